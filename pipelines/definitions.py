@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pipelines import drift, exports, memory, orchestration_status, retention, sealing
+from pipelines import drift, exports, lake, memory, orchestration_status, retention, sealing
 from pipelines.resources import RecorderResource
 
 defs = dg.Definitions.merge(
@@ -11,6 +11,7 @@ defs = dg.Definitions.merge(
     drift.defs,
     exports.defs,
     retention.defs,
+    lake.defs,
     orchestration_status.defs,
     dg.Definitions(
         resources={"recorder": RecorderResource()},

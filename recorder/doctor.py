@@ -34,6 +34,7 @@ from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database, open_database
 from recorder.storage.deployment import check_region
 from recorder.storage.lake import Lake
+from recorder.storage.lake_reads import read_again
 from recorder.supervisor.run_records import SERVICE, read_record
 from recorder.tenant import Tenant
 
@@ -267,7 +268,7 @@ def _compare_tenant(
     name = f"{tenant.workspace_id} ({tenant.mode})"
     sealed = _read_sealed(database, tenant)
     try:
-        in_lake = lake.scan("sessions", tenant).select("session_id").collect()
+        in_lake = read_again(lambda: lake.scan("sessions", tenant).select("session_id").collect())
         missing = sealed.join(in_lake, on="session_id", how="anti")["session_id"].to_list()
         if missing:
             message = f"{len(missing)} sealed sessions of {name} are not in the lake: {_name_some(missing)}."
@@ -299,10 +300,14 @@ def _read_sealed(database: Database, tenant: Tenant) -> pl.DataFrame:
 
 def _find_wrong_counts(lake: Lake, tenant: Tenant, sample: pl.DataFrame) -> list[str]:
     """Return the sessions of which the lake has other numbers of events or frames than SQL."""
+
+    def count_rows(kind: Literal["events", "frames"]) -> pl.DataFrame:
+        rows = lake.scan(kind, tenant).filter(pl.col("session_id").is_in(sample["session_id"].implode()))
+        return rows.group_by("session_id").agg(pl.len().cast(pl.Int64).alias("n")).collect()
+
     wrong: set[str] = set()
     for kind in ("events", "frames"):
-        rows = lake.scan(kind, tenant).filter(pl.col("session_id").is_in(sample["session_id"].implode()))
-        counts = rows.group_by("session_id").agg(pl.len().cast(pl.Int64).alias("n")).collect()
+        counts = read_again(partial(count_rows, kind))
         joined = sample.join(counts, on="session_id", how="left").with_columns(pl.col("n").fill_null(0))
         wrong |= set(joined.filter(pl.col("n") != pl.col(kind))["session_id"])
     return sorted(wrong)
@@ -310,8 +315,12 @@ def _find_wrong_counts(lake: Lake, tenant: Tenant, sample: pl.DataFrame) -> list
 
 def _find_missing_objects(lake: Lake, blobs: Blobs, tenant: Tenant, sample: pl.DataFrame) -> list[str]:
     """Return the keys of objects that hold frames of the sample and are not in the store."""
-    rows = lake.scan("frames", tenant).filter(pl.col("session_id").is_in(sample["session_id"].implode()))
-    keys = rows.select(pl.col("object").unique()).collect()["object"].drop_nulls().sort()
+
+    def read_keys() -> pl.DataFrame:
+        rows = lake.scan("frames", tenant).filter(pl.col("session_id").is_in(sample["session_id"].implode()))
+        return rows.select(pl.col("object").unique()).collect()
+
+    keys = read_again(read_keys)["object"].drop_nulls().sort()
     return [key for key in keys.head(_SAMPLED) if not _has_object(blobs, key)]
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from recorder.governance.lake_maintenance import LakeReport
     from recorder.governance.removals import Removals
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
@@ -43,8 +44,9 @@ def preview_retention(
 def run_retention(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Remove what is due now, then work on all purges whose next step is due; `--at` moves the due dates."""
+    """Remove what is due, work on due purges, maintain the lake; `--at` moves the due dates."""
     from recorder.governance import retention
+    from recorder.governance.lake_maintenance import maintain_lake
     from recorder.governance.removals import run_removals
     from recorder.ids import new_id
 
@@ -53,16 +55,18 @@ def run_retention(
         print_folder(runtime)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
         removals = run_removals(runtime, owner)
+        lake = None if report is None else maintain_lake(runtime, owner, workspace_id=workspace_id)
     if report is None:
         typer.echo("Another run of retention is at work; nothing was done.", err=True)
         raise typer.Exit(1)
-    _print_report(report, 0 if removals.purges is None else removals.purges.sessions, as_json=as_json)
+    purged = 0 if removals.purges is None else removals.purges.sessions
+    _print_report(report, purged, lake, as_json=as_json)
     if removals.purges is None:
         typer.echo("Another run works on the purges.", err=True)
     failures = _list_failures(report, removals)
     for failure in failures:
         typer.echo(failure, err=True)
-    if failures:
+    if failures or (lake is not None and lake.failures):
         raise typer.Exit(1)
 
 
@@ -109,7 +113,9 @@ def _parse_instant(text: str | None) -> "datetime | None":
         raise typer.BadParameter(str(error), param_hint="--at") from error
 
 
-def _print_report(report: "RetentionReport", purged: int | None, *, as_json: bool) -> None:
+def _print_report(
+    report: "RetentionReport", purged: int | None, lake: "LakeReport | None" = None, *, as_json: bool
+) -> None:
     from recorder import clock
 
     rows = report.list_rows()
@@ -117,6 +123,8 @@ def _print_report(report: "RetentionReport", purged: int | None, *, as_json: boo
         shown: dict[str, Any] = {"at": clock.to_iso(report.at), "data": rows}
         if purged is not None:
             shown |= {"purged_sessions": purged, "failures": [asdict(each) for each in report.failures]}
+        if lake is not None:
+            shown["lake"] = lake.list_rows()
         print_json(shown)
         return
     for row in rows:
@@ -125,3 +133,7 @@ def _print_report(report: "RetentionReport", purged: int | None, *, as_json: boo
         typer.echo("Nothing is due.", err=True)
     if purged is not None:
         typer.echo(f"{purged} sessions were purged to the end.", err=True)
+    if lake is not None:
+        typer.echo(f"{lake.deleted_bytes} bytes of unused lake files were deleted.", err=True)
+        for (tenant, kind), error in sorted(lake.failures.items()):
+            typer.echo(f"The lake's {kind} of {tenant.workspace_id} ({tenant.mode}): {error}", err=True)

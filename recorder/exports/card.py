@@ -13,6 +13,7 @@ from recorder.datasets.schemas import IMAGE, SCHEMAS, describe
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan
 from recorder.storage.lake import Lake
+from recorder.storage.lake_reads import read_again
 from recorder.tenant import Tenant
 
 #: Description of each column on the card.
@@ -81,8 +82,8 @@ def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
         splits=splits.sort("split").rows(),
         outcomes=_count_values(sessions, "outcome"),
         actor_kinds=_count_values(sessions, "actor_kind"),
-        event_types=facts.event_types(),
-        duration_ms=facts.duration_ms(),
+        event_types=read_again(facts.event_types),
+        duration_ms=read_again(facts.duration_ms),
     )
 
 

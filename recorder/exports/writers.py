@@ -17,6 +17,7 @@ from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
+from recorder.storage.lake_reads import read_again
 from recorder.storage.lake_schemas import Kind
 from recorder.tenant import Tenant
 
@@ -77,7 +78,7 @@ def read_rows(task: ShardTask) -> list[ShardRows]:
     Tables have the columns of `schemas.EVENTS`, or those of `schemas.FRAMES` with `object`, `offset` and
     `length` instead of `image`.
     """
-    tables = [_cut_rows(rows, task.shards) for rows in _read_tables(task)]
+    tables = [_cut_rows(rows, task.shards) for rows in read_again(lambda: _read_tables(task))]
     return list(zip(*tables, strict=True))
 
 
@@ -118,7 +119,7 @@ def _scan_task_rows(kind: Kind, task: ShardTask) -> pl.LazyFrame:
     first, _ = task.shards[0].bucket_range
     _, end = task.shards[-1].bucket_range
     sessions = _list_task_sessions(task)
-    # The newest version, since a purge deletes the files of older ones: sealed rows never change.
+    # The newest version, since files of older ones are deleted: sealed rows never change.
     table = Lake(task.lake_url).scan(kind, task.tenant)
     return table.filter(
         (pl.col("workflow") == task.shards[0].workflow)

@@ -22,6 +22,7 @@ from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeRules
 from recorder.storage.conditions import in_tenant
 from recorder.storage.lake import Lake
+from recorder.storage.lake_reads import read_again
 from recorder.tenant import GraphScope, Tenant
 
 _IDS_AT_ONCE = 500
@@ -175,18 +176,15 @@ def _read_steps(
     """Return the recorded steps of the witnesses by one read of the lake, without those that are gone."""
     ids = {witness.row: columns.session_id[witness.row].decode() for witness in witnesses}
     dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
-    rows = (
-        lake.scan("steps", scope.tenant)
-        .filter(
-            (pl.col("workflow") == scope.workflow)
-            & pl.col("date").is_in(sorted(dates))
-            & pl.col("bucket").is_in(sorted({bucket_of(session_id) for session_id in ids.values()}))
-            & pl.col("session_id").is_in(sorted(ids.values()))
-            & pl.col("pos").is_in(sorted({witness.pos for witness in witnesses}))
-        )
-        .select("session_id", "pos", "event_id", "frame_id")
-        .collect()
+    wanted = (
+        (pl.col("workflow") == scope.workflow)
+        & pl.col("date").is_in(sorted(dates))
+        & pl.col("bucket").is_in(sorted({bucket_of(session_id) for session_id in ids.values()}))
+        & pl.col("session_id").is_in(sorted(ids.values()))
+        & pl.col("pos").is_in(sorted({witness.pos for witness in witnesses}))
     )
+    columns_read = ("session_id", "pos", "event_id", "frame_id")
+    rows = read_again(lambda: lake.scan("steps", scope.tenant).filter(wanted).select(columns_read).collect())
     steps = {
         (session_id, pos): _RecordedStep(event_id, frame_id)
         for session_id, pos, event_id, frame_id in rows.iter_rows()

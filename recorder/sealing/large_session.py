@@ -36,7 +36,7 @@ from recorder.storage.lake_schemas import Kind
 
 #: Portions of frames whose digests are computed ahead.
 _AHEAD = 2
-# Files that no commit names are deleted after a day (`LakeTable.delete_abandoned_files`).
+# Files that no commit names are deleted after a day (`lake_cleanup.delete_unused_files`).
 _KEPT_MS = 12 * 3_600_000
 
 

@@ -20,6 +20,7 @@ from sqlmodel import col, delete, select, update
 from recorder import clock, limits
 from recorder.access.idempotency import purge_expired
 from recorder.audit.log import Origin, record
+from recorder.errors import RecorderError
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealBatchRow, SealCounterRow
@@ -29,6 +30,7 @@ from recorder.runtime import Runtime
 from recorder.sealing import failures
 from recorder.sealing.lanes import has_waiting
 from recorder.sealing.portions import RequireLease, discard_leftovers
+from recorder.storage.lake_reads import read_again
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import HeldLease, lease_for_block
 from recorder.tenant import Tenant
@@ -77,12 +79,24 @@ def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Mainten
             discard_leftovers(runtime, held.require)
     for tenant in sorted(tenants):
         for kind in LAYOUTS:
-            name = f"compact:{tenant.workspace_id}:{tenant.mode}:{kind}"
-            with lease_for_block(runtime.database, name, owner, ttl_ms=_LEASE_MS) as held:
-                if held is not None:
-                    check = partial(_check_lease, runtime, held)
-                    compacted += runtime.lake.compact(kind, tenant, check=check)
+            try:
+                compacted += _compact_table(runtime, owner, tenant, kind)
+            except RecorderError as error:
+                log.warning("the %s of %s are compacted later: %s", kind, tenant, error)
     return Maintenance(swept, requeued, answers, compacted)
+
+
+def name_table_lease(kind: Kind, tenant: Tenant) -> str:
+    """Return the name of the lease under which files of a lake table are joined or deleted as unused."""
+    return f"lake:{tenant.workspace_id}:{tenant.mode}:{kind}"
+
+
+def _compact_table(runtime: Runtime, owner: str, tenant: Tenant, kind: Kind) -> int:
+    name = name_table_lease(kind, tenant)
+    with lease_for_block(runtime.database, name, owner, ttl_ms=_LEASE_MS) as held:
+        if held is None:
+            return 0
+        return runtime.lake.compact(kind, tenant, check=partial(_check_lease, runtime, held))
 
 
 def _check_lease(runtime: Runtime, held: HeldLease) -> None:
@@ -261,14 +275,15 @@ def _count_until_complete(runtime: Runtime, tenant: Tenant) -> TenantCounts:
 
 
 def _count_rows(runtime: Runtime, tenant: Tenant) -> TenantCounts:
-    sessions, events, frames = pl.collect_all(
-        [
-            runtime.lake.scan("sessions", tenant).select(
-                pl.len(), pl.col("event_count").sum(), pl.col("frame_count").sum()
-            ),
-            runtime.lake.scan("events", tenant).select(pl.len()),
-            runtime.lake.scan("frames", tenant).select(pl.len()),
-        ]
+    totals = (pl.len(), pl.col("event_count").sum(), pl.col("frame_count").sum())
+    sessions, events, frames = read_again(
+        lambda: pl.collect_all(
+            [
+                runtime.lake.scan("sessions", tenant).select(totals),
+                runtime.lake.scan("events", tenant).select(pl.len()),
+                runtime.lake.scan("frames", tenant).select(pl.len()),
+            ]
+        )
     )
     count, expected_events, expected_frames = sessions.row(0)
     return TenantCounts(

@@ -5,8 +5,8 @@ writes are durable once the store acknowledged them.
 """
 
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 from deltalake import Transaction
-from deltalake.exceptions import DeltaError
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
 from recorder.storage.lake_cleanup import clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_file
-from recorder.storage.lake_reads import SessionPlace, read_session_batches
+from recorder.storage.lake_maintenance import TableMaintenance, maintain_table
+from recorder.storage.lake_reads import SessionPlace, read_again, read_session_batches
 from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, TableLayout
-from recorder.storage.lake_tables import LakeTable, holds_number, retry_conflicts
+from recorder.storage.lake_tables import LakeTable, convert_errors, holds_number, retry_conflicts
 from recorder.tenant import Tenant
 
 _MARK = "deployment"
@@ -65,7 +65,7 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        with _convert_errors():
+        with convert_errors():
             stored = self._open_table(kind, tenant)
             table = stored.open()
             if table is not None and holds_number(table, kind, lane, number):
@@ -107,7 +107,7 @@ class Lake:
         """
         if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
             raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
-        with _convert_errors():
+        with convert_errors():
             return self._open_table(kind, tenant).write_file(rows, {"workflow": workflow, "date": date}, name)
 
     def read_file(self, kind: Kind, tenant: Tenant, file: LakeFile) -> Generator[pa.RecordBatch, None, None]:
@@ -118,11 +118,11 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         store = self._open_table(kind, tenant).data_files()
-        with _convert_errors():
+        with convert_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
             raise FileNotFoundError(file.path)
-        with _convert_errors():
+        with convert_errors():
             yield from read_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
@@ -148,7 +148,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         stored = self._open_table(kind, tenant)
-        with _convert_errors():
+        with convert_errors():
             for attempt in retry_conflicts():
                 table = stored.open_for_writing()
                 if holds_number(table, kind, lane, number):
@@ -162,17 +162,18 @@ class Lake:
 
     def version(self, kind: Kind, tenant: Tenant) -> int | None:
         """Return the newest version of a table; None before its first batch."""
-        with _convert_errors():
+        with convert_errors():
             table = self._open_table(kind, tenant).open()
         return None if table is None else table.version()
 
     def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
         """Return the rows of a table, at a pinned version if one is given; empty before the first batch.
 
-        Columns that came since the table was made are null.
+        Columns that came since the table was made are null. Collect the rows in `read_again`, since
+        maintenance may delete replaced files in between.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
-        with _convert_errors():
+        with convert_errors():
             table = self._open_table(kind, tenant).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
@@ -194,15 +195,16 @@ class Lake:
 
         Partition, bucket and id together let the reader skip all but a row group or two.
         """
-        rows = self.scan(kind, tenant).filter(
+        wanted = (
             (pl.col("workflow") == workflow)
             & (pl.col("date") == date)
             & (pl.col("bucket") == bucket_of(session_id))
             & (pl.col("session_id") == session_id)
         )
         if only is not None:
-            rows = rows.filter(only)
-        return rows.collect().sort(LAYOUTS[kind].sort)
+            wanted &= only
+        rows = read_again(lambda: self.scan(kind, tenant).filter(wanted).collect())
+        return rows.sort(LAYOUTS[kind].sort)
 
     def read_session_batches(
         self,
@@ -235,7 +237,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         session = SessionPlace(kind, workflow, date, session_id)
-        with _convert_errors():
+        with convert_errors():
             yield from read_session_batches(
                 self._open_table(kind, tenant), session, after=after, columns=columns, limit=limit
             )
@@ -254,8 +256,9 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with _convert_errors():
-            return count_session_rows(self._open_table(kind, tenant), workflow, date, session_ids)
+        with convert_errors():
+            stored = self._open_table(kind, tenant)
+            return read_again(lambda: count_session_rows(stored, workflow, date, session_ids))
 
     def delete_sessions(
         self,
@@ -276,14 +279,14 @@ class Lake:
         """
         if not all(map(_SESSION_ID.fullmatch, session_ids)):
             raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
-        with _convert_errors():
+        with convert_errors():
             return delete_sessions(self._open_table(kind, tenant), workflow, date, session_ids)
 
     def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
-        """Join small files of partitions with many, in order; delete files that no commit names.
+        """Join small files of partitions with many, in order.
 
-        The caller holds the lease `compact:<workspace>:<mode>:<kind>`. Appends and deletes may go on at the
-        same time: files that a delete removed in between are left to the next call.
+        The caller holds the lease of the table. Appends and deletes may go on at the same time: files that a
+        delete removed in between are left to the next call.
 
         Args:
             kind: the table.
@@ -296,8 +299,31 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with _convert_errors():
+        with convert_errors():
             return compact(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
+
+    def maintain(
+        self,
+        kind: Kind,
+        tenant: Tenant,
+        *,
+        pinned_since: datetime | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> TableMaintenance:
+        """Compact a table, and delete files and log entries that are not needed; see `maintain_table`.
+
+        The caller holds the lease of the table, as for `compact`.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        with convert_errors():
+            return maintain_table(
+                self._open_table(kind, tenant),
+                at_files=self._compact_at_files,
+                pinned_since=pinned_since,
+                check=check,
+            )
 
     def delete_dead_files(
         self, kind: Kind, tenant: Tenant, *, workflow: str, date: str, session_ids: Collection[str]
@@ -307,7 +333,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with _convert_errors():
+        with convert_errors():
             stored = self._open_table(kind, tenant)
             return delete_dead_files(stored, workflow=workflow, date=date, session_ids=session_ids)
 
@@ -317,7 +343,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with _convert_errors():
+        with convert_errors():
             return clean_log(self._open_table(kind, tenant))
 
     def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
@@ -333,7 +359,7 @@ class Lake:
         # The mark is a table without rows, since the library opens every store that the lake supports.
         layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
         stored = LakeTable(self.url, f"{self.url}/{_MARK}", layout, partitions=[], description=region)
-        with _convert_errors():
+        with convert_errors():
             table = stored.open_for_writing()
             stored.sync()
             return table.metadata().description or region
@@ -366,12 +392,3 @@ class Lake:
                 self.url, path, LAYOUTS[kind], checkpoint_every=self._checkpoint_every
             )
         return self._tables[path]
-
-
-@contextmanager
-def _convert_errors() -> Iterator[None]:
-    """Convert errors of a store that does not answer to `Unavailable`."""
-    try:
-        yield
-    except (DeltaError, OSError, pa.ArrowException) as error:
-        raise Unavailable("The lake") from error

@@ -3,9 +3,11 @@
 Old files and old log entries hold rows and ids that later commits deleted.
 """
 
-import logging
-from collections.abc import Collection, Iterator
-from datetime import timedelta
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from urllib.parse import unquote
 
 import orjson
@@ -17,38 +19,70 @@ import pyarrow.parquet as pq
 from recorder import clock
 from recorder.storage.lake_tables import LakeTable
 
-log = logging.getLogger("recorder.lake")
-
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+#: Younger files that no commit names may still be committed.
 _ABANDONED_AFTER = timedelta(days=1)
-_ABANDONED_UNTIL = timedelta(days=20)
 #: A reader that listed the log before may still open its entries for so long.
 _LOG_GRACE = timedelta(seconds=60)
 
 
-def delete_abandoned_files(stored: LakeTable) -> int:
-    """Delete data files that no commit named since they were written; return their number.
+@dataclass(frozen=True)
+class DataFiles:
+    """Number and bytes of data files in a store."""
 
-    Files younger than a day may still be committed. The log may no longer name files older than 20 days.
+    count: int = 0
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, infos: Iterable[pa_fs.FileInfo]) -> "DataFiles":
+        """Count files."""
+        sizes = [info.size for info in infos]
+        return cls(len(sizes), sum(sizes))
+
+
+def count_data_files(stored: LakeTable) -> DataFiles:
+    """Return number and bytes of all data files of a table, in use or not."""
+    return DataFiles.of(_list_data_files(stored.data_files(), ""))
+
+
+def delete_unused_files(
+    stored: LakeTable, *, removed_before: datetime, check: Callable[[], None] = lambda: None
+) -> tuple[DataFiles, DataFiles]:
+    """Delete data files that the newest version does not name.
+
+    A file that a commit removed is deleted once that is long enough ago; one that the log does not name, such
+    as that of a writer that was killed, once it is a day old.
+
+    Args:
+        stored: the table.
+        removed_before: files that were removed later may still be read, and are kept.
+        check: called before each file is deleted; it raises to stop.
+
+    Returns:
+        The files that were deleted, and those that are left.
     """
+    # Before the table is opened: a file that is committed after it was listed is named then.
+    infos = list(_list_data_files(stored.data_files(), ""))
     table = stored.open()
     if table is None:
-        return 0
+        return DataFiles(), DataFiles.of(infos)
+    # A removal must be durable before the file goes.
+    stored.sync()
     store = stored.data_files(table)
-    now = clock.now()
-    oldest, newest = now - _ABANDONED_UNTIL, now - _ABANDONED_AFTER
     active = {file.path for file in stored.list_files(table)}
-    candidates = [
-        info.path
-        for info in _list_data_files(store, "")
-        if info.path not in active and oldest < info.mtime < newest
+    candidates = [info for info in infos if info.path not in active]
+    removed_ms = _read_removals(store) if candidates else {}
+    limit_ms, oldest = clock.to_ms(removed_before), clock.now() - _ABANDONED_AFTER
+    unused = [
+        info
+        for info in candidates
+        if (removed_ms[info.path] < limit_ms if info.path in removed_ms else info.mtime < oldest)
     ]
-    named = set(_read_named_paths(store, ("add", "remove"))) if candidates else set()
-    abandoned = [path for path in candidates if path not in named]
-    for path in abandoned:
-        store.delete_file(path)
-    if abandoned:
-        log.info("deleted %s lake file(s) of %s that no commit names", len(abandoned), stored.path)
-    return len(abandoned)
+    for info in unused:
+        check()
+        _delete_file(store, info.path)
+    gone = {info.path for info in unused}
+    return DataFiles.of(unused), DataFiles.of(info for info in infos if info.path not in gone)
 
 
 def delete_dead_files(stored: LakeTable, *, workflow: str, date: str, session_ids: Collection[str]) -> int:
@@ -73,7 +107,7 @@ def delete_dead_files(stored: LakeTable, *, workflow: str, date: str, session_id
     active = {file.path for file in stored.list_files(table, workflow=workflow, date=date)}
     files = list(_list_data_files(store, f"workflow={workflow}/date={date}"))
     candidates = [info for info in files if info.path not in active]
-    removed = set(_read_named_paths(store, ("remove",))) if candidates else set()
+    removed = _read_removals(store) if candidates else {}
     oldest = clock.now() - _ABANDONED_AFTER
     dead = [
         info.path
@@ -81,31 +115,42 @@ def delete_dead_files(stored: LakeTable, *, workflow: str, date: str, session_id
         if info.path in removed or info.mtime < oldest or _holds_sessions(store, info.path, session_ids)
     ]
     for path in dead:
-        store.delete_file(path)
+        _delete_file(store, path)
     return len(dead)
 
 
-def clean_log(stored: LakeTable) -> int:
+def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
     """Write a checkpoint and delete the log entries before it, which name deleted rows; return their number.
 
     Numbers of batches stay known: a checkpoint holds them.
+
+    Args:
+        stored: the table.
+        kept_since: versions since then stay readable; None keeps the newest version alone.
     """
     table = stored.open()
     if table is None:
         return 0
     version = stored.checkpoint(table)
     store = stored.data_files(table)
+    infos = _list_log(store)
     before = clock.now() - _LOG_GRACE
+    if kept_since is not None:
+        before = min(before, kept_since)
+        version = max((_checkpoint_version(info) for info in infos if info.mtime < before), default=-1)
     old = [
         info.path
-        for info in store.get_file_info(pa_fs.FileSelector("_delta_log"))
-        if info.type == pa_fs.FileType.File
-        and info.mtime < before
+        for info in infos
+        if info.mtime < before
         and info.base_name[:20].isdigit()
         and (int(info.base_name[:20]) < version or ".damaged-" in info.base_name)
     ]
     for path in old:
-        store.delete_file(path)
+        _delete_file(store, path)
+    for info in store.get_file_info(pa_fs.FileSelector("")):
+        # Of a process that was killed while it wrote a checkpoint.
+        if info.base_name.startswith("_checkpoint-") and info.mtime < clock.now() - _ABANDONED_AFTER:
+            store.delete_dir(info.path)
     return len(old)
 
 
@@ -115,9 +160,24 @@ def _list_data_files(store: pa_fs.FileSystem, folder: str) -> Iterator[pa_fs.Fil
             yield info
 
 
-def _read_named_paths(store: pa_fs.FileSystem, actions: Collection[str]) -> Iterator[str]:
-    """Yield the data files that entries of the log add or remove."""
-    for info in store.get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True)):
+def _list_log(store: pa_fs.FileSystem) -> list[pa_fs.FileInfo]:
+    infos = store.get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
+    return [info for info in infos if info.type == pa_fs.FileType.File]
+
+
+def _checkpoint_version(info: pa_fs.FileInfo) -> int:
+    """Return the version of a checkpoint's file; -1 for other files."""
+    match = _CHECKPOINT.fullmatch(info.base_name)
+    return -1 if match is None else int(match[1])
+
+
+def _read_removals(store: pa_fs.FileSystem) -> dict[str, int]:
+    """Return the data files that commits removed, with the time of each removal in milliseconds.
+
+    Removals that are older than a week may be missing: a checkpoint leaves them out.
+    """
+    removed: dict[str, int] = {}
+    for info in _list_log(store):
         if not info.path.endswith(".json"):
             continue
         try:
@@ -126,8 +186,24 @@ def _read_named_paths(store: pa_fs.FileSystem, actions: Collection[str]) -> Iter
         except FileNotFoundError:
             continue  # a checkpoint that another process wrote since replaces it
         for line in filter(None, lines):
-            action = orjson.loads(line)
-            yield from (unquote(action[name]["path"]) for name in actions if name in action)
+            if action := orjson.loads(line).get("remove"):
+                removed[unquote(action["path"])] = action["deletionTimestamp"]
+    # Listed again, since it may be newer than the entries that are gone.
+    infos = _list_log(store)
+    newest = max(map(_checkpoint_version, infos), default=-1)
+    for info in infos:
+        if _checkpoint_version(info) == newest >= 0:
+            with store.open_input_file(info.path) as source:
+                actions = pq.ParquetFile(source).read(columns=["remove.path", "remove.deletionTimestamp"])
+            for action in actions["remove"].drop_null().to_pylist():
+                removed[unquote(action["path"])] = action["deletionTimestamp"]
+    return removed
+
+
+def _delete_file(store: pa_fs.FileSystem, path: str) -> None:
+    """Delete a file; another run may have deleted it already."""
+    with suppress(FileNotFoundError):
+        store.delete_file(path)
 
 
 def _holds_sessions(store: pa_fs.FileSystem, path: str, session_ids: Collection[str]) -> bool:

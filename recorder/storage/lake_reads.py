@@ -1,17 +1,47 @@
-"""Reads of one session's rows from a lake table, a batch at a time."""
+"""Reads of the lake that begin again where files vanish, and reads of one session's rows in batches.
 
-from collections.abc import Generator, Sequence
+Compaction and deletes replace files, which maintenance and purges delete later. Sealed rows never change, so
+a read that meets a file that is gone opens the newest version and gets the same rows.
+"""
+
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from recorder.digest import bucket_of
+from recorder.errors import Unavailable
 from recorder.storage.lake_files import RowFilter, SortedSource, merge_sorted, read_file
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.lake_tables import LakeTable
+
+#: Versions that a read tries. Files stay for a while after they were replaced: a second one is rarely needed.
+_ATTEMPTS = 5
+
+_Result = TypeVar("_Result")
+
+
+def read_again(read: Callable[[], _Result]) -> _Result:
+    """Return the result of a read; repeat the read when files vanish during it.
+
+    Args:
+        read: opens the newest version of the lake's tables at each call.
+
+    Raises:
+        Unavailable: if files vanish in every attempt.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return read()
+        except FileNotFoundError:
+            continue
+    try:
+        return read()
+    except FileNotFoundError as error:
+        raise Unavailable("The lake") from error
 
 
 class SessionPlace(NamedTuple):
@@ -27,7 +57,7 @@ def read_session_batches(
     stored: LakeTable,
     session: SessionPlace,
     *,
-    after: tuple[int, str] | None,
+    after: tuple[Any, ...] | None,
     columns: Sequence[str] | None,
     limit: int | None,
 ) -> Generator[pa.RecordBatch, None, None]:
@@ -48,40 +78,63 @@ def read_session_batches(
     given = layout.schema.names if columns is None else list(columns)
     needed = {*given, *order, "session_id"}
     schema = pa.schema([field for field in layout.schema if field.name in needed])
-    wanted = RowFilter(
-        {session.session_id: bucket_of(session.session_id)}, None if after is None else after[0]
-    )
-    if limit == 0:
-        return
+    attempts = _ATTEMPTS
     try:
-        table = stored.open()
-        if table is None:
-            return
-        read = partial(read_file, stored.data_files(table), schema=schema, wanted=wanted)
-        if limit is not None:
-            read = partial(read, batch_rows=limit)
-        sources = [
-            SortedSource(file.lower_bound(order), partial(read, file))
-            for file in stored.list_files(table, workflow=session.workflow, date=session.date)
-            if wanted.may_match(file.bounds_of)
-        ]
-        with closing(merge_sorted(sources, order)) as batches:
-            for unfiltered in batches:
-                batch = unfiltered if after is None else _filter_after(unfiltered, order, after)
-                if limit is not None:
-                    batch = batch.slice(0, limit)
-                    limit -= batch.num_rows
-                if batch.num_rows:
-                    yield batch.select(given)
-                if limit == 0:
-                    return
+        while limit != 0:
+            try:
+                with closing(_read_newest(stored, session, schema, order, after, limit)) as batches:
+                    for batch in batches:
+                        limit = None if limit is None else limit - batch.num_rows
+                        after = tuple(batch[name][-1].as_py() for name in order)
+                        attempts = _ATTEMPTS
+                        yield batch.select(given)
+                return
+            except FileNotFoundError:
+                attempts -= 1
+                if attempts == 0:
+                    raise
     finally:
         pa.default_memory_pool().release_unused()
 
 
-def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[int, str]) -> pa.RecordBatch:
-    """Return the rows after a position."""
-    t_ms, row_id = (batch[name] for name in order)
-    is_later = pc.greater(t_ms, after[0])
-    is_same = pc.and_(pc.equal(t_ms, after[0]), pc.greater(row_id, after[1]))
-    return batch.filter(pc.or_(is_later, is_same))
+def _read_newest(
+    stored: LakeTable,
+    session: SessionPlace,
+    schema: pa.Schema,
+    order: Sequence[str],
+    after: tuple[Any, ...] | None,
+    limit: int | None,
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield rows of a session after a position from the newest version, without empty batches."""
+    from_t_ms = after[0] if after and order[0] == "t_ms" else None
+    wanted = RowFilter({session.session_id: bucket_of(session.session_id)}, from_t_ms)
+    table = stored.open()
+    if table is None:
+        return
+    read = partial(read_file, stored.data_files(table), schema=schema, wanted=wanted)
+    if limit is not None:
+        read = partial(read, batch_rows=limit)
+    sources = [
+        SortedSource(file.lower_bound(order), partial(read, file))
+        for file in stored.list_files(table, workflow=session.workflow, date=session.date)
+        if wanted.may_match(file.bounds_of)
+    ]
+    with closing(merge_sorted(sources, order)) as batches:
+        for unfiltered in batches:
+            batch = unfiltered if after is None else _filter_after(unfiltered, order, after)
+            if limit is not None:
+                batch = batch.slice(0, limit)
+                limit -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if limit == 0:
+                return
+
+
+def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[Any, ...]) -> pa.RecordBatch:
+    """Return the rows after a position; none where a session has a single row."""
+    is_later = pa.array([False] * batch.num_rows, pa.bool_())
+    for name, value in reversed(list(zip(order, after, strict=True))):
+        is_same = pc.and_(pc.equal(batch[name], value), is_later)
+        is_later = pc.or_(pc.greater(batch[name], value), is_same)
+    return batch.filter(is_later)

@@ -9,13 +9,14 @@ from deltalake import DeltaTable
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage.lake_cleanup import delete_abandoned_files
 from recorder.storage.lake_files import DataFile, LakeFile, RowFilter, SortedSource, merge_sorted, read_file
 from recorder.storage.lake_tables import LakeTable, retry_conflicts
 
 _TARGET_FILE_BYTES = 16 * 1024 * 1024
 # Compaction holds so many bytes of all the files that it reads at once.
 _MERGE_BYTES = 32 * 1024 * 1024
+# Compaction reads so many files at once.
+_MERGED_FILES = 100
 
 
 def count_session_rows(
@@ -63,13 +64,14 @@ def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Co
     raise Unavailable("The lake")
 
 
-def compact(stored: LakeTable, check: Callable[[], None], *, at_files: int) -> int:
-    """Join small files of partitions with many, and delete files that no commit names.
+def compact(stored: LakeTable, check: Callable[[], None], *, at_files: int, closed_before: str = "") -> int:
+    """Join small files of partitions with many.
 
     Args:
         stored: the table.
         check: called before each file that is written; it raises to stop.
         at_files: number of small files from which a partition is compacted.
+        closed_before: partitions of earlier dates get no more rows, and are compacted from two files on.
 
     Returns:
         The number of committed files that were replaced.
@@ -77,11 +79,10 @@ def compact(stored: LakeTable, check: Callable[[], None], *, at_files: int) -> i
     if stored.open() is None:
         return 0
     replaced = 0
-    for group in _group_small_files(stored.list_files(stored.open_for_writing()), at_files):
+    files = stored.list_files(stored.open_for_writing())
+    for group in _group_small_files(files, at_files, closed_before):
         check()
         replaced += _merge_files(stored, group)
-    check()
-    delete_abandoned_files(stored)
     return replaced
 
 
@@ -113,19 +114,21 @@ def _write_without(
     return deleted, stored.write_file(rest, file.partition, "kept")
 
 
-def _group_small_files(files: list[DataFile], at_files: int) -> Iterator[list[DataFile]]:
+def _group_small_files(files: list[DataFile], at_files: int, closed_before: str) -> Iterator[list[DataFile]]:
     """Yield groups of small files to join, from partitions that hold many."""
     partitions: dict[tuple[str, ...], list[DataFile]] = {}
     for file in files:
         if file.size_bytes < _TARGET_FILE_BYTES // 2:
             partitions.setdefault(tuple(file.partition.values()), []).append(file)
     for small in partitions.values():
-        if len(small) < at_files:
+        is_closed = small[0].partition["date"] < closed_before
+        if len(small) < (2 if is_closed else at_files):
             continue
+        most = max(at_files, _MERGED_FILES if is_closed else 0)
         group: list[DataFile] = []
         size = 0
         for file in sorted(small, key=lambda file: (file.modified_ms, file.path)):
-            if group and (size + file.size_bytes > _TARGET_FILE_BYTES or len(group) == at_files):
+            if group and (size + file.size_bytes > _TARGET_FILE_BYTES or len(group) == most):
                 yield group
                 group, size = [], 0
             group.append(file)

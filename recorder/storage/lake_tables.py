@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -64,7 +64,8 @@ class LakeTable:
     def open(self, version: int | None = None) -> DeltaTable | None:
         """Open the newest version or a given one; return None before the table is created.
 
-        A purge deletes the log of older versions. The newest one is opened then: sealed rows never change.
+        Purges and maintenance delete the log of older versions. The newest one is opened then: sealed rows
+        never change.
         """
         damaged = None if self._log is None else self._log.find_damage()
         if damaged == 0:
@@ -76,6 +77,11 @@ class LakeTable:
             return opened(self.path, version=version)
         except TableNotFoundError:
             return None if version is None else self.open()
+        except DeltaError:
+            # Of an older version whose log is incomplete.
+            if version is None:
+                raise
+            return self.open()
 
     def open_for_writing(self) -> DeltaTable:
         """Open the newest version; repair or create the table and add missing columns before."""
@@ -246,3 +252,12 @@ def retry_conflicts() -> Iterator[stamina.Attempt]:
         yield from retry(
             CommitFailedError, attempts=_ATTEMPTS, first_s=0.001, longest_s=0.1, jitter_s=0.01, growth=1.05
         )
+
+
+@contextmanager
+def convert_errors() -> Iterator[None]:
+    """Convert errors of a store that does not answer to `Unavailable`."""
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise Unavailable("The lake") from error

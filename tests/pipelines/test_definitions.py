@@ -9,6 +9,7 @@ NAMES = {
         "datasets",
         "drift_alarms",
         "expired_records",
+        "lake_tables",
         "memory_graphs",
         "purged_sessions",
         "rebuilt_memory_graphs",
@@ -30,6 +31,7 @@ NAMES = {
         "check_memory_graphs",
         "drift",
         "export_datasets",
+        "maintain_lake",
         "purge_sessions",
         "rebuild_memory_graphs",
         "remove_expired",
@@ -46,6 +48,7 @@ NAMES = {
     "schedules": {
         "daily_arrivals",
         "daily_graph_check",
+        "daily_lake_maintenance",
         "daily_retention",
         "hourly_drift",
         "nightly_rebuild",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -32,17 +32,20 @@ from recorder.models.session import SessionRow, TagRow
 from recorder.rowset import EventKey, events_digest, frames_digest, samples_digest
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
+from recorder.storage.lake_reads import read_again
 from recorder.storage.lake_schemas import Kind
 
 _KEY = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
 #: Columns outside the row digest, as a row of a file has them.
 _BINDING = ("bound_frame_id", "frame_seq", "is_action")
 
+_Result = TypeVar("_Result")
+
 
 class PinnedLake:
-    """Reader of the lake at the versions that the export pinned, or the newest after a purge.
+    """Reader of the lake at the versions that the export pinned, or the newest once their files are gone.
 
-    A purge deletes files of older versions; sealed rows never change.
+    Purges and maintenance delete files of older versions; sealed rows never change.
     """
 
     def __init__(self, runtime: Runtime, row: ExportRow, manifest: dict[str, Any]) -> None:
@@ -56,24 +59,32 @@ class PinnedLake:
 
     def session_ids(self) -> set[str]:
         """Return the sessions that were in the lake."""
-        sessions = self._scan_table("sessions").select("session_id")
-        try:
-            return set(sessions.collect()["session_id"])
-        except FileNotFoundError:
-            if not self._versions:
-                raise
-            self._versions = {}
-            return self.session_ids()
+        sessions = self._read(lambda: self._scan_table("sessions").select("session_id").collect())
+        return set(sessions["session_id"])
 
     def counts(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
         """Return the number of rows of each of these sessions that has any: session_id, workflow, n."""
+        return self._read(lambda: self._count_rows(kind, session_ids))
+
+    def digests(self, kind: str, session_ids: set[str]) -> dict[str, str]:
+        """Return the digest of the rows of each of these sessions, computed from the rows."""
+        return self._read(lambda: self._digest_rows(kind, session_ids))
+
+    def _read(self, read: Callable[[], _Result]) -> _Result:
+        """Return the result of a read, of the newest versions if files of the pinned ones are gone."""
+        try:
+            return read()
+        except FileNotFoundError:
+            self._versions = {}
+            return read_again(read)
+
+    def _count_rows(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
         rows = self._select_sessions(
             self._scan_table("events") if kind == "events" else self._scan_frames(), session_ids
         )
         return rows.group_by("session_id", "workflow").agg(pl.len().cast(pl.Int64).alias("n")).collect()
 
-    def digests(self, kind: str, session_ids: set[str]) -> dict[str, str]:
-        """Return the digest of the rows of each of these sessions, computed from the rows."""
+    def _digest_rows(self, kind: str, session_ids: set[str]) -> dict[str, str]:
         match kind:
             case "events":
                 rows = self._select_sessions(self._scan_table("events"), session_ids)

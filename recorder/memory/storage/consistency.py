@@ -22,6 +22,7 @@ from recorder.memory.storage.versions import in_scope, read_head
 from recorder.models.memory import GraphPathRow, GraphPauseRow, GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
+from recorder.storage.lake_reads import read_again
 from recorder.tenant import GraphScope
 
 _AT_ONCE = 500
@@ -85,17 +86,15 @@ def _as_they_are_now(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
 def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> dict[str, list[Step]]:
     """Return the steps of those sessions that the lake holds; a session in it may have none."""
     wanted = (pl.col("workflow") == scope.workflow) & pl.col("session_id").is_in(session_ids)
-    there = runtime.lake.scan("sessions", scope.tenant).filter(wanted)
-    rows = (
-        runtime.lake.scan("steps", scope.tenant)
-        .filter(wanted)
-        .select("session_id", *Step.__slots__)
-        .sort("session_id", "pos")
-        .collect()
-    )
-    steps: dict[str, list[Step]] = {
-        session_id: [] for session_id in there.select("session_id").collect()["session_id"]
-    }
+
+    def read_tables() -> tuple[pl.DataFrame, pl.DataFrame]:
+        there = runtime.lake.scan("sessions", scope.tenant).filter(wanted).select("session_id")
+        steps = runtime.lake.scan("steps", scope.tenant).filter(wanted)
+        rows = steps.select("session_id", *Step.__slots__).sort("session_id", "pos").collect()
+        return rows, there.collect()
+
+    rows, there = read_again(read_tables)
+    steps: dict[str, list[Step]] = {session_id: [] for session_id in there["session_id"]}
     for session_id, *members in rows.iter_rows():
         step = Step(*members)
         step.features = tuple(step.features)

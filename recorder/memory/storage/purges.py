@@ -18,6 +18,7 @@ from recorder.memory.storage.versions import add_version, in_scope, read_head
 from recorder.models.memory import GraphMicroStateRow, GraphNodeRow, SessionPathRow
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
+from recorder.storage.lake_reads import read_again
 from recorder.tenant import GraphScope
 
 
@@ -69,8 +70,12 @@ def replace_labels(database: Database, lake: Lake, scope: GraphScope) -> int:
         known = {row.number for row in read_rows(db, scope, GraphNodeRow.number)}
     if not known:
         return 0
-    steps = lake.scan("steps", scope.tenant).filter(pl.col("workflow") == scope.workflow)
-    pairs = steps.select("micro_key", "label").unique().collect()
+
+    def read_pairs() -> pl.DataFrame:
+        steps = lake.scan("steps", scope.tenant).filter(pl.col("workflow") == scope.workflow)
+        return steps.select("micro_key", "label").unique().collect()
+
+    pairs = read_again(read_pairs)
     labels: dict[int, set[str]] = {}
     for micro_key, label in pairs.iter_rows():
         labels.setdefault(micro_key, set()).add(label)

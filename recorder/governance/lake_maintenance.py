@@ -1,0 +1,142 @@
+"""Maintenance of the lake: one pass over every table, each under a lease of its own. Design §3.
+
+A table that fails is logged, and the others are worked on. A pass that was killed is done by the next one.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from sqlalchemy import func
+from sqlmodel import col, select
+
+from recorder.models.export import ExportRow
+from recorder.models.operations import SealCounterRow
+from recorder.runtime import Runtime
+from recorder.sealing.maintenance import name_table_lease
+from recorder.storage.lake_maintenance import TableMaintenance
+from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
+from recorder.tenant import Tenant
+
+log = logging.getLogger("recorder.lake")
+
+#: A table whose run was killed is free after this time.
+_LEASE_MS = 60_000
+_BEATS_PER_LEASE = 4
+
+
+@dataclass
+class LakeReport:
+    """Result of a pass."""
+
+    tables: dict[tuple[Tenant, Kind], TableMaintenance] = field(default_factory=dict)
+    #: Error text of each table that failed.
+    failures: dict[tuple[Tenant, Kind], str] = field(default_factory=dict)
+    #: Tables that another run works on.
+    busy: list[tuple[Tenant, Kind]] = field(default_factory=list)
+
+    @property
+    def deleted_bytes(self) -> int:
+        """Bytes of the data files that were deleted."""
+        return sum(table.deleted.size_bytes for table in self.tables.values())
+
+    def list_rows(self) -> list[dict[str, str | int]]:
+        """Return one row for each table that has files, or that failed."""
+        rows: list[dict[str, str | int]] = []
+        for tenant, kind in sorted({*self.tables, *self.failures}):
+            done = self.tables.get((tenant, kind), TableMaintenance())
+            error = self.failures.get((tenant, kind), "")
+            if not done.before.count and not error:
+                continue
+            rows.append(
+                {
+                    "workspace_id": tenant.workspace_id,
+                    "mode": tenant.mode,
+                    "kind": kind,
+                    "files_before": done.before.count,
+                    "files_after": done.after.count,
+                    "bytes_after": done.after.size_bytes,
+                    "deleted_files": done.deleted.count,
+                    "deleted_bytes": done.deleted.size_bytes,
+                    "joined_files": done.joined_files,
+                    "deleted_log_entries": done.deleted_log_entries,
+                    "error": error,
+                }
+            )
+        return rows
+
+
+def maintain_lake(
+    runtime: Runtime,
+    owner: str,
+    *,
+    workspace_id: str | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+    lease_ms: int = _LEASE_MS,
+) -> LakeReport:
+    """Compact the tables of the lake, and delete files and log entries that are not needed.
+
+    Args:
+        runtime: the deployment.
+        owner: name of the run.
+        workspace_id: one workspace; None is all.
+        is_stopping: whether to end before the next table.
+        lease_ms: duration of the lease of a table.
+    """
+    report = LakeReport()
+    for tenant in _list_tenants(runtime, workspace_id):
+        for kind in LAYOUTS:
+            if is_stopping():
+                return report
+            try:
+                done = _maintain_table(runtime, owner, tenant, kind, lease_ms)
+            except LeaseLost:
+                report.busy.append((tenant, kind))
+                continue
+            except Exception as error:  # a broken table must not stop the others
+                log.exception("maintenance of the %s of %s failed; the next pass tries again", kind, tenant)
+                report.failures[tenant, kind] = f"{type(error).__name__}: {error}"
+                continue
+            if done is None:
+                report.busy.append((tenant, kind))
+            else:
+                report.tables[tenant, kind] = done
+    return report
+
+
+def _list_tenants(runtime: Runtime, workspace_id: str | None) -> list[Tenant]:
+    statement = select(SealCounterRow.workspace_id, SealCounterRow.mode).distinct()
+    if workspace_id is not None:
+        statement = statement.where(SealCounterRow.workspace_id == workspace_id)
+    with runtime.database.transaction(write=False) as db:
+        return sorted(Tenant(*row) for row in db.exec(statement))
+
+
+def _maintain_table(
+    runtime: Runtime, owner: str, tenant: Tenant, kind: Kind, lease_ms: int
+) -> TableMaintenance | None:
+    """Work on one table; return None if another run works on it."""
+    name = name_table_lease(kind, tenant)
+    with lease_for_block(runtime.database, name, owner, ttl_ms=lease_ms) as held:
+        if held is None:
+            return None
+        every_s = lease_ms / 1000 / _BEATS_PER_LEASE
+        with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
+            pinned_since = _find_oldest_export(runtime, tenant)
+            check = partial(HeldLease.require_time, held)
+            return runtime.lake.maintain(kind, tenant, pinned_since=pinned_since, check=check)
+
+
+def _find_oldest_export(runtime: Runtime, tenant: Tenant) -> datetime | None:
+    """Return when the oldest running export was requested: its plan pins no version that ended before."""
+    is_running = (
+        ExportRow.workspace_id == tenant.workspace_id,
+        ExportRow.mode == tenant.mode,
+        ExportRow.status == "running",
+    )
+    statement = select(func.min(col(ExportRow.created_at))).where(*is_running)
+    with runtime.database.transaction(write=False) as db:
+        return db.exec(statement).one()
