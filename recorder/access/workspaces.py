@@ -8,6 +8,7 @@ from sqlmodel import col, or_, select
 from recorder.access.keys import Caller, NewKey, create_workspace
 from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import InsufficientScope, NotFound
+from recorder.masking.policies import store_replacements
 from recorder.models.workspace import (
     LiveReplay,
     Masking,
@@ -83,6 +84,7 @@ def update_workspace(db: DbSession, caller: Caller, origin: Origin, body: Worksp
     row = _lock_row(db, caller.workspace_id)
     before = _list_settings(row)
     _apply_update(row, body)
+    store_replacements(db, row.id, row.masking)
     db.add(row)
     changes = describe_changes(before, _list_settings(row))
     if changes:

@@ -5,16 +5,14 @@ its own, and purged by the same routine as all others. At the end the row is del
 """
 
 import logging
-import re
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import orjson
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import String, cast, func
+from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
@@ -25,8 +23,10 @@ from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.holds import find_held
 from recorder.governance.purges import request_purge
+from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.ids import is_id, new_timed_id
-from recorder.masking.detectors import MASK_TOKEN, masking_key, subject_digests
+from recorder.masking.policies import list_replacements
+from recorder.memory.storage.purges import list_nodes
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
 from recorder.models.operations import AuditRow, OutboxRow
 from recorder.models.session import SessionMetadataRow, SessionRow
@@ -34,6 +34,7 @@ from recorder.models.webhook import DeliveryRow
 from recorder.recording.sessions import hide_session
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
+from recorder.storage.upsert import insert_if_missing
 
 log = logging.getLogger("recorder.erasures")
 
@@ -46,7 +47,7 @@ _NONCE_BYTES = 12
 _RANGE = 20_000
 _CHUNK = 20
 _REPEATED_ROWS = 1_000
-_COUNTED = ("sessions", "events", "frames", "bytes", "deliveries", "exports")
+_COUNTED = ("sessions", "events", "frames", "bytes", "shards", "nodes", "exports", "deliveries")
 _HELD = {
     "code": "held",
     "message": "Some sessions are under a legal hold and were left alone. Ask again when the hold has ended.",
@@ -57,13 +58,10 @@ def request_erasure(
     db: DbSession, secret: bytes, caller: Caller, origin: Origin, body: ErasureCreate
 ) -> Erasure:
     """Queue the erasure of a subject; while one of the same subject is open, that one is returned."""
-    subject_hash = _hash_subject(secret, caller.workspace_id, body.subject)
+    subject_hash = hash_subject(secret, caller.workspace_id, body.subject)
     same = select(ErasureRow).filter_by(
         workspace_id=caller.workspace_id, mode=caller.mode, subject_hash=subject_hash
     )
-    row = db.exec(same).first()
-    if row is not None:
-        return _describe(row)
     erasure_id, now = new_timed_id("era")
     nonce = secrets.token_bytes(_NONCE_BYTES)
     row = ErasureRow(
@@ -71,18 +69,23 @@ def request_erasure(
         workspace_id=caller.workspace_id,
         mode=caller.mode,
         subject_hash=subject_hash,
+        open_key=f"{caller.mode}:{subject_hash}",
         subject=nonce + _cipher(secret).encrypt(nonce, body.subject.encode(), erasure_id.encode()),
         created_at=now,
         due_by=now + _DUE,
         counts=dict.fromkeys(_COUNTED, 0),
     )
-    db.add(row)
+    is_made = False
+    while not is_made:
+        # An open one may also be of an earlier release, or repeated by a restore, without the unique key.
+        found = db.exec(same.order_by(col(ErasureRow.id))).first()
+        if found is not None:
+            return _describe(found)
+        # A request at the same moment makes this wait and insert nothing.
+        is_made = insert_if_missing(db, ErasureRow, row.model_dump())
     # After a restore of an older backup both kinds of hashes find the subject again.
-    key = masking_key(secret, caller.workspace_id)
-    tokens = [
-        _hash_token(secret, caller.workspace_id, digits) for digits in subject_digests(key, body.subject)
-    ]
-    details = {"scope": body.scope, "subject_hash": subject_hash, "token_hashes": sorted(tokens)}
+    tokens = hash_tokens(secret, caller.workspace_id, body.subject)
+    details = {"scope": body.scope, "subject_hash": subject_hash, "token_hashes": tokens}
     record(db, origin, "privacy.request", resource_type="erasure", resource_id=row.id, details=details)
     return _describe(row)
 
@@ -163,7 +166,9 @@ def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None
     subject = _cipher(runtime.settings.secret).decrypt(
         row.subject[:_NONCE_BYTES], row.subject[_NONCE_BYTES:], row.id.encode()
     )
-    matcher = _Matcher(runtime.settings.secret, row.workspace_id, subject.decode())
+    with runtime.database.transaction(write=False) as db:
+        replacements = list_replacements(db, row.workspace_id)
+    matcher = SubjectMatcher(runtime.settings.secret, row.workspace_id, subject.decode(), replacements)
     modes = ["live", "test"] if row.mode == "live" else ["test"]
     for mode in modes[modes.index(row.searched_mode) if row.searched_mode else 0 :]:
         after: str | None = (row.searched_id or "") if mode == row.searched_mode else ""
@@ -190,50 +195,6 @@ def _find_range_end(db: DbSession, row: ErasureRow, mode: str, after: str) -> st
     return db.exec(ids.order_by(col(SessionRow.id)).offset(_RANGE - 1).limit(1)).first()
 
 
-class _Matcher:
-    """Comparison of a session's actor and metadata with a subject, and with the tokens that masked it."""
-
-    def __init__(self, secret: bytes, workspace_id: str, subject: str) -> None:
-        self._subject = subject
-        digests = sorted(subject_digests(masking_key(secret, workspace_id), subject))
-        self._token = re.compile(f"‹[a-z0-9_]+:(?:{'|'.join(digests)})›")
-        self._parts = [orjson.dumps(subject).decode()[1:-1], *digests]
-
-    def find_sessions(
-        self, db: DbSession, row: ErasureRow, *, mode: str, after: str, until: str | None
-    ) -> list[str]:
-        """Return the sessions of a range of ids that name the subject."""
-        text = cast(col(SessionMetadataRow.metadata_), String)
-        may_match = [text.contains(part, autoescape=True) for part in self._parts]
-        may_match += [col(SessionRow.actor_id).contains(part, autoescape=True) for part in self._parts[1:]]
-        statement = (
-            select(SessionRow.id, SessionRow.actor_id, SessionMetadataRow.metadata_)
-            .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id), isouter=True)
-            .where(
-                SessionRow.workspace_id == row.workspace_id,
-                SessionRow.mode == mode,
-                col(SessionRow.id) > after,
-                col(SessionRow.created_at) <= row.created_at,
-                or_(SessionRow.actor_id == self._subject, *may_match),
-            )
-        )
-        if until is not None:
-            statement = statement.where(col(SessionRow.id) <= until)
-        # The database compares without regard to case, and finds parts: the whole texts decide.
-        result = db.exec(statement.order_by(col(SessionRow.id)))
-        return [session_id for session_id, *texts in result if self._is_in(texts)]
-
-    def _is_in(self, value: Any) -> bool:
-        match value:
-            case str():
-                return value == self._subject or self._token.fullmatch(value) is not None
-            case dict():
-                return any(map(self._is_in, value.values()))
-            case list():
-                return any(map(self._is_in, value))
-        return False
-
-
 def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[AuditRow]) -> None:
     """Begin the erasures of a restored copy that were requested after its backup.
 
@@ -249,6 +210,7 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
     secret = runtime.settings.secret
     wanted: dict[str, list[AuditRow]] = {}
     with runtime.database.transaction(write=True) as db:
+        replacements = list_replacements(db, workspace_id)
         for entry in requests:
             for digest in (entry.details["subject_hash"], *entry.details.get("token_hashes", ())):
                 wanted.setdefault(digest, []).append(entry)
@@ -260,7 +222,10 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
             rows = _read_texts(db, workspace_id, after)
         matches: dict[str, list[str]] = {}
         for row, metadata in rows:
-            for digest in set(_hash_texts(secret, workspace_id, [row.actor_id, metadata])):
+            texts = texts_in([row.actor_id, metadata])
+            for digest in {
+                digest for text in texts for digest in hash_text(secret, workspace_id, text, replacements)
+            }:
                 for entry in wanted.get(digest, ()):
                     if row.created_at <= entry.at and (entry.mode == "live" or row.mode == "test"):
                         matches.setdefault(entry.resource_id, []).append(row.id)
@@ -297,28 +262,13 @@ def _read_texts(db: DbSession, workspace_id: str, after: str) -> list[Any]:
     return list(db.exec(statement.order_by(col(SessionRow.id)).limit(_REPEATED_ROWS)))
 
 
-def _hash_texts(secret: bytes, workspace_id: str, value: Any) -> Iterator[str]:
-    """Yield the hashes that an erasure of a text has, as subject and as mask token."""
-    match value:
-        case str():
-            yield _hash_subject(secret, workspace_id, value)
-            if MASK_TOKEN.fullmatch(value.encode()):
-                yield _hash_token(secret, workspace_id, value.rpartition(":")[2].removesuffix("›"))
-        case dict():
-            for member in value.values():
-                yield from _hash_texts(secret, workspace_id, member)
-        case list() | tuple():
-            for member in value:
-                yield from _hash_texts(secret, workspace_id, member)
-
-
 def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> None:
     """Hide sessions and request their purges, but for held ones; count both."""
-    erasure = db.get_one(ErasureRow, erasure_id, populate_existing=True)
-    held = find_held(db, erasure.workspace_id, session_ids)
+    held = find_held(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
     statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
-    counts = Counter(erasure.counts)
+    counts: Counter[str] = Counter()
+    nodes: set[str] = set()
     now = clock.now()
     for row in db.exec(ordered.execution_options(populate_existing=True)):
         purge = db.get(PurgeRow, row.id)
@@ -336,7 +286,12 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
         counts["frames"] += row.frame_count
         counts["bytes"] += row.event_bytes + row.frame_bytes
         counts["deliveries"] += _count_deliveries(db, row.id)
-    erasure.counts = dict(counts)
+        nodes.update(f"{row.mode}/{row.workflow}/{number}" for number in list_nodes(db, row.id))
+    db.flush()
+    # Locked last, as by purges: they lock an erasure after its sessions.
+    erasure = db.get_one(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
+    erasure.counts = dict(Counter(erasure.counts) + counts)
+    erasure.nodes = sorted({*(erasure.nodes or ()), *nodes})
     erasure.held += len(held)
     db.add(erasure)
 
@@ -376,18 +331,11 @@ def _describe(row: ErasureRow) -> Erasure:
         created_at=row.created_at,
         due_by=row.due_by,
         completed_at=None,
-        counts=row.counts | {"exports": len(row.exports)},
+        counts=dict.fromkeys(_COUNTED, 0)
+        | row.counts
+        | {"nodes": len(row.nodes or ()), "exports": len(row.exports)},
         error=None,
     )
-
-
-def _hash_subject(secret: bytes, workspace_id: str, subject: str) -> str:
-    return keyed_digest(secret, "erasure-subject", f"{workspace_id}\0{subject}".encode()).hex()
-
-
-def _hash_token(secret: bytes, workspace_id: str, digits: str) -> str:
-    """Return the keyed hash of a mask token's digits: the token itself is erased with the subject."""
-    return keyed_digest(secret, "erasure-token", f"{workspace_id}\0{digits}".encode()).hex()
 
 
 def _cipher(secret: bytes) -> AESGCM:

@@ -43,7 +43,9 @@ TABLES = (
     Holding("seal_batches", ("session_ids",), "lake", "ids of sessions, until the batch is done"),
     Holding("holds", ("value",), "content", "the id of a held session, or the operator's name of a tag"),
     Holding("purges", ("session_id", "dates"), "retention", "id, cause and time, as long as the audit log"),
-    Holding("erasures", ("subject", "subject_hash"), "erasure", "encrypted, until the erasure ends"),
+    Holding(
+        "erasures", ("subject", "subject_hash", "open_key"), "erasure", "encrypted, until the erasure ends"
+    ),
     Holding("graph_session_paths", ("session_id", "step_ms"), "graph"),
     Holding("graph_nodes", ("label",), "graph", "the label of a step that is left, or the action alone"),
     Holding("graph_nodes", ("features",), "kept", "hashes of screens"),
@@ -70,6 +72,7 @@ WITHOUT_CONTENT = frozenset(
         "graph_versions",
         "keys",
         "leases",
+        "mask_replacements",
         "orchestration_status",
         "seal_counters",
         "usage",

@@ -4,7 +4,7 @@ A mask token replaces a value; equal values of a workspace get equal tokens. Con
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from recorder.digest import keyed_digest
@@ -29,6 +29,14 @@ def format_token(name: str, digest: str) -> str:
     return f"‹{name}:{digest}›"
 
 
+def read_token_digits(text: str, replacements: Collection[str]) -> str | None:
+    """Return the digits of a text that is one token, alone or after a replacement; None for other texts."""
+    replacement, bracket, rest = text.rpartition("‹")
+    if MASK_TOKEN.fullmatch(f"{bracket}{rest}".encode()) and (not replacement or replacement in replacements):
+        return rest[-_DIGITS - 1 : -1]
+    return None
+
+
 def plain_email(text: str) -> str:
     """Return an address in its compared form: one spelling per mailbox, also if it was URL-encoded."""
     return text.replace("%40", "@").replace("＠", "@").lower()
@@ -37,13 +45,6 @@ def plain_email(text: str) -> str:
 def plain_card(text: str) -> str:
     """Return the digits of a card number, without the characters that group them."""
     return "".join(letter for letter in text if letter.isdigit())
-
-
-def subject_digests(key: bytes, subject: str) -> frozenset[str]:
-    """Return the digits of all tokens that may replace a person's id, which erasure searches for."""
-    return frozenset(
-        token_digest(key, value) for value in (subject, plain_email(subject), plain_card(subject)) if value
-    )
 
 
 #: First byte of a span of UTF-8 text, and the byte after the span.
@@ -201,3 +202,14 @@ def _find_email(text: bytes) -> Iterator[Span]:
 
 
 EMAIL = Rule("email", _EMAIL_HINT, _find_email, plain_email)
+
+
+def subject_digests(key: bytes, subject: str) -> frozenset[str]:
+    """Return the digits of all tokens that may replace a person's id as a whole, which erasure searches for.
+
+    Patterns keep the text; a built-in kind normalizes it only where the kind finds the whole text.
+    """
+    text = subject.encode()
+    whole = (0, len(text))
+    plain = {rule.plain(subject) for rule in (EMAIL, CARD) if whole in rule.find(text)}
+    return frozenset(token_digest(key, value) for value in {subject, *plain})

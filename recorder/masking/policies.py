@@ -14,7 +14,8 @@ from recorder.digest import canonical_json
 from recorder.masking.detectors import masking_key
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.workflow import WorkflowRow
-from recorder.models.workspace import WorkspaceRow
+from recorder.models.workspace import MaskReplacementRow, WorkspaceRow
+from recorder.storage.upsert import insert_missing_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,20 @@ def load_policies(
     if by_workspace is None and not by_workflow:
         return None
     return MaskingPolicies(masking_key(secret, workspace.id), by_workspace, by_workflow)
+
+
+def store_replacements(db: DbSession, workspace_id: str, masking: Mapping[str, Any] | None) -> None:
+    """Store the replacements of a new policy for good: later erasures compare masked texts with them."""
+    patterns = (masking or {}).get("patterns") or ()
+    texts = sorted({pattern["replacement"] for pattern in patterns if pattern.get("replacement")})
+    rows = [{"workspace_id": workspace_id, "replacement": text} for text in texts]
+    insert_missing_rows(db, MaskReplacementRow, rows)
+
+
+def list_replacements(db: DbSession, workspace_id: str) -> frozenset[str]:
+    """Return the replacements of all policies that the workspace and its workflows have had."""
+    texts = select(MaskReplacementRow.replacement).where(MaskReplacementRow.workspace_id == workspace_id)
+    return frozenset(db.exec(texts))
 
 
 def _encode_policy(masking: Mapping[str, Any] | None) -> str | None:

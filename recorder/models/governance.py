@@ -51,7 +51,8 @@ class Erasure(WireOutput):
     created_at: WireTime
     due_by: WireTime
     completed_at: WireTime | None
-    #: Numbers of what was removed; `deliveries` were sent before, and cannot be recalled.
+    #: Numbers of what was removed. `shards` were written again, `nodes` stay without the sessions;
+    #: `deliveries` and `exports` are out of reach.
     counts: dict[str, int]
     error: ErasureError | None
 
@@ -132,6 +133,8 @@ class ErasureRow(SQLModel, table=True):
     status: str = "queued"
     #: Keyed digest of the subject.
     subject_hash: str
+    #: Mode and digest, which only one open request has; null for one that a restored copy repeats.
+    open_key: str | None = Field(default=None, unique=True)
     #: The subject, encrypted under a key of the deployment.
     subject: bytes = Field(sa_type=LargeBinary)
     created_at: datetime
@@ -144,5 +147,7 @@ class ErasureRow(SQLModel, table=True):
     counts: dict[str, Any] = Field(sa_type=JSON)
     #: Number of held sessions, which were left alone.
     held: int = 0
+    #: Nodes of memory graphs that the sessions visited: mode, workflow and number; null before the search.
+    nodes: list[str] | None = Field(default=None, sa_type=JSON)
     #: Ids of exports with sessions of the person whose files the service cannot rewrite.
     exports: list[str] = Field(default_factory=list, sa_type=JSON)

@@ -167,6 +167,19 @@ class WorkspaceRow(SQLModel, table=True):
     created_at: datetime
 
 
+class MaskReplacementRow(SQLModel, table=True):
+    """Replacement of a masking policy that the workspace or one of its workflows has or had.
+
+    Masked texts keep it, also where the policy changed since.
+    """
+
+    __tablename__ = "mask_replacements"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    workspace_id: str = Field(primary_key=True)
+    replacement: str = Field(primary_key=True)
+
+
 class DeploymentRow(SQLModel, table=True):
     """Deployment of this database: one row, made at the first start."""
 

@@ -13,6 +13,7 @@ from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import NotFound, Problem, ValidationFailed
+from recorder.masking.policies import store_replacements
 from recorder.memory.storage.sizes import count_graphs
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import (
@@ -136,6 +137,7 @@ def _apply(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
         row.tags = body.tags
     if "masking" in sent:
         row.masking = body.masking.merged_into(row.masking)
+        store_replacements(db, row.workspace_id, row.masking)
     if "memory_graph" in sent:
         set_memory_graph(db, GraphScope(row.tenant, row.workflow), body.memory_graph)
         row.memory_graph = body.memory_graph

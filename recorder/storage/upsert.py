@@ -1,7 +1,7 @@
 """Upserts: inserts of rows that may exist already, for SQLite and PostgreSQL.
 
-Both databases support `INSERT … ON CONFLICT`; SQLAlchemy has one construct per dialect. Conflicts are those
-of the primary key.
+Both databases support `INSERT … ON CONFLICT`; SQLAlchemy has one construct per dialect. Inserts meet
+conflicts of the primary key and of other unique columns, updates those of the primary key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from sqlmodel import SQLModel
 
 
 def insert_if_missing(db: DbSession, model: type[SQLModel], values: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with its primary key exists.
+    """Insert a row unless one with its primary key, or its value of a unique column, exists.
 
     Of two transactions that insert the same row at once, the second waits for the first.
 

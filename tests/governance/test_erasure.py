@@ -1,5 +1,9 @@
 """Erasure of a person's data: what it finds, what it leaves, what it says. Spec §4.5; contract §7."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ from recorder.governance.holds import add_hold, remove_hold
 from recorder.models.export import ExportRow
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
+from tests.support.masking import set_masking
 from tests.support.purges import count_hits, finish_purges, new_word, purge_row, recorded_canary
 
 ADDRESS = "/v1/privacy/erasure"
@@ -110,6 +115,101 @@ def test_a_masked_subject_is_found_by_its_token(caller: Caller) -> None:
     assert "example.com" not in caller.get(f"/v1/sessions/{session_id}").text.lower()
     assert erase(caller, "ada@example.com")["counts"]["sessions"] == 1
     assert caller.get(f"/v1/sessions/{session_id}").status_code == 404
+
+
+STAFF = {"name": "staff", "pattern": "emp-[0-9]+", "replacement": "[staff]"}
+
+
+@pytest.mark.parametrize("workflow", [None, "checkout"])
+def test_a_subject_masked_with_a_replacement_is_found(caller: Caller, workflow: str | None) -> None:
+    set_masking(caller, {"patterns": [STAFF]}, workflow=workflow)
+    acted = caller.make_session(actor={"id": "emp-1", "kind": "human"})
+    named = caller.make_session(metadata={"deep": [{"who": "emp-1"}]})
+    others = [
+        caller.make_session(actor={"id": "emp-2", "kind": "human"}),
+        caller.make_session(metadata={"who": "by emp-1"}),
+        caller.make_session(metadata={"who": "emp-1 and emp-2"}),
+    ]
+    assert "[staff]‹staff:" in caller.get(f"/v1/sessions/{named}").text
+    # A policy that ended masked what is stored: its replacement is still known.
+    set_masking(caller, {"patterns": []}, workflow=workflow)
+    assert erase(caller, "emp-1")["counts"]["sessions"] == 2
+    for session_id in (acted, named):
+        assert caller.get(f"/v1/sessions/{session_id}").status_code == 404
+    for session_id in others:
+        assert caller.get(f"/v1/sessions/{session_id}").status_code == 200
+
+
+def test_a_text_that_only_resembles_a_masked_subject_stays(caller: Caller) -> None:
+    set_masking(caller, {"patterns": [STAFF]})
+    masked = caller.make_session(metadata={"who": "emp-1"})
+    text = caller.get(f"/v1/sessions/{masked}").json()["metadata"]["who"]
+    token = text.removeprefix("[staff]")
+    near = [
+        caller.make_session(metadata={"who": near})
+        for near in (f"[other]{token}", f"{text}.", f"[staff] {token}", f"[staff]{text}", f"{token}{token}")
+    ]
+    assert erase(caller, "emp-1")["counts"]["sessions"] == 1
+    for session_id in near:
+        assert caller.get(f"/v1/sessions/{session_id}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("subject", "masked"),
+    [
+        ("ada1@example.com", "1"),
+        ("case 4111 1111 1111 1111", "4111111111111111"),
+        ("4111 1111 1111 1112", "4111111111111112"),
+        ("ADA", "ada"),
+        ("by Ada@Example.com", "by ada@example.com"),
+    ],
+)
+def test_the_digits_or_letters_of_a_subject_find_no_other_person(
+    caller: Caller, subject: str, masked: str
+) -> None:
+    patterns = [{"name": "whole", "pattern": f"^(?:{masked}|{subject})$"}]
+    set_masking(caller, {"builtins": ["email", "card"], "patterns": patterns})
+    other, named = (caller.make_session(metadata={"id": text}) for text in (masked, subject))
+    for session_id in (other, named):
+        assert "‹" in caller.get(f"/v1/sessions/{session_id}").json()["metadata"]["id"]
+    assert erase(caller, subject)["counts"]["sessions"] == 1
+    assert caller.get(f"/v1/sessions/{other}").status_code == 200
+    assert caller.get(f"/v1/sessions/{named}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("subject", "spelling"),
+    [("4111111111111111", "4111 1111 1111 1111"), ("4111-1111-1111-1111", "4111111111111111")],
+)
+def test_a_masked_card_is_found_in_every_spelling(caller: Caller, subject: str, spelling: str) -> None:
+    set_masking(caller, {"builtins": ["card"]})
+    session_id = caller.make_session(metadata={"card": spelling})
+    assert erase(caller, subject)["counts"]["sessions"] == 1
+    assert caller.get(f"/v1/sessions/{session_id}").status_code == 404
+
+
+def test_requests_of_one_moment_open_one_erasure(caller: Caller) -> None:
+    for number in range(5):
+        answers = run_at_once(partial(caller.post, ADDRESS, {"subject": f"ada-{number}", "scope": "all"}), 8)
+        assert {answer.status_code for answer in answers} == {202}
+        assert len({answer.json()["id"] for answer in answers}) == 1
+    actions = [entry["action"] for entry in caller.get("/v1/audit").json()["data"]]
+    assert actions.count("privacy.request") == 5
+    finish_erasures(caller)
+    actions = [entry["action"] for entry in caller.get("/v1/audit").json()["data"]]
+    assert actions.count("privacy.erase") == 5
+
+
+def run_at_once(send: Callable[[], Any], count: int) -> list[Any]:
+    """Return the answers of requests that threads send at the same moment."""
+    barrier = threading.Barrier(count)
+
+    def run(_: int) -> Any:
+        barrier.wait()
+        return send()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
 
 
 def test_a_second_request_while_one_is_open_answers_the_open_one(caller: Caller) -> None:

@@ -5,12 +5,15 @@ next one. A file is replaced whole, or not at all; the row names the next manife
 """
 
 import hashlib
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import orjson
 import polars as pl
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
 
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import format_manifest
@@ -32,6 +35,7 @@ from recorder.exports.runner.shard_store import (
 )
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.runtime import Runtime
 
 #: Members of the manifest that a rewriting changes; the others are those of the first revision.
@@ -120,7 +124,10 @@ class _Rewriting:
             destination.remove(path)
         destination.finish()
         key, sha256 = put_plan(runtime.blobs, shorter, workspace_id=row.workspace_id, export_id=row.id)
-        self._store_state(manifest, data, plan=(key, sha256), lineage=lineage, written=written)
+        found = {
+            shard.path: set(shard.sessions["session_id"]) & dropped.keys() for shard in plan_shards(plan)
+        }
+        self._store_state(manifest, data, plan=(key, sha256), lineage=lineage, written=written, found=found)
 
     def _write_shards(self, plan: Plan, files: _Files) -> dict[str, WrittenShard]:
         """Write the touched files that still have sessions; each replaces the old one when it is whole."""
@@ -205,7 +212,18 @@ class _Rewriting:
         plan: tuple[str, str],
         lineage: Lineage,
         written: dict[str, WrittenShard],
+        found: dict[str, set[str]],
     ) -> None:
+        """Store the state after the change, and count the files in which erasures found sessions.
+
+        Args:
+            manifest: the new manifest.
+            data: its text.
+            plan: key and digest of the new plan.
+            lineage: the new lineage.
+            written: files that were written again.
+            found: dropped sessions by the file that had them.
+        """
         entries = {entry["path"]: entry for entry in manifest["shards"]}
         totals = manifest["totals"]
         with self._claim.ending_transaction() as (db, row):
@@ -224,6 +242,23 @@ class _Rewriting:
             row.row_set_sha256 = manifest["row_set_sha256"]
             row.manifest_sha256 = hashlib.sha256(data).hexdigest()
             row.next_manifest_sha256 = None
+            _count_shards(db, found)
+
+
+def _count_shards(db: DbSession, found: dict[str, set[str]]) -> None:
+    """Add to the counts of erasures the files that had their sessions, once each."""
+    ids = sorted(set().union(*found.values()))
+    purges = select(PurgeRow.session_id, PurgeRow.erasure_id).where(col(PurgeRow.session_id).in_(ids))
+    erasures = dict(db.exec(purges).all())
+    counts = Counter(
+        erasure_id
+        for session_ids in found.values()
+        for erasure_id in {erasures.get(session_id) for session_id in session_ids} - {None}
+    )
+    locked = select(ErasureRow).where(col(ErasureRow.id).in_(counts)).order_by(col(ErasureRow.id))
+    for erasure in db.exec(locked.with_for_update().execution_options(populate_existing=True)):
+        erasure.counts = dict(Counter(erasure.counts) + Counter(shards=counts[erasure.id]))
+        db.add(erasure)
 
 
 def _compare_files(plan: Plan, shorter: Plan, dropped: dict[str, str], document: dict[str, Any]) -> _Files:

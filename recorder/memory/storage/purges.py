@@ -6,16 +6,23 @@ rows. Contract §4.
 
 from collections.abc import Collection
 from datetime import UTC, datetime, time
+from typing import Any
 
 import polars as pl
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select, update
+from sqlmodel import and_, col, delete, select, update
 
 from recorder.ids import new_id
 from recorder.memory.graph.nodes import live_number
 from recorder.memory.storage.graph_store import columns_of, node_of, read_rows
 from recorder.memory.storage.versions import add_version, in_scope, read_head
-from recorder.models.memory import GraphMicroStateRow, GraphNodeRow, SessionPathRow
+from recorder.models.memory import (
+    GraphMicroStateRow,
+    GraphNodeRow,
+    GraphTraceRow,
+    GraphVariantRow,
+    SessionPathRow,
+)
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import read_again
@@ -49,6 +56,24 @@ def purge_sessions(db: DbSession, scope: GraphScope, session_ids: Collection[str
         day = datetime.combine(started_at.date(), time(), tzinfo=UTC)
         db.add(SessionPathRow.model_validate({**row, "session_id": new_id("ano"), "started_at": day}))
     return add_version(db, scope, head, "purge")
+
+
+def list_nodes(db: DbSession, session_id: str) -> set[int]:
+    """Return the numbers of the nodes that a session visited; none where it is in no graph."""
+    path, trace, variant = SessionPathRow, GraphTraceRow, GraphVariantRow
+    statement = (
+        select(variant.nodes)
+        .join(trace, _in_one_graph(trace, variant) & (col(trace.variant_key) == variant.variant_key))
+        .join(path, _in_one_graph(path, trace) & (col(path.trace_key) == trace.trace_key))
+        .where(path.session_id == session_id)
+    )
+    return {number for nodes in db.exec(statement) for number in nodes}
+
+
+def _in_one_graph(one: Any, other: Any) -> Any:
+    return and_(
+        *(getattr(one, name) == getattr(other, name) for name in ("workspace_id", "mode", "workflow"))
+    )
 
 
 def replace_labels(database: Database, lake: Lake, scope: GraphScope) -> int:

@@ -21,10 +21,11 @@ from recorder.governance.backup.errors import (
 )
 from recorder.governance.holds import add_hold
 from recorder.storage.deployment import WrongRegion
-from tests.governance.test_erasure import erase
+from tests.governance.test_erasure import STAFF, erase
 from tests.support.backups import Deployments, problems, serving, with_service
 from tests.support.completed_work import patch, seal_all, sealed_session, stopped_session
 from tests.support.factories import Caller
+from tests.support.masking import set_masking
 from tests.support.purges import count_hits, new_word, recorded_canary
 
 
@@ -71,6 +72,40 @@ def test_a_masked_subject_is_erased_in_the_copy(deployments: Deployments, caller
         copy = with_service(caller, service)
         assert copy.get(f"/v1/sessions/{masked}").status_code == 404
         assert copy.get(f"/v1/sessions/{kept}").status_code == 200
+
+
+def test_a_subject_masked_with_a_replacement_is_erased_in_the_copy(
+    deployments: Deployments, caller: Caller
+) -> None:
+    number = {"name": "number", "pattern": "^[0-9]+$"}
+    set_masking(caller, {"builtins": ["email"], "patterns": [STAFF, number]})
+    masked, kept = (caller.make_session(metadata={"who": text}) for text in ("emp-1", "emp-2"))
+    mailed, numbered = (caller.make_session(metadata={"who": text}) for text in ("ada1@example.com", "1"))
+    partly = caller.make_session(metadata={"who": "by emp-1"})
+    set_masking(caller, {})
+    deployments.back_up()
+    erase(caller, "emp-1")
+    erase(caller, "ada1@example.com")
+    with deployments.restored(audit=export_audit(deployments, caller)) as service:
+        copy = with_service(caller, service)
+        for session_id, status in ((masked, 404), (mailed, 404), (kept, 200), (numbered, 200), (partly, 200)):
+            assert copy.get(f"/v1/sessions/{session_id}").status_code == status
+
+
+def test_two_erasures_of_one_subject_are_repeated_in_the_copy(
+    deployments: Deployments, caller: Caller
+) -> None:
+    actor = {"id": new_word(), "kind": "human"}
+    session_id = caller.make_session(actor=actor)
+    open_one = caller.post("/v1/privacy/erasure", {"subject": actor["id"], "scope": "all"}).json()
+    deployments.back_up()
+    first, second = (erase(caller, actor["id"]) for _ in range(2))
+    assert first["id"] == open_one["id"] != second["id"]
+    with deployments.restored(audit=export_audit(deployments, caller)) as service:
+        copy = with_service(caller, service)
+        assert copy.get(f"/v1/sessions/{session_id}").status_code == 404
+        for erasure in (first, second):
+            assert copy.get(f"/v1/privacy/erasure/{erasure['id']}").json()["status"] == "completed"
 
 
 def test_a_test_key_erases_test_data_alone_in_the_copy(deployments: Deployments, caller: Caller) -> None:

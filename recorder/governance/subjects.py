@@ -1,0 +1,95 @@
+"""Subjects of erasures: comparison with texts, plain or masked, and keyed hashes. Contract §7."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import orjson
+from sqlalchemy import String, cast
+from sqlmodel import Session as DbSession
+from sqlmodel import col, or_, select
+
+from recorder.digest import keyed_digest
+from recorder.masking.detectors import masking_key, read_token_digits, subject_digests
+from recorder.models.governance import ErasureRow
+from recorder.models.session import SessionMetadataRow, SessionRow
+
+
+class SubjectMatcher:
+    """Comparison of a session's actor and metadata with a subject, and with the tokens that masked it."""
+
+    def __init__(self, secret: bytes, workspace_id: str, subject: str, replacements: Collection[str]) -> None:
+        self._subject = subject
+        self._replacements = replacements
+        self._digests = subject_digests(masking_key(secret, workspace_id), subject)
+        self._parts = [orjson.dumps(subject).decode()[1:-1], *sorted(self._digests)]
+
+    def find_sessions(
+        self, db: DbSession, row: ErasureRow, *, mode: str, after: str, until: str | None
+    ) -> list[str]:
+        """Return the sessions of a range of ids that name the subject."""
+        text = cast(col(SessionMetadataRow.metadata_), String)
+        may_match = [text.contains(part, autoescape=True) for part in self._parts]
+        may_match += [col(SessionRow.actor_id).contains(part, autoescape=True) for part in self._parts[1:]]
+        statement = (
+            select(SessionRow.id, SessionRow.actor_id, SessionMetadataRow.metadata_)
+            .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id), isouter=True)
+            .where(
+                SessionRow.workspace_id == row.workspace_id,
+                SessionRow.mode == mode,
+                col(SessionRow.id) > after,
+                col(SessionRow.created_at) <= row.created_at,
+                or_(SessionRow.actor_id == self._subject, *may_match),
+            )
+        )
+        if until is not None:
+            statement = statement.where(col(SessionRow.id) <= until)
+        # The database compares without regard to case, and finds parts: the whole texts decide.
+        result = db.exec(statement.order_by(col(SessionRow.id)))
+        return [session_id for session_id, *texts in result if any(map(self._is_match, texts_in(texts)))]
+
+    def _is_match(self, text: str) -> bool:
+        return text == self._subject or read_token_digits(text, self._replacements) in self._digests
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text of a value, without the names of members."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for member in value.values():
+                yield from texts_in(member)
+        case list():
+            for member in value:
+                yield from texts_in(member)
+
+
+def hash_subject(secret: bytes, workspace_id: str, subject: str) -> str:
+    """Return the keyed hash of a subject."""
+    return keyed_digest(secret, "erasure-subject", f"{workspace_id}\0{subject}".encode()).hex()
+
+
+def hash_tokens(secret: bytes, workspace_id: str, subject: str) -> list[str]:
+    """Return the keyed hashes of the mask tokens of a subject."""
+    digests = subject_digests(masking_key(secret, workspace_id), subject)
+    return sorted(_hash_token(secret, workspace_id, digits) for digits in digests)
+
+
+def hash_text(secret: bytes, workspace_id: str, text: str, replacements: Collection[str]) -> Iterator[str]:
+    """Yield the hashes that an erasure of a text has, as subject and as mask token.
+
+    Args:
+        secret: the deployment's secret.
+        workspace_id: the workspace.
+        text: a text of a session.
+        replacements: texts that masking may put before a token.
+    """
+    yield hash_subject(secret, workspace_id, text)
+    digits = read_token_digits(text, replacements)
+    if digits is not None:
+        yield _hash_token(secret, workspace_id, digits)
+
+
+def _hash_token(secret: bytes, workspace_id: str, digits: str) -> str:
+    """Return the keyed hash of a mask token's digits: the token itself is erased with the subject."""
+    return keyed_digest(secret, "erasure-token", f"{workspace_id}\0{digits}".encode()).hex()
