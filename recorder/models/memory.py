@@ -215,10 +215,9 @@ Change = Literal["appeared", "disappeared", "changed"]
 
 
 class OutlierSession(Session):
-    """A session off the common paths."""
+    """A session off the common paths, or one of all ranked by typicality."""
 
-    path_id: str
-    #: Share of the sessions that pass the same filters which are on its path.
+    #: Share of the sessions that pass the same filters which are on its path; 0 where it is on none.
     path_frequency: float
     typicality: float
 

@@ -34,6 +34,16 @@ def test_by_typicality_all_sessions_are_listed_and_a_threshold_is_refused(caller
     assert_problem(caller.get("/v1/memory/outliers?workflow=checkout&rank=size"), 422, "validation_failed")
 
 
+def test_by_typicality_a_session_without_steps_is_listed_on_no_path(caller: Caller) -> None:
+    ids = sealed_walks(caller, *["abcd"] * 4, "")
+    ranked = ask(caller, "outliers", "&rank=typicality")["data"]
+    assert {session["id"] for session in ranked} == set(ids)
+    (empty,) = [session for session in ranked if session["id"] == ids[4]]
+    assert (empty["path_id"], empty["path_frequency"]) == (None, 0)
+    assert 0 < empty["typicality"] < 1
+    assert len(ask(caller, "outliers", "&threshold=1")["data"]) == 4
+
+
 def test_outliers_come_in_pages_of_one_version(caller: Caller) -> None:
     ids = sealed_walks(caller, *["abcd"] * 5, "xyz", "uvw", "rst")
     whole = [item["id"] for item in ask(caller, "outliers", "&threshold=0.5")["data"]]

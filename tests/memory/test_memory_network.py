@@ -1,56 +1,89 @@
 """Questions to the structure of a graph: loops, what no success gets round, the likeliest way. Spec §2.6."""
 
+from collections.abc import Sequence
+
+import networkx as nx
 import pytest
 
-from recorder.memory.views.network import END, START, likeliest_path, loops, success_dominators, to_networkx
-from tests.support.graph_columns import invoices, view_for
+from recorder.memory.views.graph_view import view_of
+from recorder.memory.views.network import END, START, Network, network_of
+from tests.support.graph_columns import INVOICES, Way, columns_of, invoices, view_for
 
 
-def names(node_ids: list[str] | tuple[str, ...]) -> list[str]:
+def names(node_ids: Sequence[str]) -> list[str]:
     """Labels of nodes."""
     return [node_id.removeprefix("nde_") for node_id in node_ids]
 
 
-def test_the_graph_carries_every_figure_as_plain_attributes() -> None:
-    graph = to_networkx(invoices())
+def network(ways: Sequence[Way] = INVOICES) -> Network:
+    """The network of all sessions of these ways."""
+    columns = columns_of(ways)
+    return network_of(columns, columns.current())
+
+
+def test_the_network_is_a_directed_graph_with_every_figure() -> None:
+    graph = network().graph
+    assert isinstance(graph, nx.DiGraph)
     figures = graph.nodes["nde_Invoice"]
-    assert (figures["sessions"], figures["success"], figures["recovery_point"]) == (404, 375, True)
+    assert (figures["sessions"], figures["outcomes"], figures["left"]) == (404, (375, 12, 17), 0)
     edge = graph.edges["nde_Confirm", "nde_Approved"]
-    assert (edge["sessions"], edge["median_ms"]) == (354, 1000)
+    assert (edge["sessions"], edge["median_ms"], edge["outcomes"]) == (354, 1000, (354, 0, 0))
     assert edge["probability"] == pytest.approx(354 / 392)
-    assert all(
-        isinstance(value, int | float | str)
-        for _, attributes in graph.nodes(data=True)
-        for value in attributes.values()
-    )
 
 
 def test_probabilities_of_the_ways_out_of_a_node_sum_to_one() -> None:
-    graph = to_networkx(invoices())
+    graph = network().graph
     for node in graph:
         leaving = [figures["probability"] for _, _, figures in graph.out_edges(node, data=True)]
         assert node == END or sum(leaving) == pytest.approx(1)
 
 
 def test_loops_are_the_groups_one_can_go_round_in() -> None:
-    groups = [set(names(loop)) for loop in loops(to_networkx(invoices()))]
+    groups = [set(names(loop)) for loop in network().loops]
     assert groups == [{"Approve", "Confirm", "Server error"}, {"Bad credentials", "Sign in"}]
-    assert loops(to_networkx(view_for([("abc", "success", 1)]))) == []
+    assert network([("abc", "success", 1)]).loops == ()
 
 
-def test_no_success_gets_round_its_dominators() -> None:
-    graph = to_networkx(invoices())
-    assert names(success_dominators(graph)) == ["Sign in", "Open invoices", "Invoice"]
-    assert success_dominators(to_networkx(view_for([("abc", "error", 3)]))) == []
+def test_no_success_gets_round_required_nodes() -> None:
+    assert names(network().required_nodes) == ["Sign in", "Open invoices", "Invoice"]
+    assert network([("abc", "error", 3)]).required_nodes == ()
+    assert network([("abc", "error", 3), ("", "success", 1)]).required_nodes == ()
 
 
 def test_the_likeliest_way_leads_from_start_to_end() -> None:
     ways = [("abd", "success", 4), ("abe", "success", 4), ("acd", "success", 5)]
-    assert names(likeliest_path(to_networkx(view_for(ways)))) == ["a", "c", "d"]
-    assert names(likeliest_path(to_networkx(invoices()))) == list(names(invoices().spine))
-    assert likeliest_path(to_networkx(view_for([]))) == []
+    assert names(network(ways).likeliest_path) == ["a", "c", "d"]
+    assert names(network().likeliest_path) == list(names(invoices().spine))
+    assert network([]).likeliest_path == ()
 
 
-def test_start_and_end_hold_all_sessions() -> None:
-    graph = to_networkx(invoices())
-    assert graph.nodes[START]["sessions"] == graph.nodes[END]["sessions"] == 412
+def test_one_session_that_is_not_shown_still_decides_what_is_required() -> None:
+    view = view_for([("abc", "success", 200), ("ac", "success", 1)], min_frequency=0.01)
+    assert ("nde_a", "nde_c") not in {(edge.source, edge.target) for edge in view.edges}
+    assert names(view.required) == ["a", "c"]
+    assert names(view.likeliest) == ["a", "b", "c"]
+
+
+def test_of_the_structure_what_is_not_shown_is_left_out() -> None:
+    ways: list[Way] = [("abcbd", "success", 60), ("abcxbd", "success", 1), ("azad", "success", 1)]
+    whole, most = view_for(ways), view_for(ways, min_frequency=0.1)
+    assert [names(loop) for loop in whole.loops] == [["b", "c", "x"], ["a", "z"]]
+    assert [names(loop) for loop in most.loops] == [["b", "c"]]
+    rare = view_for([("abd", "error", 99), ("axd", "success", 1)], min_frequency=0.1)
+    assert names(rare.required) == ["a", "d"] and rare.hidden == 1
+
+
+def test_a_network_is_built_once_for_a_version_and_its_sessions() -> None:
+    columns = columns_of(INVOICES)
+    failed = columns.outcome == 1
+    first = network_of(columns, columns.current())
+    assert network_of(columns, columns.current()) is first
+    assert network_of(columns, failed) is not first and network_of(columns, failed).sessions == 18
+    view_of(columns, columns.current(), workflow="w", min_frequency=0.5)
+    assert network_of(columns, columns.current()) is first
+
+
+def test_start_and_end_are_nodes_of_their_own() -> None:
+    graph = network().graph
+    assert graph.edges[START, "nde_Sign in"]["sessions"] == 412
+    assert sum(figures["sessions"] for _, _, figures in graph.in_edges(END, data=True)) == 412

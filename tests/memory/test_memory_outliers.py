@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import compute_typicality, find_outliers
 from tests.support.graph_columns import columns_of
@@ -100,6 +101,16 @@ def test_by_typicality_all_sessions_are_listed_whatever_their_path() -> None:
     assert sorted(outliers.rows.tolist()) == list(range(10))
     assert outliers.typicality.tolist() == sorted(outliers.typicality.tolist())
     assert outliers.rows.tolist()[:2] == [9, 8]
+
+
+def test_sessions_without_steps_are_listed_by_typicality_alone() -> None:
+    columns = columns_of([("AB", "success", 9), ("", "abandoned", 2)])
+    columns.variant_path = np.array([0, NO_PATH])
+    outliers = find_outliers(columns, everyone(columns), rank="typicality")
+    assert sorted(outliers.rows.tolist()) == list(range(11))
+    assert set(outliers.rows[:2].tolist()) == {9, 10}
+    assert outliers.path_frequency.tolist() == pytest.approx([0, 0] + [9 / 11] * 9)
+    assert find_outliers(columns, everyone(columns), threshold=0.9).rows.tolist() == list(range(8, -1, -1))
 
 
 def test_nobody_is_an_outlier_among_nobody() -> None:

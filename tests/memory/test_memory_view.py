@@ -42,14 +42,14 @@ def test_nodes_count_sessions_and_visits_and_who_left() -> None:
 
 
 def test_edges_count_sessions_and_crossings_with_exact_medians() -> None:
-    assert edge(view(), "a", "b") == ViewEdge("nde_a", "nde_b", 3, 3, 12, (2, 1, 0))
-    assert edge(view(), "b", "c") == ViewEdge("nde_b", "nde_c", 2, 2, (20 + 40) // 2, (2, 0, 0))
+    assert edge(view(), "a", "b") == ViewEdge("nde_a", "nde_b", 3, 3, 12, (2, 1, 0), 3 / 5)
+    assert edge(view(), "b", "c") == ViewEdge("nde_b", "nde_c", 2, 2, (20 + 40) // 2, (2, 0, 0), 2 / 3)
     assert edge(view(), "b", "a").median_ms == 7
 
 
 def test_start_and_end_are_edges_too() -> None:
-    assert edge(view(), None, "a") == ViewEdge(None, "nde_a", 4, 4, (2 + 3) // 2, (2, 1, 1))
-    assert edge(view(), "c", None) == ViewEdge("nde_c", None, 3, 3, 5, (2, 1, 0))
+    assert edge(view(), None, "a") == ViewEdge(None, "nde_a", 4, 4, (2 + 3) // 2, (2, 1, 1), 1.0)
+    assert edge(view(), "c", None) == ViewEdge("nde_c", None, 3, 3, 5, (2, 1, 0), 1.0)
     assert edge(view(), "a", None).median_ms == 100
 
 
@@ -69,14 +69,14 @@ def test_a_path_of_many_variants_is_shown_by_its_own_nodes_if_any_session_went_t
     path_nodes, other = columns.paths[3].nodes, tuple(reversed(columns.paths[3].nodes))
     for nodes, spine in ((path_nodes, "abc"), (other, "abxc"), ((*path_nodes, path_nodes[0]), "abxc")):
         path = PathInfo("pth_00", nodes, 0)
-        merged = replace(columns, paths=[path], variant_path=np.zeros(len(ways), dtype=np.int64))
+        merged = replace(columns, paths=[path], variant_path=np.zeros(len(ways), dtype=np.int64), derived={})
         made = view_of(merged, merged.current(), workflow="checkout")
         assert made.spine == tuple(f"nde_{name}" for name in spine)
 
 
 def test_a_path_that_no_session_went_with_any_step_is_shown_by_its_own_nodes() -> None:
     columns = columns_of([("", "error", 2), ("ab", "success", 1)])
-    merged = replace(columns, variant_path=np.array([1, 1]))
+    merged = replace(columns, variant_path=np.array([1, 1]), derived={})
     chosen = view_of(merged, merged.trace == 0, workflow="checkout", min_frequency=0)
     assert (chosen.sessions, chosen.spine) == (2, ())
 

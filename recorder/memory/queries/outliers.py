@@ -26,7 +26,8 @@ class Outliers:
     """Rows of sessions, the least typical first, then the newest, then by id."""
 
     rows: Ints
-    #: Share of the chosen sessions that are on the same path, and typicality of the way: both 0 to 1.
+    #: Share of the chosen sessions that are on the same path (0 for a session without steps), and typicality
+    #: of the way: both 0 to 1.
     path_frequency: Floats
     typicality: Floats
 
@@ -34,7 +35,9 @@ class Outliers:
 def find_outliers(
     columns: GraphColumns, chosen: Mask, *, rank: Rank = "path", threshold: float = THRESHOLD
 ) -> Outliers:
-    """Return chosen sessions, the least typical first; a session without steps is on no path, and no outlier.
+    """Return chosen sessions, the least typical first.
+
+    A session without steps is on no path: `path` leaves it out, `typicality` lists it with the frequency 0.
 
     Args:
         columns: sessions of the graph.
@@ -45,10 +48,10 @@ def find_outliers(
     """
     paths = columns.path
     total = max(int(chosen.sum()), 1)
-    chosen = chosen & (paths != NO_PATH)
-    counts = np.bincount(paths[chosen], minlength=len(columns.paths))
-    frequency = counts / total
-    rows = np.flatnonzero(chosen & (frequency[paths] < threshold) if rank == "path" else chosen)
+    on_path = chosen & (paths != NO_PATH)
+    # The place of NO_PATH, which is -1, is the last one.
+    frequency = np.append(np.bincount(paths[on_path], minlength=len(columns.paths)) / total, 0.0)
+    rows = np.flatnonzero(on_path & (frequency[paths] < threshold) if rank == "path" else chosen)
     typical = compute_typicality(columns, chosen)[columns.variant[rows]]
     order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], typical))
     rows, typical = rows[order], typical[order]

@@ -12,16 +12,9 @@ import orjson
 
 from recorder.memory.queries.columns import OUTCOMES
 from recorder.memory.views.geometry import AMBER_INK, BLUE, GREY, RED, percent_text
-from recorder.memory.views.graph_view import Counts, GraphView, ViewNode, most_supported
+from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import one_line
-from recorder.memory.views.network import (
-    END,
-    START,
-    likeliest_path,
-    loops,
-    success_dominators,
-    to_networkx,
-)
+from recorder.memory.views.network import END, START, Counts
 from recorder.memory.views.picture import draw_graph
 
 GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
@@ -43,12 +36,12 @@ def to_json(view: GraphView) -> bytes:
     """Return node-link JSON with every figure; `networkx.node_link_graph` reads it.
 
     `{workflow, graph_version, sessions, sessions_without_steps, outcomes, spine, hidden_nodes, loops,
-    required_nodes, likeliest_path, directed, multigraph, nodes, edges}`, the structure of what is shown.
+    required_nodes, likeliest_path, directed, multigraph, nodes, edges}`; the structure is that of the whole
+    graph, as far as its nodes are shown.
     A node is `{id, label, kind, sessions, visits, frequency, outcomes, left, recovery_point, new}`, an edge
     `{source, target, sessions, n, frequency, median_ms, outcomes}`. Two nodes more, `start` and `end`, are
     where sessions begin and end. Outcomes are numbers of sessions, frequencies shares of all sessions.
     """
-    graph = to_networkx(view)
     ends = [
         {
             "id": name,
@@ -100,9 +93,9 @@ def to_json(view: GraphView) -> bytes:
             "outcomes": _by_outcome(view.outcomes),
             "spine": list(view.spine),
             "hidden_nodes": view.hidden,
-            "loops": loops(graph),
-            "required_nodes": success_dominators(graph),
-            "likeliest_path": likeliest_path(graph),
+            "loops": view.loops,
+            "required_nodes": view.required,
+            "likeliest_path": view.likeliest,
             "directed": True,
             "multigraph": False,
             "nodes": [*ends, *nodes] if view.sessions else nodes,
@@ -112,11 +105,55 @@ def to_json(view: GraphView) -> bytes:
 
 
 def to_graphml(view: GraphView) -> bytes:
-    """Return GraphML of `network.to_networkx`: plain attributes, `start` and `end` as nodes."""
+    """Return GraphML with plain numbers, texts and booleans as attributes; `start` and `end` are nodes.
+
+    Node attributes: label, kind, sessions, visits, frequency, success, error, abandoned, left,
+    recovery_point, new, required. Edge attributes: sessions, n, frequency, probability (of the crossings that
+    leave the source), median_ms, success, error, abandoned. Graph attributes: workflow, graph_version,
+    sessions.
+    """
     import networkx as nx
 
-    graph = to_networkx(view)
-    graph.graph["workflow"] = one_line(view.workflow)
+    graph = nx.DiGraph(workflow=one_line(view.workflow), graph_version=view.version, sessions=view.sessions)
+    for node in view.nodes:
+        graph.add_node(
+            node.node_id,
+            label=one_line(node.label),
+            kind=one_line(node.kind),
+            sessions=node.sessions,
+            visits=node.visits,
+            frequency=view.share(node.sessions),
+            **_by_outcome(node.outcomes),
+            left=node.left,
+            recovery_point=node.node_id in view.recovery,
+            new=node.node_id in view.new,
+            required=node.node_id in view.required,
+        )
+    for name in (START, END):
+        graph.add_node(
+            name,
+            label=name,
+            kind=name,
+            sessions=view.sessions,
+            visits=view.sessions,
+            frequency=view.share(view.sessions),
+            **_by_outcome(view.outcomes),
+            left=0,
+            recovery_point=False,
+            new=False,
+            required=False,
+        )
+    for edge in view.edges:
+        graph.add_edge(
+            edge.source or START,
+            edge.target or END,
+            sessions=edge.sessions,
+            n=edge.n,
+            frequency=view.share(edge.sessions),
+            probability=edge.probability,
+            median_ms=edge.median_ms,
+            **_by_outcome(edge.outcomes),
+        )
     text = "\n".join(nx.generate_graphml(graph))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 

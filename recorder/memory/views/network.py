@@ -1,137 +1,265 @@
-"""A graph in NetworkX, to ask what the structure says: loops, what no success gets round, the likeliest way.
+"""Network of a workflow: its directly-follows graph as a `networkx.DiGraph`, and what its structure says.
 
-A read view: made from a `GraphView` when it is asked for, stored nowhere. NetworkX is imported where it is
-used, so that a service that draws no graph does not pay for it. Spec §2.6.
+Built from columns in memory, exact, once for a version of the graph and a selection of sessions; views,
+drawings and formats are made from it. Stored nowhere. NetworkX is imported where it is used, so that a
+service that draws no graph does not pay for it. Spec §2.6.
 """
 
-from collections.abc import Iterator
+import threading
+from contextlib import suppress
+from functools import cached_property
 from math import log
 from typing import Any
 
-from recorder.memory.queries.columns import OUTCOMES
-from recorder.memory.views.graph_view import Counts, GraphView
-from recorder.memory.views.labels import one_line
+import numpy as np
+from cachetools import LRUCache
 
+from recorder.digest import sha256_of
+from recorder.memory.graph.directly_follows import GraphCounts, Walks, count_graph, list_ranges
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.paths import NO_PATH
+from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+
+Counts = tuple[int, int, int]
 #: Ids of the two nodes that stand for where sessions begin and end.
 START, END = "start", "end"
+#: Longer times between two steps count as this one, 34 years.
+_MAX_GAP_MS = (1 << 40) - 1
+#: Nodes and edges of all networks together that are kept for one version of a graph, about 60 MB.
+_KEPT_SIZE = 100_000
 
 
-def to_networkx(view: GraphView) -> Any:
-    """Return the view as a `networkx.DiGraph` of plain numbers, texts and booleans, with a start and an end.
+class Network:
+    """Nodes and edges of chosen sessions, and the questions to their structure.
 
-    Node attributes: label, kind, sessions, visits, frequency, success, error, abandoned, left,
-    recovery_point, new. Edge attributes: sessions, n, frequency, probability (of the crossings that leave
-    the source), median_ms, success, error, abandoned. Graph attributes: workflow, graph_version, sessions.
+    `graph` is a `networkx.DiGraph` with the nodes START and END. Node attributes: label, kind, sessions,
+    visits, outcomes (success, error, abandoned), left (sessions that end there without success); START and
+    END have none. Edge attributes: sessions, n, median_ms, outcomes, probability (of the crossings that leave
+    the source).
     """
+
+    def __init__(self, columns: GraphColumns, chosen: Mask) -> None:
+        rows = np.flatnonzero(chosen)
+        taken, walks = _make_walks(columns, rows)
+        counts = count_graph(walks)
+        self.graph: Any = _build_graph(columns, counts)
+        self.sessions = len(rows)
+        self.node_count = int(counts.nodes.any(axis=1).sum())
+        #: Sessions that have no step, and are on no path.
+        self.without_steps = int((np.diff(columns.variant_start)[columns.variant[rows]] == 0).sum())
+        self.outcomes = _by_outcome(counts.variants.sum(axis=0))
+        #: Nodes of the most common path, in its order; one may come twice.
+        self.spine = tuple(_list_spine(columns, taken, counts))
+
+    @property
+    def size(self) -> int:
+        """Number of nodes and edges."""
+        return len(self.graph) + int(self.graph.number_of_edges())
+
+    @cached_property
+    def loops(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of nodes that sessions can go round in, the largest first, each sorted by id."""
+        import networkx as nx
+
+        groups = [
+            tuple(sorted(component))
+            for component in nx.strongly_connected_components(self.graph)
+            if len(component) > 1 or any(self.graph.has_edge(node, node) for node in component)
+        ]
+        return tuple(sorted(groups, key=lambda component: (-len(component), component)))
+
+    @cached_property
+    def required_nodes(self) -> tuple[str, ...]:
+        """Nodes on every way to success, from start to end.
+
+        They are the dominators of the end in the graph of the edges that successful sessions took.
+        """
+        import networkx as nx
+
+        succeeded = nx.DiGraph(
+            (source, target)
+            for source, target, outcomes in self.graph.edges(data="outcomes")
+            if outcomes[0] > 0 and (source, target) != (START, END)
+        )
+        above = nx.immediate_dominators(succeeded, START) if START in succeeded else {}
+        required: list[str] = []
+        node = above.get(END, START)
+        while node != START:
+            required.append(node)
+            node = above[node]
+        return tuple(reversed(required))
+
+    @cached_property
+    def likeliest_path(self) -> tuple[str, ...]:
+        """Likeliest way from start to end, without the two; empty where there is none.
+
+        The product of the edges' probabilities: sessions are assumed to choose independently at each node.
+        """
+        import networkx as nx
+
+        def unlikeliness(source: str, target: str, figures: dict[str, Any]) -> float | None:
+            # A session without steps goes no way; None hides its edge.
+            return None if (source, target) == (START, END) else -log(figures["probability"])
+
+        try:
+            way = nx.dijkstra_path(self.graph, START, END, weight=unlikeliness)
+        except nx.NetworkXNoPath:
+            return ()
+        return tuple(way[1:-1])
+
+
+def network_of(columns: GraphColumns, chosen: Mask) -> Network:
+    """Return the network of chosen sessions; the last ones asked for are kept as long as the columns."""
+    return columns.derive("networks", lambda _: _Networks()).read(columns, chosen)
+
+
+class _Networks:
+    """The networks of one version of a graph that were asked for last, by their sessions."""
+
+    def __init__(self) -> None:
+        self._kept: LRUCache[str, Network] = LRUCache(_KEPT_SIZE, lambda network: network.size)
+        self._lock = threading.Lock()
+
+    def read(self, columns: GraphColumns, chosen: Mask) -> Network:
+        key = sha256_of(np.packbits(chosen).tobytes())
+        # Held while it is built, so that no network is built twice at a time.
+        with self._lock:
+            network = self._kept.get(key)
+            if network is None:
+                network = Network(columns, chosen)
+                with suppress(ValueError):  # it alone is larger than all that may be kept
+                    self._kept[key] = network
+        return network
+
+
+def _build_graph(columns: GraphColumns, counts: GraphCounts) -> Any:
     import networkx as nx
 
-    graph = nx.DiGraph(workflow=view.workflow, graph_version=view.version, sessions=view.sessions)
-    for node in view.nodes:
+    graph = nx.DiGraph()
+    outside = len(columns.nodes)
+    left = np.zeros(outside + 1, dtype=np.int64)
+    is_end = counts.target == outside
+    left[counts.source[is_end]] = counts.edges[is_end, 1:].sum(axis=1)
+    sessions = counts.nodes.sum(axis=1)
+    graph.add_nodes_from((START, END))
+    for number in np.flatnonzero(sessions).tolist():
+        node = columns.nodes[number]
         graph.add_node(
             node.node_id,
-            label=one_line(node.label),
-            kind=one_line(node.kind),
-            sessions=node.sessions,
-            visits=node.visits,
-            frequency=view.share(node.sessions),
-            **_by_outcome(node.outcomes),
-            left=node.left,
-            recovery_point=node.node_id in view.recovery,
-            new=node.node_id in view.new,
+            label=node.label,
+            kind=node.kind,
+            sessions=int(sessions[number]),
+            visits=int(counts.visits[number]),
+            outcomes=_by_outcome(counts.nodes[number]),
+            left=int(left[number]),
         )
-    _add_ends(graph, view)
-    for edge in view.edges:
-        source, target = edge.source or START, edge.target or END
-        figures = _by_outcome(edge.outcomes)
-        frequency = view.share(edge.sessions)
-        graph.add_edge(
-            source,
-            target,
-            sessions=edge.sessions,
-            n=edge.n,
-            frequency=frequency,
-            median_ms=edge.median_ms,
-            **figures,
+    leaving = np.bincount(counts.source, weights=counts.crossings, minlength=outside + 1)
+    names = [node.node_id for node in columns.nodes]
+    graph.add_edges_from(
+        (
+            START if source == outside else names[source],
+            END if target == outside else names[target],
+            {
+                "sessions": sum(outcomes),
+                "n": n,
+                "median_ms": median_ms,
+                "outcomes": tuple(outcomes),
+                "probability": n / leaving[source].item(),
+            },
         )
-    for source in graph:
-        leaving = sum(figures["n"] for _, _, figures in graph.out_edges(source, data=True))
-        for _, _, figures in graph.out_edges(source, data=True):
-            figures["probability"] = figures["n"] / leaving
+        for source, target, n, median_ms, outcomes in zip(
+            counts.source.tolist(),
+            counts.target.tolist(),
+            counts.crossings.tolist(),
+            counts.median.tolist(),
+            counts.edges.tolist(),
+            strict=True,
+        )
+    )
     return graph
 
 
-def loops(graph: Any) -> list[tuple[str, ...]]:
-    """Return groups of nodes that sessions can go round in, the largest first, each sorted by id."""
-    import networkx as nx
-
-    groups = [
-        tuple(sorted(component))
-        for component in nx.strongly_connected_components(graph)
-        if len(component) > 1 or any(graph.has_edge(node, node) for node in component)
-    ]
-    return sorted(groups, key=lambda component: (-len(component), component))
-
-
-def success_dominators(graph: Any) -> list[str]:
-    """Return the nodes on every way to success, from start to end, through which a recovery must lead.
-
-    They are the dominators of the end in the graph of the edges that successful sessions took.
-    """
-    import networkx as nx
-
-    succeeded = nx.DiGraph(
-        (source, target)
-        for source, target, figures in graph.edges(data=True)
-        if figures["success"] > 0 and (source, target) != (START, END)
+def _make_walks(columns: GraphColumns, rows: Ints) -> tuple[Ints, Walks]:
+    """Return the variants that the sessions of some rows took, and the sessions as walks."""
+    trace = columns.trace[rows]
+    variant = columns.trace_variant[trace]
+    taken = np.flatnonzero(np.bincount(variant, minlength=len(columns.variant_path)))
+    lengths = np.diff(columns.variant_start)[taken]
+    walks = Walks(
+        node_count=len(columns.nodes),
+        nodes=columns.variant_nodes[list_ranges(columns.variant_start[taken], lengths)],
+        starts=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
+        variant=np.searchsorted(taken, variant),
+        outcome=columns.outcome[rows],
+        outcome_count=len(OUTCOMES),
+        gaps=_list_gaps(columns, rows, trace),
     )
-    if START not in succeeded or END not in succeeded or not nx.has_path(succeeded, START, END):
-        return []
-    above = nx.immediate_dominators(succeeded, START)
-    return list(_climb(above, END))[::-1]
+    return taken, walks
 
 
-def likeliest_path(graph: Any) -> list[str]:
-    """Return the likeliest way from start to end, without the two; empty where there is none.
+def _list_gaps(columns: GraphColumns, rows: Ints, trace: Ints) -> Ints:
+    """Return the times of the crossings of all sessions; each ends where a node is entered, or a session."""
+    entries = np.diff(columns.trace_start)[trace]
+    ends = np.cumsum(entries + 1)
+    total = int(ends[-1]) if len(ends) else 0
+    moments = np.zeros(total, dtype=np.int64)
+    is_end = np.zeros(total, dtype=np.bool_)
+    is_end[ends - 1] = True
+    first = columns.time_start[rows]
+    entered = columns.trace_entry[list_ranges(columns.trace_start[trace], entries)]
+    moments[~is_end] = np.repeat(first, entries) + entered + 1
+    moments[is_end] = columns.time_start[rows + 1]
+    began = np.concatenate([np.zeros(1, dtype=np.int64), moments[:-1]])[:total]
+    began[ends - entries - 1] = first
+    elapsed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(columns.step_ms)])
+    gaps: Ints = np.clip(elapsed[moments] - elapsed[began], 0, _MAX_GAP_MS)
+    return gaps
 
-    The product of the edges' probabilities: sessions are assumed to choose independently at each node.
+
+def _list_spine(columns: GraphColumns, taken: Ints, counts: GraphCounts) -> list[str]:
+    """Return the nodes of the most common path that has any.
+
+    Where none of its sessions took the path's own nodes, these are the nodes that most of its sessions took.
+
+    Args:
+        columns: the graph's columns.
+        taken: the variants of `counts`.
+        counts: the counts of the chosen sessions.
     """
-    import networkx as nx
-
-    def unlikeliness(source: str, target: str, figures: dict[str, Any]) -> float | None:
-        # A session without steps goes no way; None hides its edge.
-        return None if (source, target) == (START, END) else -log(figures["probability"])
-
-    try:
-        way: list[str] = nx.dijkstra_path(graph, START, END, weight=unlikeliness)
-    except nx.NetworkXNoPath:
+    sessions = counts.variants.sum(axis=1)
+    has_path = columns.variant_path[taken] != NO_PATH
+    weights = np.bincount(
+        columns.variant_path[taken][has_path], weights=sessions[has_path], minlength=len(columns.paths)
+    )
+    ranked = sorted(
+        (number for number in np.flatnonzero(weights).tolist() if columns.paths[number].nodes),
+        key=lambda number: (-int(weights[number]), columns.paths[number].path_id),
+    )
+    if not ranked:
         return []
-    return way[1:-1]
+    path_nodes = np.array(columns.paths[ranked[0]].nodes, dtype=np.int64)
+    on_path = np.flatnonzero(columns.variant_path[taken] == ranked[0])
+    by_sessions = on_path[np.argsort(-sessions[on_path], kind="stable")]
+    spine = _choose_spine(columns, taken[by_sessions], path_nodes)
+    return [columns.nodes[number].node_id for number in spine.tolist()]
 
 
-def _add_ends(graph: Any, view: GraphView) -> None:
-    for name in (START, END):
-        graph.add_node(
-            name,
-            label=name,
-            kind=name,
-            sessions=view.sessions,
-            visits=view.sessions,
-            frequency=view.share(view.sessions),
-            **_by_outcome(view.outcomes),
-            left=0,
-            recovery_point=False,
-            new=False,
-        )
+def _choose_spine(columns: GraphColumns, variants: Ints, path_nodes: Ints) -> Ints:
+    """Return the path's nodes if any of these variants has just them; else those of the first with any."""
+    starts, ends = columns.variant_start[variants], columns.variant_start[variants + 1]
+    same = starts[ends - starts == len(path_nodes)]
+    # Node by node over all of them at once: a path may have as many variants as sessions.
+    for offset, node in enumerate(path_nodes.tolist()):
+        if not len(same):
+            break
+        same = same[columns.variant_nodes[same + offset] == node]
+    walked = np.flatnonzero(ends > starts)
+    if len(same) or not len(walked):
+        return path_nodes
+    nodes: Ints = columns.variant_nodes[starts[walked[0]] : ends[walked[0]]]
+    return nodes
 
 
-def _by_outcome(counts: Counts) -> dict[str, int]:
-    return dict(zip(OUTCOMES, counts, strict=True))
-
-
-def _climb(above: dict[str, str | None], node: str) -> Iterator[str]:
-    """Yield the dominators of a node, the nearest first, without the start."""
-    next_up = above.get(node)
-    while next_up is not None and next_up != START:
-        yield next_up
-        following = above.get(next_up)
-        next_up = None if following == next_up else following
+def _by_outcome(values: Ints) -> Counts:
+    success, error, abandoned = values.tolist()
+    return success, error, abandoned
