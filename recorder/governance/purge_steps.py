@@ -22,13 +22,12 @@ from recorder.errors import RecorderError
 from recorder.exports.results.purged_sessions import remove_from_exports
 from recorder.governance.naming_batches import NamingBatches
 from recorder.governance.session_content import remove_content
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.purges import replace_labels
 from recorder.models.governance import ErasureRow, PurgeRow, PurgeStep
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, LeaseLost
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 log = logging.getLogger("recorder.purges")
 

@@ -189,7 +189,7 @@ def _choose_deferred(db: DbSession, lane: Lane) -> list[str]:
     row = SessionRow
     statement = (
         select(row.id)
-        .where(row.workspace_id == lane.workspace_id, row.mode == lane.mode, row.seal_slot == lane.slot)
+        .where(*in_tenant(row, lane.tenant), row.seal_slot == lane.slot)
         .where(col(row.waiting_since).is_not(None))
         .order_by(col(row.seal_failures), col(row.waiting_since), col(row.id))
         .limit(1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import cast
 
 import zstandard
 from sqlmodel import Session as DbSession
@@ -20,6 +21,7 @@ from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, index_sessions
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 
@@ -55,7 +57,7 @@ def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
     """
     if row.destination["kind"] not in CLIENT_DESTINATIONS:
         return 0
-    counted = FORMATS[row.format].kinds[0]
+    counted = FORMATS[cast(ExportFormat, row.format)].kinds[0]
     return sum(shard.rows for shard in read_shards(db, row.id) if shard.is_done and shard.kind == counted)
 
 
