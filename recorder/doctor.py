@@ -23,6 +23,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
 from recorder.governance.backup.records import find_old_backups, read_records
+from recorder.governance.overdue import count_overdue
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
@@ -186,6 +187,7 @@ def _check_database(
             yield from check_clocks(db)
             yield from find_overdue_leases(db)
             yield from check_service(settings, db)
+            yield from check_overdue(db)
         yield from check_contents(database, blobs, lake, chance)
     except RecorderError as error:
         yield Finding("database", "error", str(error), "Run `recorder doctor` again once it answers.")
@@ -245,6 +247,21 @@ def check_service(settings: Settings, db: DbSession) -> Iterator[Finding]:
         yield Finding(warning.code.replace("_", " "), "warning", f"{message.rstrip('.')}.", fix)
     if not warnings:
         yield Finding("sealing", "ok", "Dagster reports, and no session waits for long or was set aside.")
+
+
+def check_overdue(db: DbSession) -> Iterator[Finding]:
+    """Yield findings about erasures past their date, and about purges that are open for too long."""
+    overdue = count_overdue(db)
+    fix = "`recorder retention run` works on them, and logs what they wait for."
+    if overdue.erasures:
+        since = f"{overdue.next_due_by:%Y-%m-%d}"
+        message = f"Erasures past their `due_by`: {overdue.erasures}, the first since {since}."
+        yield Finding("erasures", "error", message, fix)
+    if overdue.purges:
+        message = f"Purges that are open for more than an hour: {overdue.purges}."
+        yield Finding("erasures", "warning", message, fix)
+    if not overdue.erasures and not overdue.purges:
+        yield Finding("erasures", "ok", "No erasure and no purge is overdue.")
 
 
 def check_contents(database: Database, blobs: Blobs, lake: Lake, chance: random.Random) -> Iterator[Finding]:

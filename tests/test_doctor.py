@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from recorder import clock
 from recorder.cli import app
 from recorder.doctor import Finding, Ports, examine
+from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -143,6 +144,47 @@ def test_a_lane_that_waits_for_an_ended_run_is_reported(runtime: Runtime, ports:
         db.add(LeaseRow(name=lane.name, owner="run-that-ended", fence=1, expires_ms=expired))
     (finding,) = findings(runtime, ports, "leases")
     assert lane.name in finding.message
+
+
+def test_overdue_erasures_and_purges_are_reported(runtime: Runtime, ports: Ports) -> None:
+    now = clock.now()
+    with runtime.database.transaction(write=True) as db:
+        for number, due_by in enumerate((now - timedelta(days=2), now + timedelta(days=2))):
+            db.add(
+                ErasureRow(
+                    id=f"era_{number}",
+                    workspace_id=WORKSPACE,
+                    mode="live",
+                    subject_hash=str(number),
+                    subject=b"",
+                    created_at=due_by - timedelta(days=30),
+                    due_by=due_by,
+                    counts={},
+                )
+            )
+        for number, hours in enumerate((3, 2, 0)):
+            at = now - timedelta(hours=hours)
+            db.add(
+                PurgeRow(
+                    session_id=f"ses_{number}",
+                    workspace_id=WORKSPACE,
+                    mode="live",
+                    workflow="checkout",
+                    cause="hard_delete",
+                    step="done" if hours == 3 else "lake",
+                    due_at=now,
+                    requested_at=at,
+                    dates=[],
+                )
+            )
+    erasure, purge = findings(runtime, ports, "erasures")
+    assert (erasure.state, purge.state) == ("error", "warning")
+    assert f": 1, the first since {now - timedelta(days=2):%Y-%m-%d}." in erasure.message
+    assert purge.message.endswith(": 1.")
+    with runtime.database.transaction(write=True) as db:
+        for row in [*db.exec(select(ErasureRow)), *db.exec(select(PurgeRow))]:
+            db.delete(row)
+    assert findings(runtime, ports, "erasures") == []
 
 
 def test_a_port_of_another_program_is_reported(runtime: Runtime, ports: Ports) -> None:

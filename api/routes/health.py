@@ -23,6 +23,7 @@ from api.gate.responses import client_address
 from api.negotiation import choose_format
 from recorder import __version__, clock
 from recorder.errors import MissingAuthorization, NoSuchAddress, NotAcceptable, RecorderError, Unauthenticated
+from recorder.governance.overdue import Overdue, count_overdue
 from recorder.metrics import REGISTRY
 from recorder.runtime import Runtime
 from recorder.service_state import (
@@ -245,18 +246,19 @@ def _is_local(request: Request) -> bool:
 def write_metrics(runtime: Runtime) -> bytes:
     """Return the counters of this process and the backlog of the database in Prometheus' text format."""
     with runtime.database.transaction(write=False) as db:
-        backlog, state = count_backlog(db), read_state(db)
+        backlog, state, overdue = count_backlog(db), read_state(db), count_overdue(db)
     waiting = CollectorRegistry()
-    waiting.register(_BacklogCollector(backlog, state))
+    waiting.register(_BacklogCollector(backlog, state, overdue))
     return generate_latest(REGISTRY) + generate_latest(waiting)
 
 
 class _BacklogCollector(Collector):
     """Gauges of the backlog."""
 
-    def __init__(self, backlog: Backlog, state: ServiceState) -> None:
+    def __init__(self, backlog: Backlog, state: ServiceState, overdue: Overdue) -> None:
         self._backlog = backlog
         self._state = state
+        self._overdue = overdue
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the families, in the order of the documentation."""
@@ -298,6 +300,23 @@ class _BacklogCollector(Collector):
         for status, count in backlog.deliveries.items():
             recent.add_metric([status], count)
         yield recent
+        yield from self._collect_overdue()
+
+    def _collect_overdue(self) -> Iterator[GaugeMetricFamily]:
+        overdue = self._overdue
+        yield GaugeMetricFamily(
+            "recorder_erasures_open", "Erasures that have not ended.", overdue.open_erasures
+        )
+        due_by = overdue.next_due_by
+        yield GaugeMetricFamily(
+            "recorder_erasures_due_by_timestamp_seconds",
+            "The least due_by of them, as Unix time.",
+            0.0 if due_by is None else due_by.timestamp(),
+        )
+        yield GaugeMetricFamily("recorder_erasures_overdue", "Erasures past their due_by.", overdue.erasures)
+        yield GaugeMetricFamily(
+            "recorder_purges_overdue", "Purges that are open for more than an hour.", overdue.purges
+        )
 
 
 _TEXT = {"description": "Prometheus text format", "content": {"text/plain": {"schema": {"type": "string"}}}}

@@ -2,8 +2,8 @@
 
 Failures are counted until any session is sealed. If the same error fails sessions of two workspaces, or
 three sessions alone, the breaker opens: no session is set aside for such an error, but deferred. All other
-sessions are tried as before, so that a lane that can seal does so, which closes the breaker. Deferred sessions
-are tried one at a time, with growing pauses. Decision 0033.
+sessions are tried as before, so that a lane that can seal does so, which closes the breaker. Deferred
+sessions are tried one at a time, with growing pauses. Decision 0033.
 
 The state is the row of a lease, the right to try a deferred session: all runs share it.
 """

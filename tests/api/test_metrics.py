@@ -1,6 +1,7 @@
 """`GET /metrics`: who may read it, and that its numbers are those of what happened. Contract §9."""
 
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from recorder import clock
 from recorder.metrics import REGISTRY
+from recorder.models.governance import PurgeRow
 from tests.support.completed_work import make_webhook, shown_delivery
 from tests.support.factories import Caller, Service, assert_problem, event, frame
+from tests.support.recorded_sessions import execute
 from tests.support.sealed_sessions import make_settings
 
 LOCAL = ("127.0.0.1", 50_000)
@@ -146,6 +150,30 @@ def test_what_waits_is_read_from_the_database(caller: Caller) -> None:
     assert grown(before, after, "recorder_exports", status="queued") == 1
     assert grown(before, after, "recorder_outbox_pending") == 4  # created, started, stopped, queued
     assert after[("recorder_outbox_oldest_seconds", frozenset())] >= 0
+
+
+def test_open_and_overdue_erasures_and_purges_are_counted(caller: Caller) -> None:
+    session_id = caller.make_session(actor={"id": "ada", "kind": "human"})
+    before = scrape(caller.service)
+    erasure = caller.post("/v1/privacy/erasure", {"subject": "ada", "scope": "all"}).json()
+    caller.delete(f"/v1/sessions/{session_id}?hard=true")
+    after = scrape(caller.service)
+    assert grown(before, after, "recorder_erasures_open") == 1
+    assert grown(before, after, "recorder_erasures_overdue") == 0
+    assert grown(before, after, "recorder_purges_overdue") == 0
+    due_by = datetime.fromisoformat(erasure["due_by"]).timestamp()
+    assert 0 < after["recorder_erasures_due_by_timestamp_seconds", frozenset()] <= due_by + 0.001
+    runtime = caller.service.runtime
+    execute(runtime, "UPDATE erasures SET due_by = created_at WHERE id = :id", id=erasure["id"])
+    past = clock.now() - timedelta(hours=2)
+    with runtime.database.transaction(write=True) as db:
+        purge = db.get_one(PurgeRow, session_id)
+        purge.requested_at = past
+        db.add(purge)
+    late = scrape(caller.service)
+    assert grown(after, late, "recorder_erasures_open") == 0
+    assert grown(after, late, "recorder_erasures_overdue") == 1
+    assert grown(after, late, "recorder_purges_overdue") == 1
 
 
 def test_deliveries_are_counted_by_what_became_of_them(caller: Caller) -> None:

@@ -13,8 +13,9 @@ from recorder.exports.runner.run import run_export
 from recorder.governance.erasures import has_open_erasures, run_erasures
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.models.export import ExportRow
-from tests.support.completed_work import patch
-from tests.support.factories import Caller, assert_problem
+from tests.support.completed_work import patch, seal_all
+from tests.support.export_runs import folder_of
+from tests.support.factories import Caller, assert_problem, event
 from tests.support.masking import set_masking
 from tests.support.purges import count_hits, finish_purges, new_word, purge_row, recorded_canary
 
@@ -70,6 +71,44 @@ def test_exports_in_buckets_of_clients_are_counted(caller: Caller) -> None:
     assert (erasure["status"], erasure["counts"]["exports"]) == ("completed", 1)
     manifest = caller.get(f"/v1/exports/{rows[1].id}/manifest").json()
     assert manifest["tombstones"] == {"erased": 1, "deleted": 0, "expired": 0}
+
+
+def test_the_counts_name_rewritten_files_and_visited_nodes(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 2_000)
+    caller.request("PATCH", "/v1/workflows/checkout", json={"memory_graph": True})
+    runtime, session_ids, word = caller.service.runtime, [], new_word()
+    for names in (["Pay", "Send"], ["Pay", "Back"], ["Pay", "Quit"]):
+        actor = {"id": word if names[1] != "Quit" else new_word(), "kind": "human"}
+        session_id = caller.make_session(actor=actor)
+        events = [
+            event(at, "click", target={"role": "button", "name": name}) for at, name in enumerate(names)
+        ]
+        caller.add_events(session_id, *events)
+        caller.post(f"/v1/sessions/{session_id}/stop")
+        session_ids.append(session_id)
+    seal_all(caller)
+    body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+    ended = [
+        run_export(runtime, caller.post("/v1/exports", body).json()["id"], owner="tests") for _ in range(2)
+    ]
+    files = [_list_files(caller, row) for row in ended]
+    erasure = erase(caller, word)
+    changed = [
+        path
+        for row, before in zip(ended, files, strict=True)
+        for path in before.keys() - {"manifest.json", "README.md"}
+        if _list_files(caller, row).get(path) != before[path]
+    ]
+    assert erasure["counts"]["shards"] == len(changed) > 0
+    assert (erasure["counts"]["sessions"], erasure["counts"]["nodes"]) == (2, 3)
+
+
+def _list_files(caller: Caller, row: ExportRow) -> dict[str, bytes]:
+    """Return the files of a hosted export by path."""
+    folder = folder_of(caller.service.runtime, row)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_audit_log_keeps_a_keyed_hash_alone(caller: Caller) -> None:
