@@ -276,6 +276,18 @@ def test_a_live_key_reaches_both_modes_and_a_test_key_its_own(caller: Caller) ->
     assert tester.get(f"/v1/sessions/{again}").status_code == 404
 
 
+def test_an_erasure_leaves_other_workspaces_and_later_sessions_alone(caller: Caller) -> None:
+    actor = {"id": "ada", "kind": "human"}
+    other = caller.service.make_caller()
+    named, foreign = caller.make_session(actor=actor), other.make_session(actor=actor)
+    assert caller.post(ADDRESS, {"subject": "ada", "scope": "all"}).status_code == 202
+    later = caller.make_session(actor=actor)
+    finish_erasures(caller)
+    assert caller.get(f"/v1/sessions/{named}").status_code == 404
+    assert caller.get(f"/v1/sessions/{later}").status_code == 200
+    assert other.get(f"/v1/sessions/{foreign}").status_code == 200
+
+
 def test_a_held_session_makes_an_erasure_fail_and_the_rest_is_erased(caller: Caller) -> None:
     actor = {"id": "ada", "kind": "human"}
     held, free = caller.make_session(actor=actor), caller.make_session(actor=actor)
