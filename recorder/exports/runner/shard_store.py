@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import cast
 
 import zstandard
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.access.quota import reserve_rows, settle_rows
-from recorder.datasets.formats import FORMATS
+from recorder.datasets.formats import FORMATS, FormatName
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
 from recorder.exports.manifest import Lineage
@@ -53,7 +54,7 @@ def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
     """
     if row.destination["kind"] not in CLIENT_DESTINATIONS:
         return 0
-    counted = FORMATS[row.format].kinds[0]
+    counted = FORMATS[cast(FormatName, row.format)].kinds[0]
     return sum(shard.rows for shard in read_shards(db, row.id) if shard.is_done and shard.kind == counted)
 
 
