@@ -164,6 +164,7 @@ def _download_dataset(manifest_url: str, key: str, folder: Path) -> Path:
 def _verify_dataset(source: str) -> "VerifyReport":
     from recorder.client.progress import byte_bar
     from recorder.exports.verify import verify_manifest
+    from recorder.exports.verify.reading_process import ReadingProcess
 
-    with byte_bar("verifying") as move:
-        return verify_manifest(source, on_progress=move)
+    with byte_bar("verifying") as move, ReadingProcess() as process:
+        return verify_manifest(source, on_progress=move, read_file=process.read)

@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.access.quota import reserve_rows, settle_rows
-from recorder.datasets.formats import FORMATS
+from recorder.datasets.formats import FORMATS, FormatName
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
 from recorder.exports.destinations import target_of
@@ -21,7 +21,6 @@ from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, index_sessions
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
-from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 
@@ -57,7 +56,7 @@ def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
     """
     if row.destination["kind"] not in CLIENT_DESTINATIONS:
         return 0
-    counted = FORMATS[cast(ExportFormat, row.format)].kinds[0]
+    counted = FORMATS[cast(FormatName, row.format)].kinds[0]
     return sum(shard.rows for shard in read_shards(db, row.id) if shard.is_done and shard.kind == counted)
 
 

@@ -2,17 +2,15 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
 
 import polars as pl
 
 from recorder.client.errors import ClientError
 from recorder.datasets.errors import FileGone, ManifestRefused, ManifestUnreadable, Unreadable
-from recorder.datasets.formats import FormatName
+from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.manifest import Manifest, Shard, parse_manifest
 from recorder.datasets.sources import (
     FILE_ERRORS,
@@ -22,23 +20,15 @@ from recorder.datasets.sources import (
     copy_file,
     open_source,
 )
-from recorder.datasets.webdataset import Sample, read_samples
-from recorder.exports.verify.rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
-from recorder.rowset import (
-    SessionRows,
-    events_digest,
-    frames_digest,
-    row_set_sha256,
-    samples_digest,
-)
+from recorder.exports.verify.contents import MOST_PROBLEMS, FileContents, read_contents
+from recorder.rowset import SessionRows, row_set_sha256
 
 #: Called with the bytes hashed so far and the bytes in all.
 Progress = Callable[[int, int], None]
+#: Reads a local file: its path, its path in the dataset, its kind and its format.
+ReadFile = Callable[[Path, str, FileKind, FormatName], FileContents]
 ANOTHER_MANIFEST = "The manifest is not the one that the export wrote; no file was read."
-#: Most problems that are listed: a dataset that is wholly wrong needs no line for each of its pictures.
-_MOST_PROBLEMS = 200
 _PIECE_BYTES = 4 * 1024 * 1024
-_Pictured = TypeVar("_Pictured", VerifiedFrame, Sample)
 
 
 def open_dataset(source: str | Path | Directory) -> DatasetSource:
@@ -72,9 +62,9 @@ class VerifyReport:
 
     def add(self, sentence: str) -> None:
         """Note a problem; after 200 sentences only that there are more."""
-        if len(self.problems) < _MOST_PROBLEMS:
+        if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(sentence)
-        elif len(self.problems) == _MOST_PROBLEMS:
+        elif len(self.problems) == MOST_PROBLEMS:
             self.problems.append("There are more problems; the list ends here.")
 
 
@@ -83,6 +73,7 @@ def verify_manifest(
     *,
     manifest_sha256: str | None = None,
     on_progress: Progress | None = None,
+    read_file: ReadFile = read_contents,
 ) -> VerifyReport:
     """Recompute from the files what a manifest says of them; nothing else is needed.
 
@@ -93,6 +84,7 @@ def verify_manifest(
             opened destination.
         manifest_sha256: digest that the manifest must have; if it has another, no file is opened.
         on_progress: called with the bytes checked so far and the bytes in all.
+        read_file: reads a file whose bytes are the listed ones; `ReadingProcess.read` limits memory and time.
 
     Raises:
         ManifestUnreadable: if there is no manifest, or none of this service.
@@ -107,7 +99,7 @@ def verify_manifest(
     if manifest_sha256 not in (None, digest):
         return VerifyReport("", digest, problems=[ANOTHER_MANIFEST])
     manifest = parse_manifest(text)
-    check = _Check(manifest, on_progress or (lambda done, total: None))
+    check = _Check(manifest, on_progress or (lambda done, total: None), read_file)
     with tempfile.TemporaryDirectory(prefix="recorder-verify-") as folder:
         for shard in manifest.shards:
             try:
@@ -123,10 +115,11 @@ def verify_manifest(
 class _Check:
     """Running sums of a check, and its report."""
 
-    def __init__(self, manifest: Manifest, on_progress: Progress) -> None:
+    def __init__(self, manifest: Manifest, on_progress: Progress, read_file: ReadFile) -> None:
         self.report = VerifyReport(manifest.export_id, manifest.sha256)
         self._manifest = manifest
         self._on_progress = on_progress
+        self._read_file = read_file
         self._done_bytes = 0
         self._total_bytes = sum(shard.size_bytes for shard in manifest.shards)
         self._digests: list[SessionRows] = []
@@ -143,21 +136,25 @@ class _Check:
         try:
             if not self._has_listed_bytes(path, shard):
                 return
-            digests = list(self._digest_sessions(path, shard, self._manifest.format))
+            contents = self._read_file(path, shard.path, shard.kind, self._manifest.format)
         except (Unreadable, OSError) as error:
             self.report.add(f"{shard.path} {_explain_error(error)}.")
             return
-        rows = sum(session.n_rows for session in digests)
-        if rows != shard.rows or len(digests) != shard.sessions:
+        for problem in contents.problems:
+            self.report.add(problem)
+        sessions = contents.sessions
+        rows = sum(session.n_rows for session in sessions)
+        if rows != shard.rows or len(sessions) != shard.sessions:
             self.report.add(
-                f"{shard.path} has {rows} rows of {len(digests)} sessions, the manifest says "
+                f"{shard.path} has {rows} rows of {len(sessions)} sessions, the manifest says "
                 f"{shard.rows} of {shard.sessions}."
             )
         if shard.kind != "frames":
             self.report.rows += rows
         if shard.kind != "events":
             self.report.frames += rows
-        self._digests += digests
+        self._digests += sessions
+        self._actions += contents.actions
 
     def finish(self) -> VerifyReport:
         """Compare the sums with the manifest and return the report."""
@@ -194,45 +191,6 @@ class _Check:
                 f"{shard.path} has another SHA-256 than the manifest says; its rows were not read."
             )
         return (size, digest.hexdigest()) == (shard.size_bytes, shard.sha256)
-
-    def _digest_sessions(self, path: Path, shard: Shard, format: FormatName) -> Iterator[SessionRows]:
-        """Yield the digest of each session in a file, in the order of the file."""
-        match shard.kind:
-            case "events":
-                for session_id, events in groupby(read_events(path, format), key=_get_session_id):
-                    keys = [event.key for event in self._check_bindings(events, shard)]
-                    yield SessionRows("events", session_id, len(keys), events_digest(keys))
-            case "frames":
-                for session_id, frames in groupby(read_frames(path, format), key=_get_session_id):
-                    pairs = [(frame.frame_id, frame.sha256) for frame in self._check_images(frames, shard)]
-                    yield SessionRows("frames", session_id, len(pairs), frames_digest(pairs))
-            case "samples":
-                for session_id, samples in groupby(read_samples(path), key=_get_session_id):
-                    bound = [sample[1:4] for sample in self._check_images(samples, shard)]
-                    yield SessionRows("samples", session_id, len(bound), samples_digest(bound))
-
-    def _check_bindings(self, events: Iterable[VerifiedEvent], shard: Shard) -> Iterator[VerifiedEvent]:
-        """Yield the same events; count actions, and check that each names its frame wholly or not at all."""
-        for event in events:
-            self._actions += event.is_action
-            if (event.bound_frame_id is None) != (event.frame_seq is None):
-                self.report.add(f"{shard.path} names half of an event's frame ({event.event_id!r:.80}).")
-            yield event
-
-    def _check_images(self, rows: Iterable[_Pictured], shard: Shard) -> Iterator[_Pictured]:
-        """Yield the same rows; compare each picture with the digest in its row."""
-        for row in rows:
-            if row.image_sha256 not in (None, row.sha256):
-                self.report.add(
-                    f"{shard.path} holds another picture than its row says ({row.frame_id!r:.80})."
-                )
-            if isinstance(row, Sample):
-                self._actions += row.actions
-            yield row
-
-
-def _get_session_id(row: VerifiedEvent | VerifiedFrame | Sample) -> str:
-    return row.session_id
 
 
 def _explain_error(error: Exception) -> str:

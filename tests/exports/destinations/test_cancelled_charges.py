@@ -1,6 +1,6 @@
 """Charges of exports that end early in a client's store: the shards that were finished. Contract §5."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Ending:
     export_id: str
     error: BaseException | None
 
-    def run(self, tasks: Sequence[ShardTask]) -> Iterator[WrittenShard]:
+    def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
         for number, shard in enumerate(InProcess().run(tasks)):
             if number == FINISHED:
                 if self.error is not None:
