@@ -99,8 +99,8 @@ def is_sealing(db: DbSession) -> bool:
 def waiting_lanes(db: DbSession) -> Iterator[tuple[Lane, datetime]]:
     """Yield each lane with waiting sessions, and when its first session began to wait.
 
-    The cost is one index look-up per lane, however many sessions wait. Deferred sessions count from the time at
-    which one of them may be tried.
+    The cost is one index look-up per lane, however many sessions wait. Deferred sessions count from the time
+    at which one of them may be tried.
     """
     row = SessionRow
     columns = (row.workspace_id, row.mode, col(row.seal_slot), col(row.waiting_since))
