@@ -1,9 +1,9 @@
 """Circuit breaker of sealing: an error that nothing can be sealed with is the service's, not the sessions'.
 
-Failures are counted until any session is sealed. If the same error fails sessions of two workspaces, or
-three sessions alone, the breaker opens: no session is set aside for such an error, but deferred. All other
-sessions are tried as before, so that a lane that can seal does so, which closes the breaker. Deferred
-sessions are tried one at a time, with growing pauses. Decision 0033.
+Failures are counted until any session is sealed. If one error fails sessions of two workspaces, or three
+sessions alone, the breaker opens: no session is set aside for such an error, but deferred. All other sessions
+are tried as before, so that a lane that can seal does so, which closes the breaker. Deferred sessions are
+tried one at a time, with growing pauses. Decision 0033.
 
 The state is the row of a lease, the right to try a deferred session: all runs share it.
 """

@@ -51,23 +51,34 @@ class Task:
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """Tasks of one upload object that one worker computes in their order."""
+    """Tasks of one upload object that one worker computes in their order.
 
+    The first item of an object also checks the object's size: tasks whose digests are known are not fetched.
+    """
+
+    submission: "Submission"
+    object_key: str
+    frame_id: str
     tasks: list[Task]
+    #: Bytes that the object must have; 0 if another item checks it.
+    least_bytes: int = 0
     #: A task that ended a worker is computed in a new worker, with nothing beside it.
     needs_new_worker: bool = False
     #: Workers that died before they had fetched the object.
     fetch_deaths: int = 0
 
-    @property
-    def submission(self) -> "Submission":
-        """Submission of the tasks."""
-        return self.tasks[0].submission
+    @classmethod
+    def of_tasks(cls, tasks: list[Task], *, needs_new_worker: bool = False) -> "Item":
+        """Return an item of tasks whose object was checked."""
+        first = tasks[0]
+        return cls(
+            first.submission, first.object_key, first.frame_id, tasks, needs_new_worker=needs_new_worker
+        )
 
     @property
     def is_large(self) -> bool:
         """Return whether the item is a picture that takes much time and memory."""
-        return self.tasks[0].message.pixels > _LARGE_PIXELS
+        return bool(self.tasks) and self.tasks[0].message.pixels > _LARGE_PIXELS
 
 
 class Submission:
@@ -85,6 +96,8 @@ class Submission:
                 task.is_settled = True
         to_compute = [task for task in tasks if not task.is_settled]
         self.items = deque(_cut_into_items(to_compute))
+        self._add_checks(frames)
+        self.open_checks = sum(item.least_bytes > 0 for item in self.items)
         self.open_tasks = len(to_compute)
 
     @property
@@ -100,9 +113,17 @@ class Submission:
         self.open_tasks -= 1
         self.finish_if_complete()
 
+    def settle_check(self, item: Item) -> None:
+        """Note that the object of an item has the bytes that it must have."""
+        if item.least_bytes:
+            item.least_bytes = 0
+            self.open_checks -= 1
+            self.finish_if_complete()
+
     def finish_if_complete(self) -> None:
-        """Complete the future once every digest is known."""
-        if self.open_tasks == 0 and not self.is_over and self.future.set_running_or_notify_cancel():
+        """Complete the future once every digest is known and every object is checked."""
+        is_complete = self.open_tasks == 0 and self.open_checks == 0
+        if is_complete and not self.is_over and self.future.set_running_or_notify_cancel():
             self.future.set_result([_describe_frame(*frame) for frame in self._frames])
 
     def fail(self, error: Exception) -> None:
@@ -128,6 +149,22 @@ class Submission:
                     snapshot = Task(self, frame.frame_id, frame.dom_object, message, None)
                     snapshots[location] = snapshot
             self._frames.append((picture, snapshot, frame.url))
+
+    def _add_checks(self, frames: Sequence["FrameRow"]) -> None:
+        """Let the first item of each object check its size; add an item without tasks where there is none."""
+        first_items: dict[str, Item] = {}
+        for item in self.items:
+            first_items.setdefault(item.object_key, item)
+        for frame in frames:
+            ends = [(frame.object, frame.offset + frame.length)]
+            if frame.dom_object is not None and frame.dom_offset is not None and frame.dom_length is not None:
+                ends.append((frame.dom_object, frame.dom_offset + frame.dom_length))
+            for key, end in ends:
+                checking = first_items.get(key)
+                if checking is None:
+                    checking = first_items[key] = Item(self, key, frame.frame_id, [])
+                    self.items.append(checking)
+                checking.least_bytes = max(checking.least_bytes, end)
 
 
 class DigestCache:
@@ -171,9 +208,10 @@ def _cut_into_items(tasks: Iterable[Task]) -> list[Item]:
         item: Item | None = None
         for task in sorted(group, key=lambda task: task.message.offset):
             if item is None or not _fits_item(item, task):
-                item = Item([])
+                item = Item.of_tasks([task])
                 items.append(item)
-            item.tasks.append(task)
+            else:
+                item.tasks.append(task)
     return items
 
 

@@ -65,6 +65,8 @@ class WorkItem(Struct, frozen=True, array_like=True, tag="item"):
 
     object_key: str
     tasks: list[DigestTask]
+    #: Bytes that the object must have, also if no task needs them.
+    least_bytes: int
 
 
 class Fetched(Struct, frozen=True, array_like=True, tag="fetched"):

@@ -53,7 +53,7 @@ class DigestPool:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("The digest pool is closed.")
-            if submission.open_tasks == 0:
+            if not submission.items:
                 submission.finish_if_complete()
                 return submission.future
             self._scheduler.add(submission)

@@ -50,7 +50,7 @@ class WorkerProcess:
         """Send the worker its next item."""
         self.item, self.todo, self.is_new = item, None, False
         self._last_message_s = time.monotonic()
-        self._send(WorkItem(item.tasks[0].object_key, [task.message for task in item.tasks]))
+        self._send(WorkItem(item.object_key, [task.message for task in item.tasks], item.least_bytes))
 
     def compute(self, indexes: list[int]) -> None:
         """Let the worker compute the tasks of its item at these indexes."""

@@ -137,7 +137,7 @@ class DigestScheduler:
             wanted = [task for task in item.tasks if self._must_compute(task)]
             if submission.future.done():
                 self._release_tasks(wanted)
-            elif wanted:
+            elif wanted or item.least_bytes:
                 item.tasks = wanted
                 return item
         return None
@@ -187,6 +187,7 @@ class DigestScheduler:
             self._complete_task(worker.todo.popleft(), OVER_BUDGET if is_over_budget else digest)
 
     def _answer_fetched_item(self, worker: WorkerProcess, item: Item, message: Fetched) -> None:
+        item.submission.settle_check(item)
         indexes = []
         for index, (task, key) in enumerate(zip(item.tasks, message.snapshot_keys, strict=True)):
             if task.key is None:
@@ -217,7 +218,7 @@ class DigestScheduler:
             return
         task = worker.todo.popleft()
         if worker.todo:
-            self._requeue_task(Item(list(worker.todo)))
+            self._requeue_task(Item.of_tasks(list(worker.todo)))
         assert task.key is not None
         # Counted by content, so that a submission that was paused and closed does not restart the count.
         task.deaths = self._deaths.pop(task.key, 0) + 1
@@ -228,7 +229,7 @@ class DigestScheduler:
         elif task.deaths >= MAX_DEATHS:
             self._fail_submission(task.submission, [task], _describe_killed(task))
         else:
-            self._requeue_task(Item([task], needs_new_worker=True))
+            self._requeue_task(Item.of_tasks([task], needs_new_worker=True))
 
     def _requeue_task(self, item: Item) -> None:
         if item.submission.is_over:
@@ -267,7 +268,7 @@ class DigestScheduler:
             if task.is_owner and task.key is not None:
                 task.is_owner = False
                 for waiting in self._under_way.pop(task.key, ()):
-                    self._requeue_task(Item([waiting]))
+                    self._requeue_task(Item.of_tasks([waiting]))
 
     def _count_large(self) -> int:
         return sum(worker.item is not None and worker.item.is_large for worker in self.workers)
@@ -275,7 +276,7 @@ class DigestScheduler:
 
 def _describe_missing(item: Item) -> ContentError:
     text = (
-        f"The stored object with frame {item.tasks[0].frame_id} is missing or incomplete; restore the blob "
+        f"The stored object with frame {item.frame_id} is missing or incomplete; restore the blob "
         "store, then seal the session again, or delete it."
     )
     return ContentError(item.submission.session_id, "content_missing", text)
@@ -283,7 +284,7 @@ def _describe_missing(item: Item) -> ContentError:
 
 def _describe_unreadable(item: Item) -> ContentError:
     text = (
-        f"The stored object with frame {item.tasks[0].frame_id} cannot be read, and the blob store answers; "
+        f"The stored object with frame {item.frame_id} cannot be read, and the blob store answers; "
         "repair or restore the object, then seal the session again, or delete it."
     )
     return ContentError(item.submission.session_id, "content_unreadable", text, fault="unreadable object")
@@ -291,7 +292,7 @@ def _describe_unreadable(item: Item) -> ContentError:
 
 def _describe_fetch_deaths(item: Item) -> ContentError:
     text = (
-        f"Reading the stored object with frame {item.tasks[0].frame_id} ended {item.fetch_deaths} worker "
+        f"Reading the stored object with frame {item.frame_id} ended {item.fetch_deaths} worker "
         "processes; check the machine's memory, then seal the session again, or delete it."
     )
     return ContentError(item.submission.session_id, "worker_killed", text, fault="killed worker")

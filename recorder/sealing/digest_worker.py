@@ -93,23 +93,37 @@ def _fetch_contents(blobs: Blobs, item: WorkItem) -> list[bytes]:
     """Return the bytes of each task, read at once.
 
     Raises:
-        KeyError: if the object is missing or ends before the last task.
+        KeyError: if the object is missing, or ends before the last task or the bytes that it must have.
         Exception: of any kind if the store does not answer.
     """
-    start = min(task.offset for task in item.tasks)
-    end = max(task.offset + task.length for task in item.tasks)
+    start = min((task.offset for task in item.tasks), default=0)
+    end = max((task.offset + task.length for task in item.tasks), default=0)
+    data = _read_range(blobs, item.object_key, start, end) if item.tasks else b""
+    if end < item.least_bytes:
+        # The last byte tells in one request that the object is complete.
+        _read_range(blobs, item.object_key, item.least_bytes - 1, item.least_bytes)
+    return [data[task.offset - start : task.offset - start + task.length] for task in item.tasks]
+
+
+def _read_range(blobs: Blobs, key: str, start: int, end: int) -> bytes:
+    """Return bytes of an object.
+
+    Raises:
+        KeyError: if the object is missing or ends before `end`.
+        Exception: of any kind if the store does not answer.
+    """
     try:
-        data = blobs.get(item.object_key, start, end - start)
+        data = blobs.get(key, start, end - start)
     except KeyError:
         raise
     except Exception:
         # Some stores answer a range beyond an object's end with an error: read the whole object instead. The
         # pause lets a short failure of the store pass.
         time.sleep(_RETRY_S)
-        data = blobs.get(item.object_key)[start:end]
+        data = blobs.get(key)[start:end]
     if len(data) < end - start:
-        raise KeyError(item.object_key)
-    return [data[task.offset - start : task.offset - start + task.length] for task in item.tasks]
+        raise KeyError(key)
+    return data
 
 
 def _digest_snapshot(task: DigestTask, content: bytes) -> str | None:

@@ -109,6 +109,7 @@ def test_a_defect_sets_no_session_of_one_workspace_aside(
 def test_a_defect_sets_no_session_of_two_workspaces_aside(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(breaker, "_FIRST_PAUSE_MS", 3_600_000)
     record(runtime), record(runtime, workspace_id=OTHER)
     with defect(monkeypatch) as sizes:
         seal_all(runtime)

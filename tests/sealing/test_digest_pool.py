@@ -124,9 +124,8 @@ def test_a_picture_over_its_time_costs_its_digest_and_no_other(blobs: Blobs) -> 
     frames = store_frames(blobs, "ses_a", [*good[:7], ENDLESS, *good[7:]])
     with DigestPool(blobs.url, processes=1) as pool:
         seen = pool.digest("ses_a", frames)
-        # Known by now, although its own object is not there.
+        # Known by now: it is not decoded again.
         again = store_frames(blobs, "ses_b", [ENDLESS])
-        blobs.delete(again[0].object)
         assert pool.digest("ses_b", again)[0].dhash is None
     others = [frame for frame in frames if frame is not frames[7]]
     assert seen[7].dhash is None
@@ -169,6 +168,30 @@ def test_a_snapshot_over_its_budget_fails_its_session_alone(blobs: Blobs, what: 
                 future.result(PATIENCE_S)
             assert (raised.value.session_id, raised.value.code) == (session_id, "over_budget")
         assert futures[2].result(PATIENCE_S) == digest_alone(blobs, good)
+
+
+@pytest.mark.parametrize("what", ["missing", "short", "empty"])
+def test_an_object_whose_pictures_are_all_known_is_checked_all_the_same(
+    blobs: Blobs, pool: DigestPool, what: str
+) -> None:
+    known = store_frames(blobs, "ses_a", pictures(40))
+    whole = blobs.get(known[0].object)
+    digests = pool.digest("ses_a", known)
+    frames = store_frames(blobs, "ses_b", pictures(40))
+    assert pool.digest("ses_b", frames) == digests
+    # Two uploads of one session with the same picture: each object is checked.
+    twice = [*frames, *store_frames(blobs, "ses_b", pictures(1), upload="second")]
+    for damaged in (frames[0].object, twice[-1].object):
+        content = blobs.get(damaged)
+        if what == "missing":
+            blobs.delete(damaged)
+        else:
+            blobs.put(damaged, content[:-1] if what == "short" else b"")
+        with pytest.raises(ContentError) as raised:
+            pool.digest("ses_b", twice)
+        assert (raised.value.session_id, raised.value.code) == ("ses_b", "content_missing")
+        blobs.put(damaged, content)
+    assert pool.digest("ses_b", twice)[:40] == digests and blobs.get(known[0].object) == whole
 
 
 @pytest.mark.parametrize("what", ["missing", "short", "empty"])
@@ -306,10 +329,10 @@ def test_large_pictures_leave_a_worker_to_others(blobs: Blobs) -> None:
 def test_equal_contents_are_computed_once(blobs: Blobs, pool: DigestPool) -> None:
     page = pack_snapshot(make_page(1))
     frames = store_frames(blobs, "ses_a", pictures(3), [page, page, None])
-    gone = store_frames(blobs, "ses_b", pictures(3))
-    blobs.delete(gone[0].object)
-    futures = [pool.submit(frames[0].session_id, frames) for frames in (frames, gone)]
-    # The second is never fetched: its pictures are under way, or known.
+    same = store_frames(blobs, "ses_b", pictures(3))
+    blobs.put(same[0].object, bytes(len(blobs.get(same[0].object))))
+    futures = [pool.submit(frames[0].session_id, frames) for frames in (frames, same)]
+    # The second is never decoded: its pictures are under way, or known.
     assert [item.dhash for item in futures[1].result(PATIENCE_S)] == [
         item.dhash for item in futures[0].result(PATIENCE_S)
     ]

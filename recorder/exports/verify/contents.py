@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.webdataset import Sample, read_samples
-from recorder.exports.verify.rows import Event, Frame, read_events, read_frames
+from recorder.exports.verify.rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
 from recorder.rowset import SessionRows, events_digest, frames_digest, samples_digest
 
 #: Most problems that are listed: a dataset that is wholly wrong needs no line for each of its pictures.
 MOST_PROBLEMS = 200
-_Pictured = TypeVar("_Pictured", Frame, Sample)
+_Pictured = TypeVar("_Pictured", VerifiedFrame, Sample)
 
 
 @dataclass
@@ -61,7 +61,9 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
     return found
 
 
-def _check_bindings(events: Iterable[Event], name: str, found: FileContents) -> Iterator[Event]:
+def _check_bindings(
+    events: Iterable[VerifiedEvent], name: str, found: FileContents
+) -> Iterator[VerifiedEvent]:
     """Yield the same events; count actions, and check that each names its frame wholly or not at all."""
     for event in events:
         found.actions += event.is_action
@@ -80,5 +82,5 @@ def _check_images(rows: Iterable[_Pictured], name: str, found: FileContents) -> 
         yield row
 
 
-def _get_session_id(row: Event | Frame | Sample) -> str:
+def _get_session_id(row: VerifiedEvent | VerifiedFrame | Sample) -> str:
     return row.session_id
