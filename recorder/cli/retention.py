@@ -42,7 +42,7 @@ def preview_retention(
 def run_retention(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Remove what is due, work on purges whose next step is due, maintain the lake; `--at` moves due dates."""
+    """Remove what is due, work on purges that are due, and maintain the lake; `--at` moves the due dates."""
     from recorder.governance import erasures, purges, retention
     from recorder.governance.lake_maintenance import maintain_lake
     from recorder.ids import new_id
