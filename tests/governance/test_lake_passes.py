@@ -1,4 +1,4 @@
-"""One pass over the lake: tables apart from each other, pins of exports, reads over HTTP meanwhile."""
+"""One pass over the lake: tables apart from each other, pins of exports, and reads over HTTP in between."""
 
 import threading
 from collections.abc import Iterator
