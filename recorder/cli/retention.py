@@ -44,7 +44,7 @@ def preview_retention(
 def run_retention(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Remove what is due, work on due purges, maintain the lake; `--at` moves the due dates."""
+    """Remove what is due, work on purges that are due, and maintain the lake; `--at` moves the due dates."""
     from recorder.governance import retention
     from recorder.governance.lake_maintenance import maintain_lake
     from recorder.governance.removals import run_removals

@@ -1,0 +1,169 @@
+"""One pass over the lake: tables apart from each other, pins of exports, and reads over HTTP in between."""
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recorder import clock
+from recorder.governance.lake_maintenance import maintain_lake
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from recorder.sealing.maintenance import name_table_lease
+from recorder.storage import lake_maintenance
+from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.leases import hold_lease
+from recorder.tenant import Tenant
+from tests.support.completed_work import seal_all
+from tests.support.factories import Caller, event, frame
+from tests.support.recorded_sessions import execute
+
+
+@pytest.fixture
+def tenant(caller: Caller) -> Tenant:
+    return Tenant(caller.key.workspace_id, "live")
+
+
+@pytest.fixture
+def sealer(caller: Caller) -> Iterator[Sealer]:
+    """The sealing run of this service."""
+    run = Sealer(caller.service.runtime, owner="tests")
+    assert run.take()
+    yield run
+    run.release()
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let removed files go at once, and let all days be over."""
+    monkeypatch.setattr(lake_maintenance, "FILES_GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(lake_maintenance, "_CLOSED_AFTER", timedelta(days=-2))
+
+
+def sealed_sessions(caller: Caller, count: int) -> list[str]:
+    """Sessions that were sealed one after the other, each in a file of its own."""
+    ids = []
+    for _ in range(count):
+        session_id = caller.make_session(metadata={})
+        caller.add_events(session_id, *(event(t_ms) for t_ms in range(0, 60, 2)))
+        caller.add_frames(session_id, frame(1, 1), frame(5, 2))
+        assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+        seal_all(caller)
+        ids.append(session_id)
+    return ids
+
+
+def sweep(runtime: Runtime, sealer: Sealer) -> None:
+    """Let the sessions have been sealed long ago, so that the lake alone serves them."""
+    execute(runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE status = 'sealed'")
+    sealer.maintain()
+
+
+def table_folder(runtime: Runtime, tenant: Tenant, kind: Any = "events") -> Path:
+    return Path(runtime.lake.stored_table(kind, tenant).path)
+
+
+def count_files(runtime: Runtime, tenant: Tenant) -> int:
+    return len(list(table_folder(runtime, tenant).glob("workflow=*/**/*.parquet")))
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_a_broken_table_does_not_stop_the_others(caller: Caller, tenant: Tenant) -> None:
+    runtime = caller.service.runtime
+    sealed_sessions(caller, 3)
+    broken = table_folder(runtime, tenant, "frames") / "_delta_log"
+    broken.rename(broken.with_name("log_elsewhere"))
+    broken.write_bytes(b"no folder")
+    report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    assert set(report.failures) == {(tenant, "frames")}
+    assert set(report.tables) == {(tenant, kind) for kind in LAYOUTS if kind != "frames"}
+    assert report.tables[tenant, "events"].joined_files == 3
+    rows = {row["kind"]: row for row in report.list_rows()}
+    assert rows["frames"]["error"] and not rows["events"]["error"]
+    broken.unlink()
+    broken.with_name("log_elsewhere").rename(broken)
+    again = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    assert not again.failures and again.tables[tenant, "frames"].joined_files == 3
+    assert again.tables[tenant, "events"].deleted.count == 3 and again.deleted_bytes > 0
+
+
+def test_a_table_that_another_run_works_on_is_left(caller: Caller, tenant: Tenant) -> None:
+    runtime = caller.service.runtime
+    sealed_sessions(caller, 1)
+    with runtime.database.transaction(write=True) as db:
+        held = hold_lease(db, name_table_lease("events", tenant), "sealer", ttl_ms=60_000)
+    assert held is not None
+    report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    assert report.busy == [(tenant, "events")] and len(report.tables) == len(LAYOUTS) - 1
+    with runtime.database.transaction(write=True) as db:
+        held.release(db)
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_what_a_running_export_pins_stays(caller: Caller, tenant: Tenant) -> None:
+    runtime = caller.service.runtime
+    sealed_sessions(caller, 3)
+    body = {"workflow": ["checkout"], "format": "parquet", "destination": {"kind": "signed_url"}}
+    answer = caller.post("/v1/exports", body)
+    assert answer.status_code == 202, answer.text
+    execute(runtime, "UPDATE exports SET status = 'running' WHERE id = :id", id=answer.json()["id"])
+    for _ in range(2):
+        maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    assert count_files(runtime, tenant) == 4
+    execute(runtime, "UPDATE exports SET status = 'failed' WHERE id = :id", id=answer.json()["id"])
+    maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    assert count_files(runtime, tenant) == 1
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_requests_are_answered_while_files_are_replaced(
+    caller: Caller, tenant: Tenant, sealer: Sealer
+) -> None:
+    runtime = caller.service.runtime
+    session_id = sealed_sessions(caller, 4)[0]
+    sweep(runtime, sealer)
+    paths = [
+        f"/v1/sessions/{session_id}{rest}"
+        for rest in ("/events?limit=7", "/frames", "?include=events,frames_summary", "/events?type=click")
+    ]
+    expected = [caller.get(path).content for path in paths]
+    wrong: list[Any] = []
+    answers = 0
+    is_over = threading.Event()
+
+    def read_all() -> None:
+        nonlocal answers
+        while not is_over.is_set() and not wrong:
+            for path, body in zip(paths, expected, strict=True):
+                answer = caller.get(path)
+                answers += 1
+                if answer.status_code != 200 or answer.content != body:
+                    wrong.append((path, answer.status_code, answer.text))
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    deleted, began = 0, clock.now()
+    number = 1_000
+    while clock.now() - began < timedelta(seconds=5):
+        deleted += replace_files(runtime, tenant, number)
+        number += 1
+    is_over.set()
+    reader.join()
+    assert not wrong, wrong[0]
+    assert answers > len(paths) and deleted > 4
+
+
+def replace_files(runtime: Runtime, tenant: Tenant, number: int) -> int:
+    """Add a file of another session, join it with the others, delete what was replaced; return its number."""
+    kinds: tuple[Kind, ...] = ("events", "frames")
+    for kind in kinds:
+        first = read_again(lambda kind=kind: runtime.lake.scan(kind, tenant).head(1).collect())
+        copy = first.with_columns(session_id=pl.lit(f"ses_x{number}")).to_arrow()
+        runtime.lake.append(kind, tenant, copy.cast(LAYOUTS[kind].schema), lane="tests", number=number)
+    report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    return sum(table.deleted.count for table in report.tables.values())

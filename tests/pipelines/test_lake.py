@@ -1,0 +1,58 @@
+"""Maintenance of the lake in Dagster: the asset shows what a pass did to each table."""
+
+from datetime import timedelta
+
+import dagster as dg
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.definitions import defs
+from pipelines.lake import lake_tables
+from pipelines.resources import RecorderResource
+from recorder.cli import app
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from recorder.storage import lake_maintenance
+from tests.support.recorded_sessions import WORKSPACE, open_desk
+
+
+def seal_sessions(runtime: Runtime, count: int) -> None:
+    """Seal sessions one after the other, each into a file of its own."""
+    sealer = Sealer(runtime, owner="test")
+    assert sealer.take()
+    with open_desk(runtime) as desk:
+        for _ in range(count):
+            desk.record()
+            while sealer.seal_batch() is not None:
+                continue
+    sealer.release()
+
+
+def test_the_asset_shows_each_table(recorder: RecorderResource) -> None:
+    seal_sessions(recorder.runtime, 1)
+    result = dg.materialize([lake_tables], resources={"recorder": recorder})
+    metadata = result.asset_materializations_for_node("lake_tables")[0].metadata
+    assert metadata["failed_tables"].value == 0 and metadata["tables"].value == 4
+    table = metadata["by_table"]
+    assert isinstance(table, dg.TableMetadataValue)
+    rows = {record.data["kind"]: record.data for record in table.records}
+    assert rows["events"]["workspace_id"] == WORKSPACE and rows["events"]["files_after"] == 1
+
+
+def test_the_command_maintains_the_lake(recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_maintenance, "FILES_GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(lake_maintenance, "_CLOSED_AFTER", timedelta(days=-2))
+    seal_sessions(recorder.runtime, 3)
+    arguments = ["retention", "run", "--data", recorder.data_dir or "", "--json"]
+    for _ in range(2):
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    lake = {row["kind"]: row for row in orjson.loads(result.stdout)["lake"]}
+    assert lake["events"]["files_before"] == 4 and lake["events"]["files_after"] == 1
+    assert lake["events"]["deleted_files"] == 3 and lake["events"]["deleted_bytes"] > 0
+
+
+def test_a_schedule_starts_it_daily() -> None:
+    [schedule] = [item for item in defs.schedules or [] if item.name == "daily_lake_maintenance"]
+    assert isinstance(schedule, dg.ScheduleDefinition) and schedule.job_name == "maintain_lake"
