@@ -88,7 +88,7 @@ class Drain:
                 # A table, or a deadlock that has passed: other lanes need not wait for this one.
                 log.warning("%s The lane waits, other lanes go on. Cause: %s", error, error.__cause__)
                 return None
-            # The cause tells which part is gone.
+            # The cause names the part that is gone.
             log.warning("%s Sealing waits %.0f s. Cause: %s", error, self._store_pause_s, error.__cause__)
             self._sealer.stopping.wait(self._store_pause_s)
             self._store_pause_s = min(_LONGEST_STORE_PAUSE_S, 2 * self._store_pause_s)

@@ -100,7 +100,7 @@ def _fetch_contents(blobs: Blobs, item: WorkItem) -> list[bytes]:
     end = max((task.offset + task.length for task in item.tasks), default=0)
     data = _read_range(blobs, item.object_key, start, end) if item.tasks else b""
     if end < item.least_bytes:
-        # The last byte tells in one request that the object is complete.
+        # Reading the last byte shows in one request that the object is complete.
         _read_range(blobs, item.object_key, item.least_bytes - 1, item.least_bytes)
     return [data[task.offset - start : task.offset - start + task.length] for task in item.tasks]
 

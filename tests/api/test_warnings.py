@@ -10,6 +10,7 @@ import pytest
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
+from recorder.sealing import breaker
 from recorder.sealing.failures import read_sealing_backlog, set_aside
 from recorder.service_state import Status, list_warnings, read_state, read_statuses, store_statuses
 from tests.api.test_metrics import scrape
@@ -62,6 +63,19 @@ def test_while_dagster_reports_there_is_nothing_to_warn_of(fresh: Service) -> No
     assert store_statuses(fresh.runtime.database, RUNNING)
     assert warn(fresh, seconds=89) == {}
     assert fresh.client.get("/readyz").json()["warnings"] == []
+
+
+def test_an_error_that_nothing_can_be_sealed_with_is_named_until_a_session_is_sealed(fresh: Service) -> None:
+    store_statuses(fresh.runtime.database, RUNNING)
+    with fresh.runtime.database.transaction(write=True) as db:
+        for workspace_id in ("wsp_a", "wsp_b"):
+            breaker.count_failure(db, "KeyError", workspace_id=workspace_id, session_id=None)
+    assert list(warn(fresh)) == ["sealing_fails"]
+    (warning,) = fresh.client.get("/readyz").json()["warnings"]
+    assert warning["code"] == "sealing_fails" and "KeyError" in warning["message"]
+    with fresh.runtime.database.transaction(write=True) as db:
+        breaker.note_sealed(db)
+    assert warn(fresh) == {}
 
 
 def test_an_old_report_is_dagster_s_silence(fresh: Service) -> None:

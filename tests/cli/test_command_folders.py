@@ -30,12 +30,11 @@ _VALUES = {
     "cron": "0 6 * * *",
     "key": "nsk_local_x",
     "url": NOWHERE,
-    "session_ids": "ses_x",
     "slots": "16",
 }
 
 #: What a command wants beside what its parameters require.
-_MORE = {"set": ["--tier", "team"]}
+_MORE = {"set": ["--tier", "team"], "reseal": ["--all"]}
 
 
 def commands(

@@ -1,0 +1,37 @@
+"""`recorder sessions reseal`: by ids, or every session that was set aside. Contract §9."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from recorder.cli import app as command_line
+from recorder.sealing.failures import set_aside
+from tests.support.recorded_sessions import open_desk, session_row
+from tests.support.sealed_sessions import make_runtime
+
+
+def test_all_sessions_that_were_set_aside_wait_again(database_url: str, tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path, database_url=database_url)
+    with open_desk(runtime) as desk:
+        ids = [desk.record() for _ in range(3)]
+    with runtime.database.transaction(write=True) as db:
+        for session_id in ids[:2]:
+            set_aside(db, session_id, "content_unreadable", "A defect.")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RECORDER_DATABASE_URL", database_url)
+        patch.setenv("RECORDER_SECRET", runtime.settings.secret.decode())
+        done = CliRunner().invoke(
+            command_line, ["sessions", "reseal", "--all", "--data", str(tmp_path), "--json"]
+        )
+    assert done.exit_code == 0, done.output
+    assert sorted(json.loads(done.stdout)["resealed"]) == sorted(ids[:2])
+    assert all(session_row(runtime, session_id).waiting_since for session_id in ids)
+    runtime.close()
+
+
+@pytest.mark.parametrize("words", [[], ["ses_a", "--all"]])
+def test_ids_or_all_must_be_given(words: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(command_line, ["sessions", "reseal", *words, "--data", str(tmp_path)])
+    assert done.exit_code == 2 and "--all" in done.output
