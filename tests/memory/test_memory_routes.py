@@ -3,19 +3,27 @@
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from examples.demo_workflows import demo_recordings
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.queries.paths import read_graph
+from recorder.memory.steps.session_steps import session_steps
+from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.views.geometry import Box
-from recorder.memory.views.graph_view import MAX_NODES, GraphView
+from recorder.memory.views.graph_view import MAX_NODES, GraphView, view_of
 from recorder.memory.views.labels import text_width
 from recorder.memory.views.picture import draw_graph
 from recorder.memory.views.routing import find_crossed
+from recorder.tenant import Tenant
 from tests.memory.test_memory_svg import SVG, wandering
 from tests.support.graph_columns import Way, invoices, view_for
+from tests.support.graph_sessions import database_with, make_row
 
 
 class Line(NamedTuple):
@@ -96,6 +104,28 @@ def test_no_edge_crosses_a_label(view: GraphView) -> None:
     svg = draw_graph(view)
     assert len(list(lines_of(ElementTree.fromstring(svg)))) >= len(view.nodes) / 2
     assert crossings(svg) == []
+
+
+@pytest.mark.parametrize("workflow", ["approve_invoice", "onboard_customer"])
+def test_no_edge_crosses_a_label_in_the_graphs_of_the_demo(workflow: str, tmp_path: Path) -> None:
+    scope = GraphScope(Tenant("wsp_a", "live"), workflow)
+    recordings = [recording for recording in demo_recordings(60) if recording.workflow == workflow]
+    steps = {}
+    for recording in recordings:
+        row = make_row(scope)
+        events = [{"id": f"evt_{index:04}", **event} for index, event in enumerate(recording.events)]
+        steps[row.id] = (row, session_steps(events, []))
+    rows = [row for row, _ in steps.values()]
+    for database in database_with(scope, tmp_path):
+        indexer = GraphIndexer()
+        with database.transaction(write=True) as db:
+            prepared = indexer.prepare(db, rows, {key: walked for key, (_, walked) in steps.items()})
+            indexer.commit(db, prepared, rows)
+        with database.transaction(write=False) as db:
+            columns = read_graph(db, scope)
+    view = view_of(columns, columns.current(), workflow=workflow)
+    assert 10 < len(view.nodes) <= MAX_NODES
+    assert crossings(draw_graph(view)) == []
 
 
 def test_a_line_is_found_to_cross_a_box_only_where_it_does() -> None:
