@@ -12,7 +12,7 @@ from recorder.memory.storage.sizes import count_graphs
 from recorder.memory.storage.versions import in_scope
 from recorder.memory.views.geometry import duration_text, percent_text
 from recorder.memory.views.graph_view import GraphView
-from recorder.memory.views.labels import describe_path, one_line
+from recorder.memory.views.labels import describe_path, join_names, one_line
 from recorder.memory.views.picture import draw_graph
 from recorder.models.memory import MemoryPath, SessionPathRow
 from recorder.recording.graph_queries import read_view
@@ -21,6 +21,8 @@ from recorder.tenant import GraphScope
 
 #: Rows of the table of paths, the most frequent first.
 _PATHS = 12
+#: Loops that are listed, the largest first.
+_LOOPS = 10
 _BAR = 10
 
 
@@ -59,11 +61,31 @@ def graph_metadata(view: GraphView, paths: Sequence[MemoryPath] = ()) -> dict[st
         "graph": dg.MetadataValue.md(_draw_graph(view)),
         "graph_version": dg.MetadataValue.int(view.version),
         "sessions": dg.MetadataValue.int(view.sessions),
+        "sessions_without_steps": dg.MetadataValue.int(view.without_steps),
         "nodes": dg.MetadataValue.int(len(view.nodes) + view.hidden),
         "edges": dg.MetadataValue.int(sum(None not in (edge.source, edge.target) for edge in view.edges)),
+        **_describe_structure(view),
     }
     if paths:
         made["paths"] = dg.MetadataValue.md(paths_table(view, paths))
+    return made
+
+
+def _describe_structure(view: GraphView) -> dict[str, dg.MetadataValue]:
+    """Return loops, required nodes and the likeliest path by label; what there is none of is left out."""
+    names = {node.node_id: node.label for node in view.nodes}
+    groups = {
+        "loops": view.loops[:_LOOPS],
+        "required_nodes": [view.required],
+        "likeliest_path": [view.likeliest],
+    }
+    made: dict[str, dg.MetadataValue] = {}
+    for name, sequences in groups.items():
+        rows = [_format_cell(join_names(nodes, names)) for nodes in sequences if nodes]
+        if name == "loops" and len(view.loops) > _LOOPS:
+            rows.append(f"{len(view.loops) - _LOOPS} more")
+        if rows:
+            made[name] = dg.MetadataValue.md("\n".join(f"- {row}" for row in rows))
     return made
 
 
@@ -71,8 +93,9 @@ def paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
     """Return a Markdown table with one row for each of the first paths."""
     names = {node.node_id: node.label for node in view.nodes}
     rows = [
-        "| path | frequency | sessions | outcomes | median | compared with the common path |",
-        "| --- | --- | ---: | --- | ---: | --- |",
+        "| path | frequency | sessions | outcomes | median | exactly so | variants | optional nodes "
+        "| compared with the common path |",
+        "| --- | --- | ---: | --- | ---: | ---: | ---: | --- | --- |",
     ]
     for path in paths[:_PATHS]:
         ended = [(name, share) for name, share in path.outcomes.model_dump().items() if share]
@@ -82,6 +105,9 @@ def paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
             f"{path.session_count:,}",
             ", ".join(f"{percent_text(share)}&nbsp;{name}" for name, share in ended),
             duration_text(path.median_duration_ms).replace(" ", "&nbsp;"),
+            percent_text(path.exact_frequency),
+            f"{path.variants:,}",
+            _format_cell(join_names(path.optional_node_ids, names)) if path.optional_node_ids else "",
             " · ".join(_format_cell(text) for text in describe_path(paths[0].node_ids, path.node_ids, names)),
         ]
         rows.append(f"| {' | '.join(cells)} |")

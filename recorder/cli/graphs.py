@@ -1,23 +1,25 @@
 """`recorder graph` and `recorder log`: memory graphs, and event logs of sessions. Contract §4 (graph), §9."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json, read_filters
-from recorder.memory.views.labels import one_line
+from recorder.memory.views.labels import join_names, one_line
 
-_FORMATS = ("svg", "json", "graphml", "mermaid", "dot")
+_FORMATS = ("svg", "text", "json", "graphml", "mermaid", "dot")
+#: Paths and loops that `--format text` lists.
+_LISTED = 12
 
 
 def graph(
     workflow: Annotated[str, typer.Argument(help="The workflow.")],
     key: Key,
     url: Url = DEFAULT_URL,
-    format: Annotated[str, typer.Option(help="svg, json, graphml, mermaid or dot.")] = "svg",
+    format: Annotated[str, typer.Option(help="svg, text, json, graphml, mermaid or dot.")] = "svg",
     out: Annotated[Path | None, typer.Option(help="File to write. [default: stdout]")] = None,
     where: Where = None,
     min_frequency: Annotated[
@@ -32,13 +34,43 @@ def graph(
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with connected(url, key) as client:
-        drawn = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
+        if format == "text":
+            found = client.memory_graph(workflow, min_frequency=min_frequency, **filters)
+            paths = client.memory_paths(workflow, min_frequency=min_frequency, limit=_LISTED, **filters)
+            drawn: object = _summarize(found, paths)
+        else:
+            drawn = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
     if out is not None:
         _write_file(out, drawn)
     elif isinstance(drawn, str):
         typer.echo(drawn, nl=False)
     else:
         print_json(drawn)
+
+
+def _summarize(found: Mapping[str, Any], paths: Sequence[Mapping[str, Any]]) -> str:
+    """Return the structure of a graph and its paths as lines of text."""
+    names = {node["id"]: node["label"] for node in found["nodes"]}
+    nodes = [node for node in found["nodes"] if node["id"] not in ("start", "end")]
+    lines = [
+        f"{found['sessions']:,} sessions, {found['sessions_without_steps']:,} of them without steps",
+        f"{len(nodes):,} nodes, {found['hidden_nodes']:,} more left out",
+        f"likeliest path: {join_names(found['likeliest_path'], names) or '-'}",
+        f"required for success: {join_names(found['required_nodes'], names) or '-'}",
+        *(f"loop: {join_names(loop, names)}" for loop in found["loops"][:_LISTED]),
+    ]
+    if len(found["loops"]) > _LISTED:
+        lines.append(f"{len(found['loops']) - _LISTED} more loops")
+    lines.append("\nfrequency  exactly so  variants  sessions  path")
+    for path in paths:
+        labels = dict(zip(path["node_ids"], path["labels"], strict=True))
+        optional = join_names(path["optional_node_ids"], labels)
+        lines.append(
+            f"{path['frequency']:9.1%}  {path['exact_frequency']:10.1%}  {path['variants']:8,}  "
+            f"{path['session_count']:8,}  {join_names(path['node_ids'], labels)}"
+            + (f" (optional: {optional})" if optional else "")
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _write_file(out: Path, drawn: object) -> None:

@@ -283,8 +283,10 @@ class Sealer:
 
     def _rebuild_graph(self, scope: GraphScope) -> None:
         # The batch is sealed by now; the nightly rebuild repeats a rebuild that fails here.
+        began = time.monotonic()
         try:
             rebuild_graph(self._runtime.database, scope, "anchored")
+            self._indexer.record_rebuild(scope, time.monotonic() - began)
         except RecorderError:
             pass
         except Exception:

@@ -58,6 +58,19 @@ def test_a_graph_is_printed_or_written(
     assert file.read_text().startswith("<svg ")
 
 
+def test_the_text_lists_structure_and_paths(caller: Caller, url: str, run: Callable[..., Ended]) -> None:
+    sealed_walks(caller, "", tag="abandoned")
+    printed = run("checkout", "--url", url, "--key", caller.key.key, "--format", "text")
+    assert printed.code == 0, printed.err
+    lines = printed.out.splitlines()
+    assert lines[0] == "4 sessions, 1 of them without steps"
+    assert lines[1] == "4 nodes, 0 more left out"
+    assert lines[2] == "likeliest path: Click a › Click b › Click c"
+    assert lines[3] == "required for success: -"
+    assert lines[5].split() == ["frequency", "exactly", "so", "variants", "sessions", "path"]
+    assert any(line.split()[:2] == ["50.0%", "50.0%"] for line in lines[6:]), printed.out
+
+
 def test_refusals_are_one_sentence_and_an_exit_code(
     caller: Caller, url: str, tmp_path: Path, run: Callable[..., Ended]
 ) -> None:
@@ -71,4 +84,4 @@ def test_refusals_are_one_sentence_and_an_exit_code(
 
 
 def test_the_command_knows_every_format() -> None:
-    assert set(_FORMATS) == set(FORMATS)
+    assert set(_FORMATS) == {*FORMATS, "text"}

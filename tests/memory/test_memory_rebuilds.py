@@ -120,6 +120,24 @@ def test_a_graph_that_doubles_asks_for_a_rebuild(database: Database, scope: Grap
     assert indexer.take_grown() == []
 
 
+def test_a_rebuild_that_would_take_longer_than_its_budget_is_left_to_the_night(
+    database: Database, scope: GraphScope
+) -> None:
+    indexer = GraphIndexer(rebuild_budget_s=1e-9)
+    index(database, indexer, scope, *[make_steps("1a 2b")] * 50)
+    assert indexer.take_grown() == []
+
+
+def test_the_last_rebuild_of_a_graph_predicts_its_next_one(database: Database, scope: GraphScope) -> None:
+    indexer = GraphIndexer()
+    for size, seconds, grown in ((50, 0.01, [scope]), (50, 60.0, [scope]), (100, 0.01, [])):
+        index(database, indexer, scope, *[make_steps("1a 2b")] * size)
+        assert indexer.take_grown() == grown
+        indexer.record_rebuild(scope, seconds)
+    index(database, indexer, scope, *[make_steps("1a 2b")] * 200)
+    assert indexer.take_grown() == [scope]
+
+
 def test_sessions_that_come_while_it_computes_are_built_in(
     database: Database, scope: GraphScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from recorder.memory.views.geometry import INK, VIOLET
 from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.layout import place
 from recorder.memory.views.picture import draw_graph
@@ -111,6 +112,25 @@ def test_the_drawing_shows_shares_counts_exits_and_marks() -> None:
     ):
         assert wrong in shown
     assert "width = share of sessions · number under a node = sessions" in shown
+
+
+def test_required_nodes_have_an_outline_and_edges_back_in_a_loop_a_colour() -> None:
+    root = ElementTree.fromstring(draw_graph(invoices()))
+    groups = {str(group.findtext(f"{SVG}title")): group for group in root.iter(f"{SVG}g")}
+    outlined = [
+        title.split(" · ")[0]
+        for title, group in groups.items()
+        if any(circle.get("stroke") == INK for circle in group.findall(f"{SVG}circle"))
+    ]
+    assert sorted(outlined) == ["Invoice", "Open invoices", "Sign in"]
+    assert all("required for success" in title for title in groups if title.startswith("Invoice ·"))
+    back = {
+        title.split(":")[0]
+        for title, group in groups.items()
+        if any(path.get("stroke") == VIOLET for path in group.findall(f"{SVG}path"))
+    }
+    assert back == {"Bad credentials → Sign in", "Server error → Approve"}
+    assert {"required for success", "back in a loop"} <= set(words(draw_graph(invoices())))
 
 
 def test_the_common_path_is_a_straight_line_as_wide_as_its_share() -> None:

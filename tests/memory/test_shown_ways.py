@@ -1,9 +1,13 @@
 """Shown ways: edits with free acts, optional nodes, and groups that split. Contract §4."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from recorder.memory.graph.shown_way import Ways, choose_way, count_edits, list_optional, split_ways
+from recorder.memory.queries.shown_ways import shown_ways
+from tests.support.graph_columns import columns_of
 
 
 def ways_of(*variants: tuple[str, int]) -> Ways:
@@ -36,6 +40,13 @@ def test_a_node_is_optional_where_a_tenth_of_the_sessions_leave_it_out() -> None
     ways = ways_of(("abc", 85), ("ac", 10), ("bc", 5))
     assert list_optional(ways.sequence(0), ways).tolist() == [False, True, False]
     assert list_optional(ways.sequence(0), ways_of(("abc", 3))).tolist() == [False] * 3
+
+
+def test_a_node_that_most_leave_out_is_not_optional_for_queries_either() -> None:
+    columns = columns_of([("abxc", "success", 1), ("abc", "success", 6), ("bc", "success", 3)])
+    merged = replace(columns, paths=columns.paths[:1], variant_path=np.zeros(3, dtype=np.int64))
+    (optional,) = shown_ways(merged).optional
+    assert [columns.nodes[node].label for node in optional] == ["a"]
 
 
 def test_the_way_shown_is_the_one_that_most_sessions_are_near() -> None:

@@ -32,11 +32,30 @@ def test_figures_stand_beside_it_and_paths_where_they_are_given() -> None:
     assert "paths" in made and "paths" not in graph_metadata(invoices())
 
 
+def test_figures_of_the_structure_stand_beside_it() -> None:
+    made = graph_metadata(invoices())
+    assert made["loops"].value == "- Approve › Confirm › Server error\n- Bad credentials › Sign in"
+    assert made["required_nodes"].value == "- Sign in › Open invoices › Invoice"
+    assert str(made["likeliest_path"].value).startswith("- Sign in › Open invoices › Invoice › ")
+    empty = graph_metadata(view_for([("", "success", 3), ("ab", "error", 1)]))
+    assert empty["sessions_without_steps"].value == 3
+    assert "loops" not in empty and "required_nodes" not in empty
+
+
+def test_the_table_shows_how_exact_a_path_is() -> None:
+    path = paths()[0]
+    loose = path.model_copy(
+        update={"exact_frequency": 0.25, "variants": 7, "optional_node_ids": path.node_ids[4:6]}
+    )
+    row = paths_table(invoices(), [loose]).splitlines()[2]
+    assert "| 9.0&nbsp;s | 25% | 7 | Write note › Tick match | the common path" in row.replace("10.0", "9.0")
+
+
 def test_the_table_tells_how_paths_differ() -> None:
     rows = paths_table(invoices(), paths()).splitlines()
     assert "| █████░░░░░&nbsp;46% | 190 |" in rows[2]
     assert "the common path: 9 steps, Sign in … Approved" in rows[2]
-    assert rows[3].endswith("| 84 | 100%&nbsp;success | 9.0&nbsp;s | − Write note |")
+    assert rows[3].endswith("| 84 | 100%&nbsp;success | 9.0&nbsp;s | 0% | 1 |  | − Write note |")
     assert rows[7].split("|")[4].strip() == "100%&nbsp;abandoned"
 
 
@@ -46,7 +65,7 @@ def test_labels_cannot_break_the_table() -> None:
     other = path.model_copy(update={"node_ids": path.node_ids[::-1]})
     rows = paths_table(view, [path, other]).splitlines()
     assert len(rows) == 4
-    assert all(row.count("|") - row.count("\\|") == 7 for row in rows)
+    assert all(row.count("|") - row.count("\\|") == 10 for row in rows)
     assert "<" not in rows[3]
 
 

@@ -94,8 +94,13 @@ def list_optional(nodes: Ints, ways: Ways) -> Mask:
     """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
-    left_out = np.array(missed, dtype=np.int64)
-    return (left_out > 0) & (left_out >= OPTIONAL_SHARE * total) & (2 * left_out <= total)
+    return is_optional(np.array(missed, dtype=np.int64), total)
+
+
+def is_optional(left_out: Ints, total: int) -> Mask:
+    """Return which nodes are optional if so many of all sessions leave each of them out."""
+    optional: Mask = (left_out > 0) & (left_out >= OPTIONAL_SHARE * total) & (2 * left_out <= total)
+    return optional
 
 
 def count_edits(nodes: Ints, optional: Mask, ways: Ways) -> Ints:

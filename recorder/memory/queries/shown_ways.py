@@ -6,7 +6,7 @@ import numpy as np
 
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH, variant_key
-from recorder.memory.graph.shown_way import OPTIONAL_SHARE
+from recorder.memory.graph.shown_way import is_optional
 from recorder.memory.queries.columns import GraphColumns, Mask
 
 _NO_VARIANT = -1
@@ -57,7 +57,10 @@ def _read_ways(columns: GraphColumns) -> ShownWays:
         visitors[index] = visitors.get(index, 0) + count
     optional = []
     for number, path in enumerate(columns.paths):
-        least = max(OPTIONAL_SHARE * totals[number], 1)
-        left_out = {node: totals[number] - visitors.get(number * width + node, 0) for node in path.nodes}
-        optional.append(tuple(node for node, count in left_out.items() if count >= least))
+        total = int(totals[number])
+        # A way may come to a node twice; it is listed once.
+        way = np.array(list(dict.fromkeys(path.nodes)), dtype=np.int64)
+        visits = [visitors.get(number * width + node, 0) for node in way.tolist()]
+        mask = is_optional(total - np.array(visits, dtype=np.int64), total)
+        optional.append(tuple(way[mask].tolist()))
     return ShownWays(variant, optional)

@@ -24,6 +24,11 @@ _FIRST_REBUILD = 50
 #: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
 #: session should wait to be sealed.
 _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
+#: So do graphs whose rebuild is predicted to take longer than this.
+_REBUILD_BUDGET_S = 2.0
+#: Time of a rebuild for each variant and each session, as measured on graphs of 300 to 900 variants; it
+#: predicts the first rebuild of a graph, later ones are predicted by the one before.
+_VARIANT_S, _SESSION_S = 2e-3, 2e-5
 
 
 @dataclass(slots=True)
@@ -53,9 +58,16 @@ class Prepared:
 
 
 class GraphIndexer:
-    """Takes batches of sealed sessions into their graphs; a sealing run keeps one."""
+    """Takes batches of sealed sessions into their graphs; a sealing run keeps one.
 
-    def __init__(self) -> None:
+    Args:
+        rebuild_budget_s: a rebuild that is predicted to take longer is left to the nightly one.
+    """
+
+    def __init__(self, *, rebuild_budget_s: float = _REBUILD_BUDGET_S) -> None:
+        self._rebuild_budget_s = rebuild_budget_s
+        #: Measured duration of each graph's last rebuild, divided by the one that its size predicts.
+        self._slowness: LRUCache[GraphScope, float] = LRUCache(_KEPT_GRAPHS)
         self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(_KEPT_GRAPHS)
         self._name = secrets.token_hex(8)
         self._commits = 0
@@ -104,7 +116,7 @@ class GraphIndexer:
         return versions
 
     def take_grown(self) -> list[GraphScope]:
-        """Return the graphs that have doubled since they were last returned here.
+        """Return the graphs that have doubled since they were last returned here, and are rebuilt quickly.
 
         The first sessions of a graph were grouped by a handful: a rebuild now and then, for a constant cost
         per session, groups them with many.
@@ -112,6 +124,12 @@ class GraphIndexer:
         grown = sorted(self._grown, key=lambda scope: (scope.workspace_id, scope.mode, scope.workflow))
         self._grown.clear()
         return grown
+
+    def record_rebuild(self, scope: GraphScope, seconds: float) -> None:
+        """Take the duration of a graph's rebuild into the predictions of its next ones."""
+        held = self._held.get(scope)
+        if held is not None:
+            self._slowness[scope] = seconds / _predict_rebuild_s(held.graph)
 
     def _part(self, db: DbSession, scope: GraphScope, steps: Mapping[str, Sequence[Step]]) -> _WorkflowPart:
         head = read_head(db, scope)
@@ -143,9 +161,17 @@ class GraphIndexer:
         sessions = held.graph.path_index.sessions
         if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
             return version
-        if _doublings(sessions) > _doublings(sessions - len(change.sessions)):
+        has_doubled = _doublings(sessions) > _doublings(sessions - len(change.sessions))
+        predicted_s = _predict_rebuild_s(held.graph) * self._slowness.get(part.scope, 1.0)
+        if has_doubled and predicted_s <= self._rebuild_budget_s:
             self._grown.add(part.scope)
         return version
+
+
+def _predict_rebuild_s(graph: Graph) -> float:
+    """Return the usual duration of a rebuild of a graph of this size."""
+    index = graph.path_index
+    return _VARIANT_S * len(index.variants) + _SESSION_S * index.sessions
 
 
 def _doublings(sessions: int) -> int:

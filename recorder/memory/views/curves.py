@@ -1,11 +1,14 @@
 """Curves of the edges of a drawn graph: straight on the common path, arcs over it, curves beside it.
 
-What goes from left to right needs no arrow; what goes back has one.
+What goes from left to right needs no arrow; what goes back has one, and is violet where it closes a loop.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import cos, hypot, radians, sin
+
+import numpy as np
+import numpy.typing as npt
 
 from recorder.memory.views.geometry import (
     AMBER,
@@ -17,6 +20,7 @@ from recorder.memory.views.geometry import (
     MUTED,
     RED,
     RED_LINE,
+    VIOLET,
     Box,
     Layout,
     Spot,
@@ -26,7 +30,7 @@ from recorder.memory.views.geometry import (
     text,
     tooltip,
 )
-from recorder.memory.views.graph_view import ViewEdge
+from recorder.memory.views.graph_view import GraphView, ViewEdge
 from recorder.memory.views.labels import one_line, text_width
 
 Point = tuple[float, float]
@@ -39,18 +43,38 @@ _NEAR = 170.0
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A cubic Bézier curve from the rim of one node to the rim of another."""
+    """A chain of cubic Bézier curves from the rim of one node to the rim of another."""
 
-    points: tuple[Point, Point, Point, Point]
+    #: The beginning, and for each piece two inner points and its end.
+    points: tuple[Point, ...]
     goes_back: bool = False
     is_straight: bool = False
 
     def at(self, t: float) -> Point:
         """Return the point at 0 (beginning) to 1 (end)."""
+        pieces = len(self.points) // 3
+        piece = min(int(t * pieces), pieces - 1)
+        t = t * pieces - piece
         weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
-        x = sum(weight * point[0] for weight, point in zip(weights, self.points, strict=True))
-        y = sum(weight * point[1] for weight, point in zip(weights, self.points, strict=True))
+        inner = self.points[3 * piece : 3 * piece + 4]
+        x = sum(weight * point[0] for weight, point in zip(weights, inner, strict=True))
+        y = sum(weight * point[1] for weight, point in zip(weights, inner, strict=True))
         return x, y
+
+    def sample(self) -> npt.NDArray[np.float64]:
+        """Return points all along it, close enough for straight lines between them."""
+        t = np.linspace(0.0, 1.0, 25)[:, None]
+        weights = np.concatenate([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
+        points = np.array(self.points)
+        pieces = [weights @ points[first : first + 4] for first in range(0, len(points) - 1, 3)]
+        return np.concatenate(pieces)
+
+    @property
+    def path(self) -> str:
+        """The commands of its SVG path."""
+        start, *rest = (f"{number(x)} {number(y)}" for x, y in self.points)
+        pieces = (" ".join(rest[first : first + 3]) for first in range(0, len(rest), 3))
+        return f"M{start} " + " ".join(f"C{piece}" for piece in pieces)
 
 
 def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
@@ -76,7 +100,7 @@ def arc_points(layout: Layout) -> Iterator[Point]:
         yield from (curve.at(step / 32) for step in range(2, 31))
 
 
-def _rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
+def rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
     """Return the point at the rim of a node towards a direction."""
     length = hypot(x, y) or 1.0
     reach = spot.radius + away + (4 if spot.is_recovery else 0)
@@ -84,7 +108,7 @@ def _rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
 
 
 def _line(source: Spot, target: Spot) -> Curve:
-    start, end = _rim(source, 1, 0), _rim(target, -1, 0)
+    start, end = rim(source, 1, 0), rim(target, -1, 0)
     third = (end[0] - start[0]) / 3
     inner = ((start[0] + third, start[1]), (end[0] - third, end[1]))
     return Curve((start, *inner, end), is_straight=True)
@@ -93,15 +117,30 @@ def _line(source: Spot, target: Spot) -> Curve:
 def _arc(source: Spot, target: Spot, height: float) -> Curve:
     """Return a curve up, over and down; its top is `height` above the nodes' centres."""
     right = 1 if target.x > source.x else -1
-    start, end = _rim(source, 0.5 * right, -0.86), _rim(target, -0.5 * right, -0.86)
+    start, end = rim(source, 0.5 * right, -0.86), rim(target, -0.5 * right, -0.86)
     rise = (height - 0.25 * (source.y - start[1])) / 0.75
     lean = 0.2 * (end[0] - start[0])
     inner = ((start[0] + lean, source.y - rise), (end[0] - lean, target.y - rise))
     return Curve((start, *inner, end), goes_back=right < 0)
 
 
+def bow_between(source: Spot, target: Spot, height: float, *, goes_back: bool) -> Curve:
+    """Return a curve that leaves the straight line between two nodes by about this height, up if positive."""
+    across, along = target.y - source.y, target.x - source.x
+    length = hypot(along, across) or 1.0
+    up = 1 if along >= 0 else -1
+    # Three quarters of what the inner points are moved by is what the middle of the curve is.
+    move_x, move_y = up * height * across / length / 0.75, -up * height * along / length / 0.75
+    inner = [
+        (source.x + share * along + move_x, source.y + share * across + move_y) for share in (0.25, 0.75)
+    ]
+    start = rim(source, inner[0][0] - source.x, inner[0][1] - source.y)
+    end = rim(target, inner[1][0] - target.x, inner[1][1] - target.y)
+    return Curve((start, *inner, end), goes_back=goes_back)
+
+
 def _loop(spot: Spot) -> Curve:
-    start, end = _rim(spot, 0.6, -0.8), _rim(spot, -0.6, -0.8)
+    start, end = rim(spot, 0.6, -0.8), rim(spot, -0.6, -0.8)
     inner = ((start[0] + 22, spot.y - spot.radius - 52), (end[0] - 22, spot.y - spot.radius - 52))
     return Curve((start, *inner, end), goes_back=True)
 
@@ -109,8 +148,8 @@ def _loop(spot: Spot) -> Curve:
 def _forth(source: Spot, target: Spot) -> Curve:
     down = 1 if target.y > source.y else -1
     steep = radians(62 if target.x - source.x < 70 else 32)
-    start = _rim(source, cos(steep), down * sin(steep))
-    end = _rim(target, -cos(steep), -down * sin(radians(20)))
+    start = rim(source, cos(steep), down * sin(steep))
+    end = rim(target, -cos(steep), -down * sin(radians(20)))
     pull = max(0.5 * (end[0] - start[0]), 14.0)
     return Curve((start, (start[0] + pull, start[1]), (end[0] - pull, end[1]), end))
 
@@ -119,7 +158,7 @@ def _upright(source: Spot, target: Spot) -> Curve:
     """Draw a curve between rows: away from the line on the right, towards it on the left."""
     down = 1 if target.y > source.y else -1
     side = 1 if abs(target.y) > abs(source.y) else -1
-    start, end = _rim(source, 0.55 * side, 0.84 * down), _rim(target, 0.55 * side, -0.84 * down)
+    start, end = rim(source, 0.55 * side, 0.84 * down), rim(target, 0.55 * side, -0.84 * down)
     pull = 0.4 * (end[1] - start[1])
     inner = ((start[0] + 18 * side, start[1] + pull), (end[0] + 18 * side, end[1] - pull))
     return Curve((start, *inner, end), goes_back=side < 0)
@@ -132,16 +171,16 @@ def _back(source: Spot, target: Spot) -> Curve:
     pull = min(max(0.45 * far, 26.0), 140.0)
     rise = 0.45 * abs(target.y - source.y)
     if source.column is None:
-        end = _rim(target, 0.6, -0.8 * down)
+        end = rim(target, 0.6, -0.8 * down)
         last = (end[0] + 0.5 * pull, end[1] - down * rise)
         if down > 0 or far < _NEAR:
             # Beside its label, and beside the way by which one came.
-            start = _rim(source, -1, 0.3 * down)
+            start = rim(source, -1, 0.3 * down)
             return Curve((start, (start[0] - pull, start[1]), last, end), goes_back=True)
-        start = _rim(source, -0.6, -0.8)
+        start = rim(source, -0.6, -0.8)
         return Curve((start, (start[0] - pull, start[1] - rise), last, end), goes_back=True)
-    start = _rim(source, -0.6, 0.8 * down)
-    end = _rim(target, 0.6, -0.8) if down > 0 else _rim(target, 1, 0.3)
+    start = rim(source, -0.6, 0.8 * down)
+    end = rim(target, 0.6, -0.8) if down > 0 else rim(target, 1, 0.3)
     last = (end[0] + pull, end[1] - (down * rise if down > 0 else 0.0))
     return Curve((start, (start[0] - 0.5 * pull, start[1] + down * rise), last, end), goes_back=True)
 
@@ -169,20 +208,33 @@ def draw_edge(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) -> str
         curve: its curve.
         steps: the edges of the common path.
     """
-    share = layout.view.share(edge.sessions)
-    colour = _edge_colour(edge, (edge.source, edge.target) in steps)
-    width = 1 + 13.5 * share
-    path = "M{} C{} {} {}".format(*(f"{number(x)} {number(y)}" for x, y in curve.points))
-    arrow = _arrow(curve, colour, width) if curve.goes_back else ""
+    colour = _edge_colour(layout, edge, (edge.source, edge.target) in steps)
+    width = edge_width(layout.view, edge)
+    arrow = _arrow(curve, colour, width) if curve.goes_back or is_back_edge(layout, edge) else ""
     return (
         f"<g>{tooltip(_edge_tooltip(layout, edge))}"
-        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{number(width)}"/>{arrow}</g>'
+        f'<path d="{curve.path}" fill="none" stroke="{colour}" stroke-width="{number(width)}"/>{arrow}</g>'
     )
 
 
-def _edge_colour(edge: ViewEdge, is_step: bool) -> str:
+def edge_width(view: GraphView, edge: ViewEdge) -> float:
+    """Return the width of the line of an edge."""
+    return 1 + 13.5 * view.share(edge.sessions)
+
+
+def is_back_edge(layout: Layout, edge: ViewEdge) -> bool:
+    """Return whether an edge of a loop leads back in the drawing, as at least one of each loop does."""
+    if edge.source is None or edge.target is None:
+        return False
+    is_in_loop = any(edge.source in loop and edge.target in loop for loop in layout.view.loops)
+    return is_in_loop and layout.spots[edge.target].x <= layout.spots[edge.source].x
+
+
+def _edge_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
     if is_step:
         return BLUE_LINE
+    if is_back_edge(layout, edge):
+        return VIOLET
     _, error, abandoned = edge.outcomes
     if 2 * error > edge.sessions:
         return RED_LINE
@@ -200,7 +252,7 @@ def _edge_tooltip(layout: Layout, edge: ViewEdge) -> str:
 
 def _arrow(curve: Curve, colour: str, width: float) -> str:
     """Draw a head at the end of a curve."""
-    (x, y), (back_x, back_y) = curve.points[3], curve.at(0.94)
+    (x, y), (back_x, back_y) = curve.points[-1], curve.at(1 - 0.06 / (len(curve.points) // 3))
     length = ((x - back_x) ** 2 + (y - back_y) ** 2) ** 0.5 or 1.0
     ahead_x, ahead_y = (x - back_x) / length, (y - back_y) / length
     size = 6 + width
@@ -226,18 +278,19 @@ def draw_figure(
         return ""
     share_text = percent_text(share)
     half = text_width(share_text, FIGURE_SIZE) / 2
-    raised = 7 + (1 + 13.5 * share) / 2 if curve.is_straight else 0.0
+    raised = 7 + edge_width(layout.view, edge) / 2 if curve.is_straight else 0.0
     for t in _PLACES:
         x, y = curve.at(t)
         box = Box(x - half, y - raised - 6, x + half, y - raised + 6)
         if not any(box.overlaps(other) for other in taken):
             taken.append(box)
-            fill = _figure_colour(edge, is_step)
+            fill = _figure_colour(layout, edge, is_step)
             return text(
                 share_text, x, y - raised + 3.7, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True
             )
     return ""
 
 
-def _figure_colour(edge: ViewEdge, is_step: bool) -> str:
-    return {BLUE_LINE: BLUE, RED_LINE: RED, AMBER: AMBER_INK}.get(_edge_colour(edge, is_step), MUTED)
+def _figure_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
+    colour = _edge_colour(layout, edge, is_step)
+    return {BLUE_LINE: BLUE, RED_LINE: RED, AMBER: AMBER_INK, VIOLET: VIOLET}.get(colour, MUTED)

@@ -11,7 +11,7 @@ BLUE, BLUE_LINE = "#2446c8", "#4560d0"
 GREY, GREY_LINE = "#8a91a8", "#c9cbd8"
 RED, RED_LINE = "#c0332b", "#dd8079"
 AMBER, AMBER_INK = "#dba04a", "#a86b0a"
-GREEN, GOLD, PINK = "#1f7f4c", "#d69a17", "#d14b93"
+GREEN, GOLD, PINK, VIOLET = "#1f7f4c", "#d69a17", "#d14b93", "#7a4fc4"
 FONT = "Inter, system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 
 
@@ -87,13 +87,15 @@ _LINES = (
     ("other", GREY),
     ("mostly error", RED),
     ("mostly abandoned", AMBER),
+    ("back in a loop", VIOLET),
 )
+_REQUIRED = "required for success"
 _SIZES = "width = share of sessions · number under a node = sessions"
 
 
 def legend(x: float, y: float) -> str:
-    """Draw the legend from `x` on, centred at height `y`."""
-    made = ""
+    """Draw the legend from `x` on, its first line centred at height `y`."""
+    made, left = "", x
     for meaning, colour in _LINES:
         made += f'<path d="M{number(x)} {number(y)}h9" stroke="{colour}" stroke-width="2.6"/>'
         made += text(meaning, x + 13, y + 4, size=_SIZE, fill=INK)
@@ -101,9 +103,12 @@ def legend(x: float, y: float) -> str:
     made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" fill="{GREEN}"/>'
     made += text("success", x + 13, y + 4, size=_SIZE, fill=INK)
     x += 31 + text_width("success", _SIZE)
+    ring = f'fill="{PAPER}" stroke="{INK}" stroke-width="2"'
+    made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" {ring}/>'
+    made += text(_REQUIRED, x + 15, y + 4, size=_SIZE, fill=INK)
+    x += 33 + text_width(_REQUIRED, _SIZE)
     made += flag(x, y + 6) + text("recovery point", x + 13, y + 4, size=_SIZE, fill=INK)
-    x += 31 + text_width("recovery point", _SIZE)
-    return made + text(_SIZES, x, y + 4, size=_SIZE, fill=MUTED)
+    return made + text(_SIZES, left, y + 24, size=_SIZE, fill=MUTED)
 
 
 LABEL_SIZE, FIGURE_SIZE = 12.0, 10.5
@@ -141,6 +146,7 @@ class Spot:
     entries: int
     is_recovery: bool
     is_new: bool
+    is_required: bool
     has_loop: bool
     #: Whether those that left are told below the node, since the path goes on to its right.
     is_left_below: bool
@@ -159,19 +165,50 @@ class Spot:
 
     def boxes(self) -> tuple[Box, ...]:
         """Return its boxes: the circle with all around it, the text below, the stubs at its sides."""
+        circle, (left, right) = self.circle_box, self._stub_lengths
+        return Box(circle.left - left, circle.top, circle.right + right, circle.bottom), self._text_box
+
+    @property
+    def round_box(self) -> Box:
+        """The box of the circle alone."""
+        return Box(self.x - self.radius, self.y - self.radius, self.x + self.radius, self.y + self.radius)
+
+    @property
+    def circle_box(self) -> Box:
+        """The box of the circle and the marks above it."""
         reach = self.radius + 5
         top = reach + (40 if self.has_loop else 24 if self.is_new else 18 if self.is_recovery else 0)
+        return Box(self.x - reach, self.y - top, self.x + reach, self.y + reach)
+
+    def word_boxes(self) -> tuple[Box, ...]:
+        """Return the boxes of its words: the label and the notes below it, the notes beside it, the badge."""
+        reach, (left, right) = self.radius + 5, self._stub_lengths
+        made = [self._text_box]
+        if left:
+            made.append(Box(self.x - reach - left, self.y - 7, self.x - reach, self.y + 7))
+        if right:
+            made.append(Box(self.x + reach, self.y - 7, self.x + reach + right, self.y + 7))
+        if self.is_new:
+            made.append(Box(self.x - 16, self.y - self.radius - 22, self.x + 16, self.y - self.radius - 6))
+        return tuple(made)
+
+    @property
+    def _text_box(self) -> Box:
+        reach = self.radius + 5
         below = len(self.lines) * LINE_HEIGHT + (1 + len(self.notes)) * (LINE_HEIGHT - 1) + 6
         width = max(text_width(line, LABEL_SIZE) for line in self.lines) / 2 + 3
         width = max(width, *(text_width(note, FIGURE_SIZE) / 2 + 14 for note in self.notes), reach)
-        right = left = reach
+        return Box(self.x - width, self.y + reach - 4, self.x + width, self.y + reach + below)
+
+    @property
+    def _stub_lengths(self) -> tuple[float, float]:
+        """Lengths of the stubs at its left and right, with their notes."""
+        left = right = 0.0
         if self.node.left and not self.is_left_below:
-            right += STUB_LENGTH + 8 + text_width(left_text(self.node.left), FIGURE_SIZE)
+            right = STUB_LENGTH + 8 + text_width(left_text(self.node.left), FIGURE_SIZE)
         if self.entries and self.column is None:
-            left += STUB_LENGTH + text_width(start_text(self.entries), FIGURE_SIZE)
-        circle = Box(self.x - left, self.y - top, self.x + right, self.y + reach)
-        text = Box(self.x - width, self.y + reach - 4, self.x + width, self.y + reach + below)
-        return circle, text
+            left = STUB_LENGTH + text_width(start_text(self.entries), FIGURE_SIZE)
+        return left, right
 
 
 @dataclass(slots=True)

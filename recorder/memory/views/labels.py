@@ -137,14 +137,24 @@ def _common(nodes: Sequence[str], names: Mapping[str, str]) -> str:
 def _sentence(change: PathDeviation, names: Mapping[str, str]) -> str:
     parts = []
     if change.removed:
-        parts.append(f"− {_row(change.removed, names)}")
+        parts.append(f"− {_join(change.removed, names)}")
     if change.added:
         where = "first" if change.after is None else f"after {names[change.after]}"
-        parts.append(f"+ {_row(change.added, names)} {where}")
+        parts.append(f"+ {_join(change.added, names)} {where}")
     return " ".join(parts)
 
 
-def _row(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+def join_names(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+    """Return the names of nodes in a row, as text that may be shown; long rows are shortened.
+
+    Args:
+        nodes: node ids.
+        names: labels by node id; a node without one is named by its id.
+    """
+    return _join(nodes, {node: one_line(names.get(node, node), _NAME_LENGTH) for node in nodes})
+
+
+def _join(nodes: Sequence[str], names: Mapping[str, str]) -> str:
     if len(nodes) <= _NAMES:
         return " › ".join(names[node] for node in nodes)
     first = " › ".join(names[node] for node in nodes[: _NAMES - 2])

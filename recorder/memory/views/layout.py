@@ -22,6 +22,8 @@ _GAP, _LABEL_GAP = 112.0, 18.0
 #: Distance of the first row from what lies on the line, and of the rows from each other.
 _FIRST_ROW, _ROW = 62.0, 98.0
 _ROWS = 12
+#: Room between nodes, in which an edge can pass.
+_ROOM = 12.0
 #: Columns by which a node stands behind the one it comes from, if it leads nowhere further.
 _BEHIND = 0.7
 #: What it costs, in pixels moved aside, to stand a row further away, on the other side, or out of line.
@@ -63,6 +65,7 @@ def _spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last
         entries=starts if has_entries else 0,
         is_recovery=node.node_id in view.recovery,
         is_new=node.node_id in view.new,
+        is_required=node.node_id in view.required,
         has_loop=any(edge.source == edge.target == node.node_id for edge in view.edges),
         is_left_below=column is not None and column != last,
     )
@@ -248,8 +251,8 @@ class _Rows:
         blocked = []
         for area in replace(spot, x=0.0, y=y).boxes():
             for box in self._taken:
-                if area.top < box.bottom and box.top < area.bottom:
-                    blocked.append((box.left - area.right - 6, box.right - area.left + 6))
+                if area.top - _ROOM < box.bottom and box.top < area.bottom + _ROOM:
+                    blocked.append((box.left - area.right - _ROOM, box.right - area.left + _ROOM))
         return _nearest(wish, blocked), y
 
 

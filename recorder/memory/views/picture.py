@@ -4,7 +4,7 @@ from html import escape
 from itertools import pairwise
 
 from recorder.digest import sha256_of
-from recorder.memory.views.curves import Curve, Point, curve_between, draw_edge, draw_figure
+from recorder.memory.views.curves import Point, draw_edge, draw_figure
 from recorder.memory.views.geometry import (
     AMBER_INK,
     BLUE,
@@ -35,9 +35,10 @@ from recorder.memory.views.geometry import (
     text,
     tooltip,
 )
-from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode
+from recorder.memory.views.graph_view import GraphView, ViewNode
 from recorder.memory.views.labels import one_line, text_width
 from recorder.memory.views.layout import place
+from recorder.memory.views.routing import route_edges
 
 
 def draw_node(layout: Layout, spot: Spot) -> str:
@@ -48,6 +49,11 @@ def draw_node(layout: Layout, spot: Spot) -> str:
         tooltip(_node_tooltip(layout.view, spot.node)),
         f'<circle {centre} r="{number(spot.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
     ]
+    if spot.is_required:
+        marks.append(
+            f'<circle {centre} r="{number(spot.radius + 1.5)}" fill="none" stroke="{INK}" '
+            'stroke-width="2.5"/>'
+        )
     if spot.is_recovery:
         marks.append(
             f'<circle {centre} r="{number(spot.radius + 4.5)}" fill="none" stroke="{GOLD}" '
@@ -77,7 +83,13 @@ def _node_colour(layout: Layout, spot: Spot) -> str:
 def _node_tooltip(view: GraphView, node: ViewNode) -> str:
     success, error, abandoned = node.outcomes
     marks = [
-        mark for mark, ids in (("recovery point", view.recovery), ("new", view.new)) if node.node_id in ids
+        mark
+        for mark, ids in (
+            ("required for success", view.required),
+            ("recovery point", view.recovery),
+            ("new", view.new),
+        )
+        if node.node_id in ids
     ]
     return " · ".join(
         [
@@ -151,7 +163,7 @@ def _badge(spot: Spot) -> str:
 
 _MARGIN = 28.0
 _LEAST_WIDTH = 1080.0
-_LEGEND_HEIGHT, _CAPTION_HEIGHT = 46.0, 34.0
+_LEGEND_HEIGHT, _CAPTION_HEIGHT = 64.0, 34.0
 
 
 def draw_graph(view: GraphView) -> str:
@@ -161,20 +173,15 @@ def draw_graph(view: GraphView) -> str:
     layout = place(view)
     taken = [box for spot in layout.spots.values() for box in spot.boxes()]
     edges = [edge for edge in layout.view.edges if edge.source is not None and edge.target is not None]
-    curves = {edge: _curve(layout, edge) for edge in edges}
+    curves = route_edges(layout, edges)
     steps = frozenset(pairwise(layout.view.spine))
     figures = [draw_figure(layout, edge, curves[edge], taken, steps) for edge in edges]
     # What few took is drawn first: the common path lies over it.
     body = [draw_edge(layout, edge, curves[edge], steps) for edge in reversed(edges)]
     body += [draw_node(layout, spot) for spot in layout.spots.values()]
     body += figures
-    points = [point for curve in curves.values() for point in (curve.at(step / 16) for step in range(17))]
+    points: list[Point] = [(x, y) for curve in curves.values() for x, y in curve.sample().tolist()]
     return _page(view, layout.view, "".join(body), _around(taken, points))
-
-
-def _curve(layout: Layout, edge: ViewEdge) -> Curve:
-    assert edge.source is not None and edge.target is not None
-    return curve_between(layout, layout.spots[edge.source], layout.spots[edge.target])
 
 
 def _around(boxes: list[Box], points: list[Point]) -> Box:

@@ -1,0 +1,199 @@
+"""Routes of drawn edges past labels and other nodes.
+
+An edge keeps its usual curve where that crosses no label and no other node, else takes the flattest bow that
+crosses none. Where there is none either, it goes round the nodes: the shortest way over the corners of what
+is drawn around them (a visibility graph). The layout leaves room between nodes, so there is such a way.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from math import hypot
+
+import numpy as np
+import numpy.typing as npt
+
+from recorder.memory.views.curves import Curve, Point, bow_between, curve_between, edge_width, rim
+from recorder.memory.views.geometry import Box, Layout, Spot
+from recorder.memory.views.graph_view import ViewEdge
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+#: Heights of bows, in pixels, the flattest first.
+_BOWS = (26.0, -26.0, 52.0, -52.0, 84.0, -84.0, 125.0, -125.0, 180.0, -180.0)
+#: Lines stay so far from boxes, and corners to go round lie a little further away.
+_CLEARANCE, _CORNER = 4.0, 5.0
+#: A turn costs as much as so many pixels; the line is rounded so far from it.
+_TURN_COST, _ROUNDING = 14.0, 8.0
+
+
+def route_edges(layout: Layout, edges: Iterable[ViewEdge]) -> dict[ViewEdge, Curve]:
+    """Return the curves of edges between nodes."""
+    router = _Router(layout)
+    return {edge: router.route(edge) for edge in edges}
+
+
+def find_crossed(points: Floats, boxes: Floats, margin: float = 0.0) -> Mask:
+    """Return which boxes (left, top, right, bottom) a line through these points crosses.
+
+    Args:
+        points: the points of the line, one in each row.
+        boxes: the boxes, one in each row.
+        margin: boxes are larger by this much on each side.
+    """
+    crossed: Mask = np.any(_find_crossings(points[:-1], points[1:], boxes, margin), axis=0)
+    return crossed
+
+
+def _find_crossings(starts: Floats, ends: Floats, boxes: Floats, margin: float) -> Mask:
+    """Return for each segment and box whether they meet (Liang and Barsky)."""
+    enters, leaves = np.zeros((2, len(starts), len(boxes)))
+    leaves += 1.0
+    for axis in (0, 1):
+        start, way = starts[:, axis, None], (ends - starts)[:, axis, None]
+        way = np.where(way == 0, 1e-9, way)
+        first = (boxes[:, axis] - margin - start) / way
+        second = (boxes[:, axis + 2] + margin - start) / way
+        np.maximum(enters, np.minimum(first, second), out=enters)
+        np.minimum(leaves, np.maximum(first, second), out=leaves)
+    meets: Mask = enters < leaves
+    return meets
+
+
+class _Router:
+    """The nodes of a layout as boxes to go round."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        spots = list(layout.spots.values())
+        self._words = _as_rows(box for spot in spots for box in spot.word_boxes())
+        self._circles = _as_rows(spot.round_box for spot in spots)
+        self._number = {spot.node.node_id: index for index, spot in enumerate(spots)}
+        self._boxes = _as_rows(box for spot in spots for box in (spot.circle_box, *spot.word_boxes()))
+        self._distances: dict[int, Floats] = {}
+
+    def route(self, edge: ViewEdge) -> Curve:
+        """Return the curve of an edge."""
+        assert edge.source is not None and edge.target is not None
+        source, target = self._layout.spots[edge.source], self._layout.spots[edge.target]
+        usual = curve_between(self._layout, source, target)
+        if source is target or self._is_clear(usual, edge):
+            return usual
+        for height in _BOWS:
+            bow = bow_between(source, target, height, goes_back=usual.goes_back)
+            if self._is_clear(bow, edge):
+                return bow
+        return self._go_round(source, target, usual) or usual
+
+    def _is_clear(self, curve: Curve, edge: ViewEdge) -> bool:
+        """Return whether a curve crosses no words and no circle of another node."""
+        margin, points = edge_width(self._layout.view, edge) / 2 + 1, curve.sample()
+        if find_crossed(points, self._words, margin).any():
+            return False
+        ends = [self._number[end] for end in (edge.source, edge.target) if end is not None]
+        return not np.delete(find_crossed(points, self._circles), ends).any()
+
+    @cached_property
+    def _corners(self) -> Floats:
+        """Corners of the boxes, a little outside of them, that lie in no other box."""
+        left, top, right, bottom = self._boxes.T + np.array([[-1], [-1], [1], [1]]) * _CORNER
+        corners = np.concatenate([np.stack(pair, axis=1) for pair in _pair(left, right, top, bottom)])
+        return corners[~_are_inside(corners, self._boxes)]
+
+    def _measure_from(self, corner: int) -> Floats:
+        """Return the same lengths from a corner; they are measured when a route first comes to it."""
+        if corner not in self._distances:
+            self._distances[corner] = self._measure(self._corners[corner], self._boxes)
+        return self._distances[corner]
+
+    def _measure(self, point: Floats, boxes: Floats) -> Floats:
+        """Return the lengths of the straight lines from a point to all corners, infinite past boxes."""
+        starts = np.broadcast_to(point, self._corners.shape)
+        is_blocked = _find_crossings(starts, self._corners, boxes, _CLEARANCE).any(axis=1)
+        lengths: Floats = np.where(is_blocked, np.inf, np.hypot(*(self._corners - point).T))
+        return lengths
+
+    def _go_round(self, source: Spot, target: Spot, usual: Curve) -> Curve | None:
+        """Return the shortest line over corners; None where the two nodes are walled in."""
+        ends = [np.array([spot.x, spot.y]) for spot in (source, target)]
+        away, towards = (
+            self._measure(end, self._boxes[~self._is_around(spot)])
+            for end, spot in zip(ends, (source, target), strict=True)
+        )
+        cost = away + _TURN_COST
+        # A* search: what is left of the way is at least the straight line.
+        left = np.hypot(*(self._corners - ends[1]).T)
+        before = np.full(len(cost), -1, dtype=np.int64)
+        is_open = np.ones(len(cost), dtype=np.bool_)
+        best, last = np.inf, -1
+        while True:
+            estimates = np.where(is_open, cost + left, np.inf)
+            here = int(np.argmin(estimates))
+            if estimates[here] >= best:
+                break
+            is_open[here] = False
+            if cost[here] + towards[here] < best:
+                best, last = float(cost[here] + towards[here]), here
+            further = cost[here] + self._measure_from(here) + _TURN_COST
+            is_nearer = is_open & (further < cost)
+            cost[is_nearer], before[is_nearer] = further[is_nearer], here
+        if last < 0:
+            return None
+        turns: list[Point] = []
+        while last >= 0:
+            turns.append((float(self._corners[last, 0]), float(self._corners[last, 1])))
+            last = int(before[last])
+        return _round_corners(source, turns[::-1], target, goes_back=usual.goes_back)
+
+    def _is_around(self, spot: Spot) -> Mask:
+        """Return which boxes hold the centre of a node."""
+        left, top, right, bottom = self._boxes.T
+        is_around: Mask = (left < spot.x) & (spot.x < right) & (top < spot.y) & (spot.y < bottom)
+        return is_around
+
+
+def _as_rows(boxes: Iterable[Box]) -> Floats:
+    return np.array([(box.left, box.top, box.right, box.bottom) for box in boxes], dtype=np.float64)
+
+
+def _pair(left: Floats, right: Floats, top: Floats, bottom: Floats) -> Iterable[tuple[Floats, Floats]]:
+    return ((x, y) for x in (left, right) for y in (top, bottom))
+
+
+def _are_inside(points: Floats, boxes: Floats) -> Mask:
+    low, high = boxes[None, :, :2] - _CLEARANCE, boxes[None, :, 2:] + _CLEARANCE
+    are_between = (points[:, None] > low) & (points[:, None] < high)
+    inside: Mask = np.any(np.all(are_between, axis=2), axis=1)
+    return inside
+
+
+def _round_corners(source: Spot, turns: list[Point], target: Spot, *, goes_back: bool) -> Curve:
+    """Return a line from rim to rim through these points, rounded at each of them."""
+    start = rim(source, turns[0][0] - source.x, turns[0][1] - source.y)
+    end = rim(target, turns[-1][0] - target.x, turns[-1][1] - target.y)
+    stops = [start, *turns, end]
+    points: list[Point] = [start]
+    for before, here, after in zip(stops, stops[1:], stops[2:], strict=False):
+        entry, leaving = (_towards(here, other) for other in (before, after))
+        points += [*_straight(points[-1], entry), entry]
+        points += [_between(entry, here), _between(leaving, here), leaving]
+    points += [*_straight(points[-1], end), end]
+    return Curve(tuple(points), goes_back=goes_back)
+
+
+def _towards(here: Point, other: Point) -> Point:
+    """Return the point on the way to another where the rounding of a corner begins."""
+    length = hypot(other[0] - here[0], other[1] - here[1]) or 1.0
+    share = min(_ROUNDING, length / 2) / length
+    return here[0] + share * (other[0] - here[0]), here[1] + share * (other[1] - here[1])
+
+
+def _between(outer: Point, corner: Point) -> Point:
+    return (outer[0] + 2 * corner[0]) / 3, (outer[1] + 2 * corner[1]) / 3
+
+
+def _straight(start: Point, end: Point) -> tuple[Point, Point]:
+    """Return the inner points of a straight piece."""
+    return (
+        ((2 * start[0] + end[0]) / 3, (2 * start[1] + end[1]) / 3),
+        ((start[0] + 2 * end[0]) / 3, (start[1] + 2 * end[1]) / 3),
+    )
