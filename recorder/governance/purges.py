@@ -24,8 +24,6 @@ from recorder.errors import RecorderError
 from recorder.exports.results.purged_sessions import remove_from_exports
 from recorder.governance.naming_batches import NamingBatches
 from recorder.governance.session_content import remove_content
-from recorder.memory.graph.nodes import GraphScope
-from recorder.memory.storage.purges import replace_labels
 from recorder.models.governance import ErasureRow, PurgeCause, PurgeRow, PurgeStep
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -246,8 +244,6 @@ class _PurgeRun:
                 self._runtime.lake.delete_sessions(
                     kind, tenant, workflow=workflow, date=date, session_ids=ids
                 )
-        for tenant, workflow in sorted({(purge.tenant, purge.workflow) for purge in ready if purge.dates}):
-            replace_labels(self._runtime.database, self._runtime.lake, GraphScope(tenant, workflow))
         with self._open_transaction() as db:
             ids = [purge.session_id for purge in ready]
             batches.forget_sessions(db)
