@@ -1,14 +1,18 @@
-"""Labels of recorded steps: share of visits whose label is a bare tag, role, id or template. Spec §2.6."""
+"""Labels of nodes: share of visits whose label is a bare tag, role, id or template. Spec §2.6."""
 
+import re
 from collections import Counter
 from functools import partial
 
 from benchmarks.figures import Figure, Skipped, at_most
+from benchmarks.memory.graphs import stored_graph
 from benchmarks.memory.tasks import DATA, read_demonstrations
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.step_labels import make_label
 
 _SHOWN = 12
+_QUICK_SHARE = 4
+_NUMBER = re.compile(r" \(\d+\)$")
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
@@ -22,13 +26,19 @@ def measure(*, quick: bool = False) -> list[Figure]:
     visits: Counter[str] = Counter()
     bare: Counter[str] = Counter()
     templates = 0
-    for demonstration in read_demonstrations(DATA):
-        for step in demonstration.session.steps:
-            visits[step.label] += step.runs
-            if "#" in step.label:
-                templates += step.runs
-            if is_bare(step):
-                bare[step.label] += step.runs
+    sessions = [demonstration.session for demonstration in read_demonstrations(DATA)]
+    sessions = sessions[:: _QUICK_SHARE if quick else 1]
+    with stored_graph() as graph:
+        graph.add(sessions)
+        nodes = graph.columns().nodes
+        shown = {state.micro_key: nodes[state.node].label for state in graph.recorded().micro_states}
+    for step in (step for session in sessions for step in session.steps):
+        label = shown[step.micro_key]
+        visits[label] += step.runs
+        if "#" in label:
+            templates += step.runs
+        if is_bare(step, label):
+            bare[label] += step.runs
     return [
         Figure(
             name="memory, MiniWoB: visits whose label is a bare tag, role, id or template",
@@ -45,8 +55,12 @@ def measure(*, quick: bool = False) -> list[Figure]:
     ]
 
 
-def is_bare(step: Step) -> bool:
-    """Check whether the label of a step shows its tag, role or id as it is, or a template of it."""
+def is_bare(step: Step, shown: str) -> bool:
+    """Check whether the label shown for a step is its tag, role or id as it is, or a template of it.
+
+    A number that distinguishes nodes of one label is no word.
+    """
+    shown = _NUMBER.sub("", shown)
     if not step.target:
         return False
     kind, _, identity = step.target.partition(" ")
@@ -54,4 +68,4 @@ def is_bare(step: Step) -> bool:
     label = partial(make_label, step.action)
     values = {value, *value.split(".")} if attribute in ("id", "name", "test", "class") else set()
     bare = {kind, "element", "list item", "cell", "row", "image", "page", *values} - {""}
-    return step.label in {label(noun) for noun in bare} or "#" in step.label
+    return shown in {label(noun) for noun in bare} or "#" in shown

@@ -47,7 +47,8 @@ TABLES = (
         "erasures", ("subject", "subject_hash", "open_key"), "erasure", "encrypted, until the erasure ends"
     ),
     Holding("graph_session_paths", ("session_id", "step_ms"), "graph"),
-    Holding("graph_nodes", ("label",), "graph", "the label of a step that is left, or the action alone"),
+    Holding("graph_labels", ("session_id", "text", "actor"), "graph", "texts of pages that name nodes"),
+    Holding("graph_nodes", ("label",), "kept", "action and kind of element, or the name of an activity"),
     Holding("graph_nodes", ("features",), "kept", "hashes of screens"),
     Holding("graph_micro_states", ("features",), "kept", "hashes of screens"),
     Holding("graph_traces", ("steps",), "kept", "hashes of steps"),

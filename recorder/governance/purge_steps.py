@@ -22,12 +22,11 @@ from recorder.errors import RecorderError
 from recorder.exports.results.purged_sessions import remove_from_exports
 from recorder.governance.naming_batches import NamingBatches
 from recorder.governance.session_content import remove_content
-from recorder.memory.storage.purges import replace_labels
 from recorder.models.governance import ErasureRow, PurgeRow, PurgeStep
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, LeaseLost
-from recorder.tenant import GraphScope, Tenant
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.purges")
 
@@ -194,10 +193,6 @@ class PurgeRun:
                 self._runtime.lake.delete_sessions(
                     kind, tenant, workflow=workflow, date=date, session_ids=ids
                 )
-        first = purges[0]
-        if first.dates:
-            scope = GraphScope(first.tenant, first.workflow)
-            replace_labels(self._runtime.database, self._runtime.lake, scope)
         with self._open_transaction() as db:
             batches.forget_sessions(db, _ids_of(purges))
             advance(db, _ids_of(purges), from_step="lake", to_step="files", after=FILES_GRACE)

@@ -24,6 +24,7 @@ from recorder.interchange.xes_reader import RESOURCE
 from recorder.interchange.xes_writer import OUTCOME, SESSION, UI_ACTION, UI_APPLICATION, UI_TARGET, write_xes
 from recorder.memory.graph.directly_follows import aggregate_log
 from recorder.memory.steps.session_steps import Step, session_steps
+from recorder.memory.steps.targets import template_of
 from recorder.memory.views.labels import one_line
 
 
@@ -61,7 +62,9 @@ def _log_event(step: Step, event: Mapping[str, Any], started_at: datetime, actor
     if event["type"] == ACTIVITY_TYPE and isinstance(name, str) and name.strip():
         attributes = data.get("attributes")
         return LogEvent(name, time, attributes if isinstance(attributes, dict) else {})
-    return LogEvent(one_line(step.label), time, _make_ui_attributes(step, event, actor))
+    # Numbers of pages would make an activity of every invoice.
+    label = template_of(step.own_label) if step.names or step.words else step.label
+    return LogEvent(one_line(label), time, _make_ui_attributes(step, event, actor))
 
 
 def _make_ui_attributes(step: Step, event: Mapping[str, Any], actor: str | None) -> Attributes:

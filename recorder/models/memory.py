@@ -112,6 +112,24 @@ class GraphMicroStateRow(SQLModel, table=True):
     features: bytes | None = Field(default=None, sa_type=LargeBinary)
 
 
+class GraphLabelRow(SQLModel, table=True):
+    """A text that a session gives to a micro-state, kept while it proves that sessions share the text."""
+
+    __tablename__ = "graph_labels"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    workspace_id: str = Field(primary_key=True)
+    mode: str = Field(primary_key=True)
+    workflow: str = Field(primary_key=True)
+    session_id: str = Field(primary_key=True)
+    micro_key: int = Field(primary_key=True, sa_type=BigInteger)
+    #: As `TextKind` numbers the parts of a label.
+    kind: int = Field(primary_key=True)
+    text: str = Field(primary_key=True)
+    #: Signed xxh64 of the actor's id; 0 without one.
+    actor: int = Field(sa_type=BigInteger)
+
+
 class GraphTraceRow(SQLModel, table=True):
     """An exact sequence of micro-states, the variant it is, and how many sessions took it."""
 

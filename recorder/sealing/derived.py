@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 
 from recorder.digest import canonical_json
-from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen
+from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen, heading_of
 from recorder.memory.steps.session_steps import Step, StepWalk
 from recorder.models.event_types import is_action
 from recorder.models.frame import FrameRow
@@ -45,6 +45,7 @@ class FrameIndex:
         self._times = array("q", [t_ms for t_ms, _ in frames])
         self._seqs = {frame_id: seq for seq, frame_id in enumerate(self.ids)}
         self._state_keys: list[str | None] = []
+        self._headings: list[str] = []
         self._keys: dict[str, str] = {}
         #: Packed features by screen: a screen of several frames is kept once.
         self._features: dict[str, bytes] = {}
@@ -54,8 +55,11 @@ class FrameIndex:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def add_screen(self, state_key: str | None, features: Sequence[int]) -> bool:
+    def add_screen(self, state_key: str | None, features: Sequence[int], tokens: Sequence[str]) -> bool:
         """Add the screen of the next frame; return whether its features are kept for the first time."""
+        heading = heading_of(tokens)
+        # Equal headings share one string.
+        self._headings.append(self._keys.setdefault(heading, heading))
         if state_key is not None:
             # Equal keys share one string.
             state_key = self._keys.setdefault(state_key, state_key)
@@ -75,7 +79,8 @@ class FrameIndex:
 
     def screen_at(self, seq: int) -> FrameScreen:
         """Return a frame with the digests of its screen for steps."""
-        return FrameScreen(self._times[seq], self.ids[seq], self.screen_of(self._state_keys[seq]))
+        screen = self.screen_of(self._state_keys[seq])
+        return FrameScreen(self._times[seq], self.ids[seq], screen, self._headings[seq])
 
     def screen_of(self, state_key: str | None) -> Screen:
         """Return the screen of this key, without tokens; without features past `MAX_FEATURES`."""
@@ -115,7 +120,7 @@ class FrameWalk:
             if is_keyframe:
                 self.last_keyframe = (screen.state_key, dhash)
             keyframes.append(is_keyframe)
-            is_new = self._index.add_screen(screen.state_key, screen.features)
+            is_new = self._index.add_screen(screen.state_key, screen.features, screen.state_tokens)
             features.append(screen.features if is_new else None)
             self.image_bytes += frame.bytes
         n = len(frames)
@@ -247,5 +252,6 @@ def restore_steps(index: FrameIndex, packed: Sequence[Mapping[str, Any]]) -> lis
     for values in packed:
         given = values["features"]
         features = index.screen_of(values["screen_key"]).features if given is None else tuple(given)
-        steps.append(Step(**{**values, "features": features}))
+        names = tuple(values.get("names", ()))
+        steps.append(Step(**{**values, "features": features, "names": names}))
     return steps

@@ -207,8 +207,9 @@ class LargeSession:
     def _restore_digests(self, state: dict[str, Any]) -> None:
         key = state["object"]
         rows = _unpack_frames(self._runtime.blobs.get(key))
-        for state_key, features in zip(rows["state_key"], rows["features"], strict=True):
-            self._index.add_screen(state_key.as_py(), features.as_py() or ())
+        screens = zip(rows["state_key"], rows["features"], rows["state_tokens"], strict=True)
+        for state_key, features, tokens in screens:
+            self._index.add_screen(state_key.as_py(), features.as_py() or (), tokens.as_py())
         self._digested += state["frames"]
         self._objects.append((key, state["frames"]))
         state_key, dhash = state["keyframe"]

@@ -103,6 +103,10 @@ STEPS = pa.schema(
         pa.field("frame_id", _STRING),
         _make_required_field("event_id", _STRING),
         _make_required_field("runs", _INT),
+        # Texts that may name the step's node; null where an earlier release put the first into `label`.
+        pa.field("names", pa.list_(_STRING)),
+        pa.field("location", _STRING),
+        pa.field("words", _STRING),
     ]
 )
 

@@ -6,6 +6,7 @@ import pytest
 
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
+from recorder.memory.steps.targets import template_of
 from recorder.models.event_types import EVENT_TYPES, is_action, is_raw, step_type
 
 APPROVE = {"role": "button", "name": "Approve", "tag": "button"}
@@ -195,7 +196,7 @@ def test_other_events_are_told_by_their_name_or_address() -> None:
         (event(0, target={"tag": "div"}), "Click element"),
         (event(0, target={"tag": "a", "name": "Ada", "attrs": {"id": "invoice-7"}}), "Click invoice link"),
         (event(0, target={"tag": "a", "name": "17"}), "Click numbered link"),
-        (event(0, target={"tag": "input", "attrs": {"placeholder": "Due date"}}), "Click due date"),
+        (event(0, target={"tag": "input", "attrs": {"placeholder": "Due date"}}), "Click Due date"),
         (event(0, target={"tag": "input", "attrs": {"id": "dueDate-3"}}), "Click due date textbox"),
         (event(0, target={"tag": "input", "attrs": {"id": "a1b2c3d4e5f6a7b8"}}), "Click textbox"),
         (
@@ -205,7 +206,49 @@ def test_other_events_are_told_by_their_name_or_address() -> None:
     ],
 )
 def test_labels_are_templates_that_people_can_read(item: dict[str, Any], label: str) -> None:
-    assert steps_of(item)[0].label == label
+    step = steps_of(item)[0]
+    assert label in {template_of(step.own_label), step.words, step.label}
+
+
+@pytest.mark.parametrize(
+    ("item", "label", "names", "location"),
+    [
+        (event(0, target={"tag": "h1", "name": "Invoices"}), "Click heading", ("Click Invoices",), ""),
+        (
+            event(0, target={"tag": "div", "attrs": {"aria-label": "Close", "title": "Close it", "id": "x"}}),
+            "Click element",
+            ("Click Close", "Click Close it"),
+            "",
+        ),
+        (
+            event(0, "type", target={"tag": "input", "text": "Ada", "near": "Director:"}),
+            "Type into textbox",
+            (),
+            "near Director:",
+        ),
+        (event(0, target={"tag": "a"}, title="Results"), "Click link", (), "in Results"),
+        (event(0, target={"tag": "maria-kowalska"}), "Click element", (), ""),
+        (
+            event(0, "navigate", url="https://a.example/maria"),
+            "Open page",
+            ("Open a.example/maria", "Open a.example"),
+            "",
+        ),
+        (event(0, target={"tag": "button", "name": "Room 42"}), "Click button", ("Click Room 42",), ""),
+        (event(0, "tool_call", data={"name": "search_v2"}), "Call search_v2", (), ""),
+        (
+            event(0, "tool_call", data={"name": "search"}, target={"name": "Ada"}),
+            "Call",
+            ("Call Ada",),
+            "",
+        ),
+    ],
+)
+def test_texts_of_a_page_are_candidates_beside_a_label_without_them(
+    item: dict[str, Any], label: str, names: tuple[str, ...], location: str
+) -> None:
+    step = steps_of(item)[0]
+    assert (step.label, step.names, step.location) == (label, names, location)
 
 
 def test_an_unknown_type_is_a_step_but_no_action() -> None:

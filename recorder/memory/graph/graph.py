@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
+from recorder.memory.graph.node_labels import LabelText, NodeLabels
 from recorder.memory.graph.nodes import Node, NodeIndex, compared
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import Step
@@ -59,6 +60,7 @@ class GraphChange:
     variants: list[Variant] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     sessions: list[SessionTrace] = field(default_factory=list)
+    labels: list[LabelText] = field(default_factory=list)
 
 
 def trace_key(steps: Iterable[int]) -> int:
@@ -82,6 +84,7 @@ class Graph:
         self.scope = scope
         self.node_index = NodeIndex(scope)
         self.path_index = PathIndex(scope)
+        self.node_labels = NodeLabels()
         #: The variant key of each trace.
         self.variant_of: dict[int, int] = {}
 
@@ -105,13 +108,18 @@ class Graph:
         self.path_index.count(self.variant_of[trace], sessions)
 
     def add_sessions(
-        self, sessions: Mapping[str, Sequence[Step]], *, known: Iterable[str] = ()
+        self,
+        sessions: Mapping[str, Sequence[Step]],
+        *,
+        known: Iterable[str] = (),
+        actors: Mapping[str, int] | None = None,
     ) -> GraphChange:
         """Add the steps of sessions; a session without any is on no path.
 
         Args:
             sessions: steps by session id.
             known: ids of sessions that were taken in before; they change nothing.
+            actors: key of each session's actor; without them all sessions are of one actor.
         """
         skipped = frozenset(known)
         fresh = {
@@ -130,7 +138,15 @@ class Graph:
         self.variant_of.update({key: self._variant_key(nodes) for key, nodes in sequences.items()})
         variants, paths = self.path_index.add(self._counted(taken, sequences), self.nodes)
         traces = [StateTrace(key, steps, self.variant_of[key]) for key, steps in unseen.items()]
-        return GraphChange(nodes, micro_states, traces, variants, paths, taken)
+        number_of = self.node_index.number_of
+        labels = [
+            text
+            for session_id, steps in fresh.items()
+            for text in self.node_labels.add_session(
+                session_id, steps, number_of, (actors or {}).get(session_id, 0)
+            )
+        ]
+        return GraphChange(nodes, micro_states, traces, variants, paths, taken, labels)
 
     def _assign(self, sessions: Mapping[str, Sequence[Step]]) -> tuple[list[Node], list[MicroState]]:
         """Give every unseen micro-state its node, those of most sessions first."""

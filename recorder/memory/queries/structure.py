@@ -3,7 +3,6 @@
 Sealing only adds to it, so a reader adds the new rows; after a rebuild it reads all of them again.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,7 +16,7 @@ from sqlmodel import col
 from recorder.memory.graph.graph import collapsed
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.storage.graph_store import read_rows
+from recorder.memory.storage.graph_store import read_labels, read_rows
 from recorder.models.memory import (
     GraphMicroStateRow,
     GraphNodeRow,
@@ -121,7 +120,8 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     rows = read_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
     live = resolved([row.merged_into for row in rows])
-    labels = _distinguish_labels([row.label for row in rows], live)
+    texts = read_labels(db, scope)
+    labels = texts.name_nodes([row.label for row in rows], [row.kind for row in rows], live)
     return [
         NodeInfo(
             node_id=row.node_id,
@@ -135,27 +135,6 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
         )
         for row in rows
     ]
-
-
-def _distinguish_labels(labels: Sequence[str], live: Sequence[int]) -> list[str]:
-    """Return the labels with a number after each that an older node has, so that no two nodes show the same.
-
-    Args:
-        labels: label of each node, by number.
-        live: number of the node that represents each; a merged one shows the label of that node.
-    """
-    used: set[str] = set(labels)
-    first: dict[str, int] = {}
-    counts: Counter[str] = Counter()
-    shown = list(labels)
-    for number, label in enumerate(labels):
-        if live[number] != number or first.setdefault(label, number) == number:
-            continue
-        while shown[number] in used:
-            counts[label] += 1
-            shown[number] = f"{label} ({counts[label] + 1})"
-        used.add(shown[number])
-    return [shown[number] for number in live]
 
 
 def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:

@@ -4,6 +4,7 @@ Two digests of a screen, both versioned: `state_key` is its structure without te
 `state_tokens` are its roles and names (comparison in replays).
 """
 
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from recorder.memory.steps.targets import (
 
 #: Rises when equal screens would get other keys or tokens than before.
 STATE_VERSION = 1
+_VARYING = re.compile("<(?:time|money|hex|n)>")
 _PREFIX = f"s{STATE_VERSION}:"
 #: The smallest hashes stand for a larger set: Jaccard between such samples estimates that of the sets.
 _MAX_FEATURES = 1_024
@@ -57,6 +59,8 @@ class FrameScreen:
     t_ms: int
     frame_id: str
     screen: Screen
+    #: As `heading_of` gives it.
+    heading: str = ""
 
 
 NO_SCREEN = Screen(None, (), ())
@@ -106,6 +110,19 @@ def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
     if frame is not None and frame.state_key is not None:
         return frame
     return describe_screen(dom=None, url=event.get("url"), title=event.get("title"), cells=None)
+
+
+def heading_of(tokens: Sequence[str]) -> str:
+    """Return the text of a screen's only heading, of its only dialog, or else its title; it may be empty.
+
+    Args:
+        tokens: the `state_tokens` of the screen.
+    """
+    for role in ("heading ", "dialog ", "title "):
+        texts = [token.removeprefix(role) for token in tokens if token.startswith(role)]
+        if len(texts) == 1:
+            return _VARYING.sub("#", texts[0])
+    return ""
 
 
 def bind_frames(

@@ -28,6 +28,7 @@ class Step:
     screen_key: str
     action: str
     target: str
+    #: Action and kind of element, or the name of an activity or tool; the texts below quote the page.
     label: str
     #: Hashed screen tokens, sorted.
     features: tuple[int, ...]
@@ -38,6 +39,15 @@ class Step:
     event_id: str
     #: How many events it stands for.
     runs: int
+    #: As in `StepTexts`.
+    names: tuple[str, ...] = ()
+    location: str = ""
+    words: str = ""
+
+    @property
+    def own_label(self) -> str:
+        """Best label within its own session, which may quote the page."""
+        return next(iter(self.names), self.words or self.label)
 
 
 class PointerAct(NamedTuple):
@@ -193,20 +203,23 @@ def _announced(event: Mapping[str, Any]) -> frozenset[str]:
 def _step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
     screen = event_screen(event, None if frame is None else frame.screen)
     screen_key = screen.state_key or ""
-    target, label = target_token(action, event)
+    target, texts = target_token(action, event, "" if frame is None else frame.heading)
     return Step(
         pos=0,
         micro_key=key_of(screen_key, action, target),
         screen_key=screen_key,
         action=action,
         target=target,
-        label=label,
+        label=texts.label,
         features=screen.features,
         t_in_ms=event["t_ms"],
         t_out_ms=event["t_ms"],
         frame_id=None if frame is None else frame.frame_id,
         event_id=event["id"],
         runs=1,
+        names=texts.names,
+        location=texts.location,
+        words=texts.words,
     )
 
 

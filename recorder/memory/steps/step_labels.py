@@ -1,17 +1,20 @@
 """Labels of steps: a verb and a noun that a person reads. Spec §2.6.
 
-An element without a name is called by words that its program wrote: of its placeholder, test id, id, name,
-address or classes; without any, by its role. Page text is no such word, since it may quote a person.
+A label made of the action and the kind of element alone is shown for every node. Texts of the recorded page
+(names, places, words of ids) are candidates: `graph.node_labels` decides which of them many sessions share.
 """
 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 #: Attributes that tests find an element by.
 TEST_IDS = ("data-testid", "data-test-id", "data-test", "data-qa", "data-cy", "automation_id")
 #: Attributes whose words can describe an element, the best first.
-LABEL_ATTRIBUTES = ("placeholder", *TEST_IDS, "id", "name", "href", "class")
+LABEL_ATTRIBUTES = (*TEST_IDS, "id", "name", "href", "class")
+#: Attributes that hold a name for people, the best first.
+NAME_ATTRIBUTES = ("aria-label", "title", "label", "placeholder", "alt")
 _VERBS = {
     # A step of an event log is called what it is called there.
     "activity": "",
@@ -25,6 +28,7 @@ _VERBS = {
     "click:2": "Right-click",
 }
 _LABEL_CHARACTERS = 80
+_LOCATION_CHARACTERS = 40
 #: Other words for elements without a role; of the rest the tag is shown.
 _KINDS = {
     "body": "page",
@@ -38,6 +42,23 @@ _KINDS = {
     "tr": "row",
     "": "",
 }
+#: Kinds that are shown as they are. Any other role or tag is text of the page, which may quote a person.
+_KNOWN_KINDS = frozenset((
+    "address", "alert", "alertdialog", "article", "aside", "audio", "banner", "blockquote", "button",
+    "canvas", "caption", "cell", "checkbox", "circle", "code", "columnheader", "combobox",
+    "complementary", "contentinfo", "data", "dataitem", "details", "dialog", "document", "edit",
+    "ellipse", "em", "fieldset", "figcaption", "figure", "footer", "form", "g", "grid", "gridcell",
+    "group", "header", "heading", "hyperlink", "iframe", "image", "input", "label", "legend", "line",
+    "link", "list", "listbox", "log", "main", "map", "mark", "marquee", "math", "menu", "menubar",
+    "menuitem", "menuitemcheckbox", "menuitemradio", "meter", "nav", "navigation", "note", "object",
+    "option", "output", "pane", "paragraph", "path", "picture", "polygon", "polyline", "pre",
+    "progress", "progressbar", "radio", "radiobutton", "radiogroup", "rect", "region", "row",
+    "rowgroup", "rowheader", "scrollbar", "search", "searchbox", "section", "select", "separator",
+    "slider", "spinbutton", "spinner", "splitbutton", "status", "statusbar", "strong", "summary", "svg",
+    "switch", "symbol", "tab", "tabitem", "table", "tablist", "tabpanel", "tbody", "term", "text",
+    "textarea", "textbox", "tfoot", "thead", "thumb", "time", "timer", "title", "titlebar", "toolbar",
+    "tooltip", "tree", "treegrid", "treeitem", "tspan", "ul", "use", "video", "window",
+))  # fmt: skip
 _WORD_ENDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])")
 #: Beside a number a word of fewer letters says nothing, such as those of `ui-id-7`.
 _WORD_LETTERS = 3
@@ -66,17 +87,52 @@ def _make_label(action: str, noun: str) -> str:
     return " ".join(f"{verb} {noun}".split())[:_LABEL_CHARACTERS]
 
 
-def describe_element(role: str, tag: str, attrs: Mapping[str, str]) -> str:
-    """Return words for an element without a name.
+class StepTexts(NamedTuple):
+    """Texts for the label of a step.
 
-    The role follows words that are no text for people.
+    Attributes:
+        label: action and kind of element, or the name of an activity or tool: needs no other session.
+        names: labels by the name of the element, the best first; texts of the page.
+        location: place of the element, such as `in results`; text of the page, or empty.
+        words: label by words that the program wrote, such as those of an id; may be empty.
+    """
+
+    label: str
+    names: tuple[str, ...] = ()
+    location: str = ""
+    words: str = ""
+
+
+def kind_of(role: str, tag: str) -> str:
+    """Return the word for a kind of element; one that is not known is an `element`."""
+    kind = role or tag
+    if kind in _KINDS:
+        return _KINDS[kind]
+    return kind if kind in _KNOWN_KINDS else "element"
+
+
+def describe_named(name: str, kind: str) -> str:
+    """Return a name as a noun; one without letters is followed by the kind of element."""
+    if any(character.isalpha() for character in name) or not kind:
+        return name
+    return f"{name} {kind}"
+
+
+def describe_location(preposition: str, *, text: str) -> str:
+    """Return the words that follow a label to say where; empty without letters."""
+    words = " ".join(text[: 4 * _LOCATION_CHARACTERS].split())
+    if not any(character.isalpha() for character in words):
+        return ""
+    return f"{preposition} {words}"[:_LOCATION_CHARACTERS]
+
+
+def describe_words(kind: str, attrs: Mapping[str, str]) -> str:
+    """Return words that a program wrote about an element, followed by its kind if it has one; may be empty.
 
     Args:
-        role: its role, in lower case; may be empty.
-        tag: its tag, in lower case; may be empty.
+        kind: kind of the element.
         attrs: those of `LABEL_ATTRIBUTES` that it has, as templates.
     """
-    kind = _KINDS.get(role or tag, role or tag)
     for attribute in LABEL_ATTRIBUTES:
         text = attrs.get(attribute, "")
         if attribute == "href":
@@ -87,16 +143,8 @@ def describe_element(role: str, tag: str, attrs: Mapping[str, str]) -> str:
             text = max(text.split(), key=len, default="")
         words = _split_words(text)
         if words:
-            is_whole = attribute == "placeholder" or not role or kind in words.split()
-            return words if is_whole else f"{words} {kind}"
-    return kind
-
-
-def describe_named(name: str, role: str) -> str:
-    """Return a name as a noun; of one without letters, such as `#`, the role says more."""
-    if any(character.isalpha() for character in name) or not role:
-        return name
-    return f"numbered {_KINDS.get(role, role)}" if "#" in name else f"{name} {_KINDS.get(role, role)}"
+            return words if kind == "element" or kind in words.split() else f"{words} {kind}"
+    return ""
 
 
 @lru_cache(maxsize=16_384)

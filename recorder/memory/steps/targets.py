@@ -1,7 +1,7 @@
 """Texts into templates, templates into 64-bit keys: what varies from run to run is taken out. Spec §2.6."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -9,9 +9,13 @@ import xxhash
 
 from recorder.memory.steps.step_labels import (
     LABEL_ATTRIBUTES,
+    NAME_ATTRIBUTES,
     TEST_IDS,
-    describe_element,
+    StepTexts,
+    describe_location,
     describe_named,
+    describe_words,
+    kind_of,
     make_label,
 )
 
@@ -37,6 +41,8 @@ _NAME_PARTS = re.compile(
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 _NAME_CHARACTERS = 80
 _URL_CHARACTERS = 256
+#: Names of an element that are candidates for its label.
+_NAMES = 2
 
 
 def template_of(text: str) -> str:
@@ -185,31 +191,89 @@ def action_token(step_type: str, given: Mapping[str, Any]) -> str:
     return step_type
 
 
-def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return token and label of the element that an event acted on.
+def target_token(action: str, event: Mapping[str, Any], heading: str = "") -> tuple[str, StepTexts]:
+    """Return the token of what an event acted on, and the texts that may name the step.
 
     Args:
         action: as `action_token` gives it.
         event: the item.
+        heading: heading of the screen, as far as one is known.
     """
     if action in _PLACES and event.get("url"):
         token = url_template(event["url"])
-        return token, make_label(action, token)
+        host = token.partition("/")[0].partition("?")[0]
+        names = dict.fromkeys(make_label(action, noun) for noun in (token, host))
+        return token, StepTexts(make_label(action, "page"), names=tuple(names))
     target = event.get("target") or _NO_MEMBERS
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
     role = (target.get("role") or role_of(tag, attrs)).lower()
     identity = _identity(attrs)
     name = target.get("name") if role in CONTROL_ROLES else None
+    given_name = None
     if not (role or tag):
-        name = target.get("name") or _given_name(action, event)
+        given_name = None if target.get("name") else _given_name(action, event)
+        name = target.get("name") or given_name
     elif "#" in identity and role in ITEM_ROLES:
         name = None
     if name and (not identity or "#" in identity):
         identity = f"{identity}~{normal_name(name)}"
     identity = identity or _last_resort(target, attrs)
-    noun = _choose_noun(action, role=role, tag=tag, name=name, attrs=attrs)
-    return _token(role or tag, identity), make_label(action, noun)
+    token = _token(role or tag, identity)
+    if given_name and action in _NAMED_ACTIONS:
+        return token, StepTexts(make_label(action, readable(given_name)))
+    kind = kind_of(role, tag)
+    nouns = [*_list_names(target, attrs, role), *([given_name] if given_name else [])]
+    texts = _make_texts(action, kind, nouns, attrs)
+    return token, texts._replace(location=_find_location(event, target, heading))
+
+
+def _list_names(target: Mapping[str, Any], attrs: Mapping[str, Any], role: str) -> list[str]:
+    """Return the texts that name an element to people, the best first; of a field never its content."""
+    names = [target.get("name"), *(attrs.get(attribute) for attribute in NAME_ATTRIBUTES)]
+    if role not in FIELD_ROLES:
+        names.append(target.get("text"))
+    return [name for name in names if type(name) is str and any(map(str.isalnum, name[:_NAME_CHARACTERS]))]
+
+
+def _find_location(event: Mapping[str, Any], target: Mapping[str, Any], heading: str) -> str:
+    """Return where an element is, by the first that is known of its neighbour, heading and page."""
+    if not target:
+        return ""
+    for text, preposition in ((target.get("near"), "near"), (heading, "in"), (event.get("title"), "in")):
+        location = describe_location(preposition, text=readable(text)) if type(text) is str else ""
+        if location:
+            return location
+    return ""
+
+
+def _make_texts(action: str, kind: str, nouns: Sequence[str], attrs: Mapping[str, Any]) -> StepTexts:
+    names = dict.fromkeys(
+        make_label(action, describe_named(readable(noun[: 4 * _NAME_CHARACTERS]), kind)) for noun in nouns
+    )
+    given = {key: attrs.get(key) for key in LABEL_ATTRIBUTES}
+    words = {key: template_of(readable(value)) for key, value in given.items() if isinstance(value, str)}
+    described = describe_words(kind, words)
+    is_number = bool(nouns and kind) and not any(map(str.isalpha, nouns[0]))
+    return StepTexts(
+        make_label(action, f"numbered {kind}" if is_number else kind),
+        names=tuple(names)[:_NAMES],
+        words=make_label(action, described) if described else "",
+    )
+
+
+def texts_of_label(action: str, *, target: str, label: str) -> StepTexts:
+    """Return the texts of a step whose label is all that was stored; that of an activity quotes no page.
+
+    Args:
+        action: action of the step.
+        target: its token.
+        label: its label.
+    """
+    if action == "activity":
+        return StepTexts(label)
+    kind = "page" if action in _PLACES else kind_of("", target.partition(" ")[0])
+    return StepTexts(make_label(action, kind), names=(label,))
 
 
 def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
@@ -219,17 +283,6 @@ def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
     data = event.get("data")
     name = data.get("name") if type(data) is dict else None
     return name if type(name) is str else None
-
-
-def _choose_noun(action: str, *, role: str, tag: str, name: str | None, attrs: Mapping[str, Any]) -> str:
-    """Return the noun of a label: an activity or a tool keeps its digits, an element has `#` for them."""
-    if name:
-        return (
-            readable(name) if action in _NAMED_ACTIONS else describe_named(template_of(readable(name)), role)
-        )
-    given = {key: attrs.get(key) for key in LABEL_ATTRIBUTES}
-    words = {key: template_of(readable(value)) for key, value in given.items() if isinstance(value, str)}
-    return describe_element(role, tag, words)
 
 
 def _identity(attrs: Mapping[str, Any]) -> str:

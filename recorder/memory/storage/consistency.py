@@ -7,6 +7,7 @@ ran forwards; a database and a lake that were restored apart may leave some. The
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 from sqlmodel import Session as DbSession
@@ -16,6 +17,7 @@ from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths
 from recorder.memory.steps.session_steps import Step
+from recorder.memory.steps.targets import texts_of_label
 from recorder.memory.storage.graph_store import read_rows
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import in_scope, read_head
@@ -96,10 +98,18 @@ def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> 
     rows, there = read_again(read_tables)
     steps: dict[str, list[Step]] = {session_id: [] for session_id in there["session_id"]}
     for session_id, *members in rows.iter_rows():
-        step = Step(*members)
-        step.features = tuple(step.features)
-        steps[session_id].append(step)
+        steps[session_id].append(_restore_step(dict(zip(Step.__slots__, members, strict=True))))
     return steps
+
+
+def _restore_step(members: dict[str, Any]) -> Step:
+    """Return the step of a row of the lake."""
+    values = {**members, "features": tuple(members["features"])}
+    if members["names"] is not None:
+        return Step(**{**values, "names": tuple(members["names"])})
+    # An earlier release: the label may quote the page, but for that of an activity.
+    texts = texts_of_label(members["action"], target=members["target"], label=members["label"])
+    return Step(**{**values, **texts._asdict()})
 
 
 @dataclass(frozen=True, slots=True)

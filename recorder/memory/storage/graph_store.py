@@ -6,20 +6,22 @@ row.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from sqlalchemy import bindparam
+from sqlalchemy import and_, bindparam
 from sqlmodel import Session as DbSession
-from sqlmodel import SQLModel, col, insert, select, update
+from sqlmodel import SQLModel, col, delete, insert, select, update
 
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
+from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, compared
 from recorder.memory.graph.paths import Path, Variant
 from recorder.memory.storage.versions import GraphHead, add_version, in_scope, place_of, read_head
 from recorder.models.memory import (
+    GraphLabelRow,
     GraphMicroStateRow,
     GraphNodeRow,
     GraphPathRow,
@@ -44,6 +46,7 @@ def load_graph(db: DbSession, scope: GraphScope) -> Graph:
     states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
     nodes = sorted(read_rows(db, scope, *columns_of(GraphNodeRow)), key=_number)
     graph.node_index.restore(map(node_of, nodes), ((row.micro_key, row.node) for row in states))
+    graph.node_labels = read_labels(db, scope)
     trace = GraphTraceRow
     sessions: Counter[int] = Counter()
     for row in read_rows(db, scope, trace.trace_key, trace.variant_key, trace.n):
@@ -57,6 +60,29 @@ def load_graph(db: DbSession, scope: GraphScope) -> Graph:
         graph.nodes,
     )
     return graph
+
+
+def read_labels(db: DbSession, scope: GraphScope) -> NodeLabels:
+    """Return the texts that name the nodes of a graph."""
+    label, state = GraphLabelRow, GraphMicroStateRow
+    columns = (state.node, label.micro_key, label.kind, label.text, label.session_id, label.actor)
+    statement = (
+        select(*columns)  # type: ignore[call-overload]
+        .join(state, and_(*in_scope(state, scope), col(state.micro_key) == col(label.micro_key)))
+        .where(*in_scope(label, scope))
+    )
+    labels = NodeLabels()
+    labels.restore(
+        (node, LabelText(micro_key, TextKind(kind), text, session_id, actor))
+        for node, micro_key, kind, text, session_id, actor in db.connection().execute(statement)
+    )
+    return labels
+
+
+def delete_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> None:
+    """Delete the texts that sessions gave to nodes."""
+    wanted = col(GraphLabelRow.session_id).in_(session_ids)
+    db.exec(delete(GraphLabelRow).where(*in_scope(GraphLabelRow, scope), wanted))
 
 
 def save_change(
@@ -94,6 +120,7 @@ def save_change(
     by_id = {row.id: row for row in rows}
     taken = [_session_path(by_id[trace.session_id], trace, version) for trace in change.sessions]
     insert_rows(db, SessionPathRow, taken)
+    insert_rows(db, GraphLabelRow, [{**place_of(scope), **text._asdict()} for text in change.labels])
     _count_traces(db, scope, Counter(trace.trace_key for trace in change.sessions))
     return version
 
@@ -129,6 +156,7 @@ def remove_session(db: DbSession, row: SessionRow) -> int | None:
         return None
     version = add_version(db, scope, head, "removal")
     _end_path(db, current, version)
+    delete_labels(db, scope, [row.id])
     _count_traces(db, scope, {current.trace_key: -1})
     return version
 

@@ -12,8 +12,15 @@ from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
 from recorder.memory.graph.graph import Graph, GraphChange
+from recorder.memory.graph.node_labels import actor_key
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.storage.graph_store import known_sessions, load_graph, save_change, scope_of
+from recorder.memory.storage.graph_store import (
+    known_sessions,
+    load_graph,
+    read_labels,
+    save_change,
+    scope_of,
+)
 from recorder.memory.storage.versions import GraphHead, count_changes, read_head, writer_of
 from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
@@ -46,6 +53,8 @@ class _WorkflowPart:
 
     scope: GraphScope
     steps: Mapping[str, Sequence[Step]]
+    #: Key of the actor of each.
+    actors: Mapping[str, int]
     held: _HeldGraph | None
     change: GraphChange | None
 
@@ -84,12 +93,13 @@ class GraphIndexer:
             steps: the steps of each, by session id.
         """
         by_scope: dict[GraphScope, dict[str, Sequence[Step]]] = {}
+        actors = {row.id: actor_key(row.actor_id) for row in rows}
         for row in rows:
             if row.origin != "replay":
                 by_scope.setdefault(scope_of(row), {})[row.id] = steps[row.id]
         # In one order everywhere, so that two writers of several graphs cannot wait for each other.
         scopes = sorted(by_scope, key=lambda scope: scope.workflow)
-        return Prepared(tuple(self._part(db, scope, by_scope[scope]) for scope in scopes))
+        return Prepared(tuple(self._part(db, scope, by_scope[scope], actors) for scope in scopes))
 
     def commit(self, db: DbSession, prepared: Prepared, rows: Sequence[SessionRow]) -> dict[GraphScope, int]:
         """Write a prepared batch; call it in the transaction that seals the sessions.
@@ -131,13 +141,20 @@ class GraphIndexer:
         if held is not None:
             self._slowness[scope] = seconds / _predict_rebuild_s(held.graph)
 
-    def _part(self, db: DbSession, scope: GraphScope, steps: Mapping[str, Sequence[Step]]) -> _WorkflowPart:
+    def _part(
+        self,
+        db: DbSession,
+        scope: GraphScope,
+        steps: Mapping[str, Sequence[Step]],
+        actors: Mapping[str, int],
+    ) -> _WorkflowPart:
         head = read_head(db, scope)
         known = known_sessions(db, steps)
         if head is None or not head.memory_graph or len(known) == len(steps):
-            return _WorkflowPart(scope, steps, None, None)
+            return _WorkflowPart(scope, steps, actors, None, None)
         held = self._take(db, scope, head)
-        return _WorkflowPart(scope, steps, held, held.graph.add_sessions(steps, known=known))
+        change = held.graph.add_sessions(steps, known=known, actors=actors)
+        return _WorkflowPart(scope, steps, actors, held, change)
 
     def _take(self, db: DbSession, scope: GraphScope, head: GraphHead) -> _HeldGraph:
         """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
@@ -153,7 +170,7 @@ class GraphIndexer:
         if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
             held = _HeldGraph(load_graph(db, part.scope), head.version, head.writer)
-            change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows})
+            change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows}, actors=part.actors)
         self._commits += 1
         writer = f"{self._name}:{self._commits}"
         version = save_change(db, part.scope, change, rows, head=head, writer=writer)
@@ -194,5 +211,7 @@ def _catch_up(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHea
         return False
     for key, change in changes.items():
         held.graph.count(key, change)
+    # The texts of a session that was deleted prove nothing any more.
+    held.graph.node_labels = read_labels(db, scope)
     held.version, held.writer = head.version, head.writer
     return True
