@@ -51,12 +51,13 @@ def test_no_success_gets_round_required_nodes() -> None:
 
 
 def test_a_step_skips_what_all_successes_go_through_before() -> None:
-    found = network([("abcd", "success", 8), ("akbcd", "success", 2), ("abx", "error", 1)])
+    succeeding = network([("abcd", "success", 8), ("akbcd", "success", 2), ("abx", "error", 1)])
     steps = [
-        (*step, found.skips_required(f"nde_{step[0]}", f"nde_{step[1]}")) for step in ("kc", "ac", "kb", "ab")
+        (*step, succeeding.skips_required(f"nde_{step[0]}", f"nde_{step[1]}"))
+        for step in ("kc", "ac", "kb", "ab")
     ]
     assert steps == [("k", "c", True), ("a", "c", True), ("k", "b", False), ("a", "b", False)]
-    assert not found.skips_required("nde_c", "nde_a") and not found.skips_required("nde_a", "nde_x")
+    assert not succeeding.skips_required("nde_c", "nde_a") and not succeeding.skips_required("nde_a", "nde_x")
 
 
 def test_the_likeliest_way_leads_from_start_to_end() -> None:
