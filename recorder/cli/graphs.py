@@ -35,9 +35,10 @@ def graph(
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with connected(url, key) as client:
         if format == "text":
-            found = client.memory_graph(workflow, min_frequency=min_frequency, **filters)
+            body = client.memory_graph(workflow, min_frequency=min_frequency, **filters)
+            assert isinstance(body, dict)
             paths = client.memory_paths(workflow, min_frequency=min_frequency, limit=_LISTED, **filters)
-            drawn: object = _summarize(found, paths)
+            drawn: object = _summarize(body, paths)
         else:
             drawn = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
     if out is not None:
@@ -48,19 +49,19 @@ def graph(
         print_json(drawn)
 
 
-def _summarize(found: Mapping[str, Any], paths: Sequence[Mapping[str, Any]]) -> str:
+def _summarize(body: Mapping[str, Any], paths: Sequence[Mapping[str, Any]]) -> str:
     """Return the structure of a graph and its paths as lines of text."""
-    names = {node["id"]: node["label"] for node in found["nodes"]}
-    nodes = [node for node in found["nodes"] if node["id"] not in ("start", "end")]
+    names = {node["id"]: node["label"] for node in body["nodes"]}
+    nodes = [node for node in body["nodes"] if node["id"] not in ("start", "end")]
     lines = [
-        f"{found['sessions']:,} sessions, {found['sessions_without_steps']:,} of them without steps",
-        f"{len(nodes):,} nodes, {found['hidden_nodes']:,} more left out",
-        f"likeliest path: {join_names(found['likeliest_path'], names) or '-'}",
-        f"required for success: {join_names(found['required_nodes'], names) or '-'}",
-        *(f"loop: {join_names(loop, names)}" for loop in found["loops"][:_LISTED]),
+        f"{body['sessions']:,} sessions, {body['sessions_without_steps']:,} of them without steps",
+        f"{len(nodes):,} nodes, {body['hidden_nodes']:,} more left out",
+        f"likeliest path: {join_names(body['likeliest_path'], names) or '-'}",
+        f"required for success: {join_names(body['required_nodes'], names) or '-'}",
+        *(f"loop: {join_names(loop, names)}" for loop in body["loops"][:_LISTED]),
     ]
-    if len(found["loops"]) > _LISTED:
-        lines.append(f"{len(found['loops']) - _LISTED} more loops")
+    if len(body["loops"]) > _LISTED:
+        lines.append(f"{len(body['loops']) - _LISTED} more loops")
     lines.append("\nfrequency  exactly so  variants  sessions  path")
     for path in paths:
         labels = dict(zip(path["node_ids"], path["labels"], strict=True))

@@ -50,6 +50,16 @@ def test_no_success_gets_round_required_nodes() -> None:
     assert network([("abc", "error", 3), ("", "success", 1)]).required_nodes == ()
 
 
+def test_a_step_skips_what_all_successes_go_through_before() -> None:
+    succeeding = network([("abcd", "success", 8), ("akbcd", "success", 2), ("abx", "error", 1)])
+    steps = [
+        (*step, succeeding.skips_required(f"nde_{step[0]}", f"nde_{step[1]}"))
+        for step in ("kc", "ac", "kb", "ab")
+    ]
+    assert steps == [("k", "c", True), ("a", "c", True), ("k", "b", False), ("a", "b", False)]
+    assert not succeeding.skips_required("nde_c", "nde_a") and not succeeding.skips_required("nde_a", "nde_x")
+
+
 def test_the_likeliest_way_leads_from_start_to_end() -> None:
     ways = [("abd", "success", 4), ("abe", "success", 4), ("acd", "success", 5)]
     assert names(network(ways).likeliest_path) == ["a", "c", "d"]

@@ -30,6 +30,9 @@ CASES = {
     "presses a stray key and goes on": Case(
         [(CLEAN, "success", 8), ("ABX!KCD", "success", 3)], {"C": 1}, "in_session"
     ),
+    "presses a key that some press elsewhere and goes on": Case(
+        [(CLEAN, "success", 8), ("AKBCD", "success", 2), ("ABX!KCD", "success", 3)], {"C": 1}, "in_session"
+    ),
     "presses a stray key and stops": Case([(CLEAN, "success", 8), ("ABX!K", "success", 3)], {"B": 1}),
     "begins again": Case([(CLEAN, "success", 8), ("ABCX!ABCD", "success", 2)], {"A": 1}, "in_session"),
     "goes on with the way of another task": Case(

@@ -11,6 +11,7 @@ import numpy as np
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+from recorder.memory.views.network import Network, network_of
 
 _SUCCESS = OUTCOMES.index("success")
 #: A node is on a path of success if this share of the path's successful sessions visit it: others are strays.
@@ -29,13 +30,20 @@ class SuccessEvidence:
     is_followed: Mask
     #: The paths of success that each node is on.
     paths: dict[int, frozenset[int]]
+    #: The sessions that succeeded as a graph, and the ids of its nodes.
+    network: Network
+    node_ids: list[str]
 
     def share_path(self, nodes: Ints, next_nodes: Ints) -> Mask:
-        """Return for each pair of nodes whether one path of success holds both."""
+        """Return for each pair of nodes whether a path of success leads from one to the next.
+
+        That is: one path holds both, and no node is skipped that all successes visit before the next one.
+        """
         none: frozenset[int] = frozenset()
         pairs, pair_of = np.unique(np.stack([nodes, next_nodes], axis=1), axis=0, return_inverse=True)
         shared = [
             not self.paths.get(node, none).isdisjoint(self.paths.get(next_node, none))
+            and not self.network.skips_required(self.node_ids[node], self.node_ids[next_node])
             for node, next_node in pairs.tolist()
         ]
         answers: Mask = np.array(shared, dtype=np.bool_)[pair_of.reshape(-1)]
@@ -55,7 +63,8 @@ def read_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> Success
     clean = succeeded.copy()
     clean[failing] = False
     count = len(columns.variant_path)
-    successes = np.bincount(columns.variant[clean if clean.any() else succeeded], minlength=count)
+    shown = clean if clean.any() else succeeded
+    successes = np.bincount(columns.variant[shown], minlength=count)
     failures = np.bincount(columns.variant[failing], minlength=count)
     variant, node = np.divmod(columns.derive("visited nodes", _list_visited), len(columns.nodes))
     by_node = np.bincount(node, weights=successes[variant], minlength=len(columns.nodes))
@@ -65,6 +74,8 @@ def read_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> Success
         chance=(by_node + _PRIOR_SESSIONS * average) / (by_node + failed_by_node + _PRIOR_SESSIONS),
         is_followed=_list_followed(columns, successes, by_node),
         paths=_list_paths(columns, successes, variant, node),
+        network=network_of(columns, shown),
+        node_ids=[info.node_id for info in columns.nodes],
     )
 
 

@@ -6,6 +6,7 @@ service that draws no graph does not pay for it. Spec §2.6.
 """
 
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from math import log
@@ -70,10 +71,17 @@ class Network:
 
     @cached_property
     def required_nodes(self) -> tuple[str, ...]:
-        """Nodes on every way to success, from start to end.
+        """Nodes on every way to success, from start to end: the dominators of the end."""
+        return tuple(reversed([node for node in self._climb(END) if node not in (START, END)]))
 
-        They are the dominators of the end in the graph of the edges that successful sessions took.
-        """
+    def skips_required(self, node: str, next_node: str) -> bool:
+        """Return whether all successes reach `next_node` through a node that is not before `node`."""
+        needed = self._dominators.get(next_node, START)
+        return needed not in (START, node) and needed not in self._climb(node)
+
+    @cached_property
+    def _dominators(self) -> dict[str, str]:
+        """Immediate dominators in the graph of the edges that successful sessions took."""
         import networkx as nx
 
         succeeded = nx.DiGraph(
@@ -81,13 +89,13 @@ class Network:
             for source, target, outcomes in self.graph.edges(data="outcomes")
             if outcomes[0] > 0 and (source, target) != (START, END)
         )
-        above = nx.immediate_dominators(succeeded, START) if START in succeeded else {}
-        required: list[str] = []
-        node = above.get(END, START)
-        while node != START:
-            required.append(node)
-            node = above[node]
-        return tuple(reversed(required))
+        return dict(nx.immediate_dominators(succeeded, START)) if START in succeeded else {}
+
+    def _climb(self, node: str) -> Iterator[str]:
+        """Yield a node and what dominates it, the nearest first, without the start."""
+        while node in self._dominators and node != START:
+            yield node
+            node = self._dominators[node]
 
     @cached_property
     def likeliest_path(self) -> tuple[str, ...]:

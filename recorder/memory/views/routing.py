@@ -94,13 +94,13 @@ class _Router:
 
     @cached_property
     def _corners(self) -> Floats:
-        """Corners of the boxes, a little outside of them, that lie in no other box."""
+        """Corners of the boxes, a little outside of them, that are in no other box."""
         left, top, right, bottom = self._boxes.T + np.array([[-1], [-1], [1], [1]]) * _CORNER
         corners = np.concatenate([np.stack(pair, axis=1) for pair in _pair(left, right, top, bottom)])
         return corners[~_are_inside(corners, self._boxes)]
 
     def _measure_from(self, corner: int) -> Floats:
-        """Return the same lengths from a corner; they are measured when a route first comes to it."""
+        """Return the same lengths from a corner; they are measured when a route first needs them."""
         if corner not in self._distances:
             self._distances[corner] = self._measure(self._corners[corner], self._boxes)
         return self._distances[corner]
