@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, literal_column
+from sqlalchemy import ColumnClause, func, literal_column
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -13,7 +13,7 @@ from recorder.models.governance import ErasureRow, PurgeRow
 #: A purge takes minutes. One that is open after this time waits for a store, a batch or an export.
 _PURGE_TIME = timedelta(hours=1)
 # As text in the statement: a partial index is not found by a bound value.
-_DONE = literal_column("'done'")
+_DONE: ColumnClause[str] = literal_column("'done'")
 
 
 @dataclass(frozen=True)
