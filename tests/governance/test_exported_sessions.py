@@ -163,6 +163,8 @@ def test_a_session_that_is_removed_while_its_export_runs_is_in_no_file(caller: C
     steps = []
 
     def remove() -> None:
+        if steps:
+            return  # the shard that had the session is written again
         if kind == "erasure":
             answer = caller.post("/v1/privacy/erasure", {"subject": gone.word, "scope": "all"})
         else:
