@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +159,15 @@ def test_requests_are_answered_while_files_are_replaced(
     assert answers > len(paths) and deleted > 4
 
 
+def read_first_row(runtime: Runtime, tenant: Tenant, kind: Kind) -> pl.DataFrame:
+    return runtime.lake.scan(kind, tenant).head(1).collect()
+
+
 def replace_files(runtime: Runtime, tenant: Tenant, number: int) -> int:
     """Add a file of another session, join it with the others, delete what was replaced; return its number."""
     kinds: tuple[Kind, ...] = ("events", "frames")
     for kind in kinds:
-        first = read_again(lambda kind=kind: runtime.lake.scan(kind, tenant).head(1).collect())
+        first = read_again(partial(read_first_row, runtime, tenant, kind))
         copy = first.with_columns(session_id=pl.lit(f"ses_x{number}")).to_arrow()
         runtime.lake.append(kind, tenant, copy.cast(LAYOUTS[kind].schema), lane="tests", number=number)
     report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)

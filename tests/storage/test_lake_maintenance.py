@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -386,15 +387,15 @@ def test_sealer_maintenance_and_purges_lose_and_double_nothing(lake: Lake) -> No
 
     def seal(lane: str, writer: Lake) -> None:
         for number in range(1, 21):
-            repeat(lambda n=number: append(writer, n, session_id=f"ses_{lane}{n}", lane=lane))
+            repeat(partial(append, writer, number, session_id=f"ses_{lane}{number}", lane=lane))
             repeat(lambda: writer.compact(*PLACE))
-            assert not repeat(lambda n=number: append(writer, n, session_id=f"ses_{lane}{n}", lane=lane))
+            assert not repeat(partial(append, writer, number, session_id=f"ses_{lane}{number}", lane=lane))
 
     def purge(writer: Lake) -> None:
         for number in range(1, 16):
             wanted: dict[str, Any] = {**PARTITION, "session_ids": [f"ses_{number}"]}
-            repeat(lambda wanted=wanted: writer.delete_sessions(*PLACE, **wanted))
-            repeat(lambda wanted=wanted: writer.delete_dead_files(*PLACE, **wanted))
+            repeat(partial(writer.delete_sessions, *PLACE, **wanted))
+            repeat(partial(writer.delete_dead_files, *PLACE, **wanted))
             repeat(lambda: writer.clean_log(*PLACE))
 
     def maintain(writer: Lake) -> None:
