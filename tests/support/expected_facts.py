@@ -6,7 +6,7 @@ import orjson
 from sqlmodel import col, select
 
 from recorder.digest import bucket_of, canonical_json
-from recorder.memory.steps.screens import FrameScreen, bind_frames
+from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, heading_of
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step, session_steps
 from recorder.models.event import EventBatchRow
 from recorder.models.event_types import is_action
@@ -46,7 +46,7 @@ def whole_session(
     )
     steps = session_steps(
         [_item(event) for event in events],
-        [FrameScreen(frame.t_ms, frame.frame_id, seen[frame.frame_id].screen) for frame in frames],
+        [_frame_screen(frame, seen[frame.frame_id].screen) for frame in frames],
     )
     values = {
         "events": _event_rows(row, events, bound),
@@ -119,9 +119,13 @@ def _frame_rows(
     return rows
 
 
+def _frame_screen(frame: FrameRow, screen: Screen) -> FrameScreen:
+    return FrameScreen(frame.t_ms, frame.frame_id, screen, heading_of(screen.state_tokens))
+
+
 def _step_row(step: Step) -> dict[str, Any]:
     values = {name: getattr(step, name) for name in Step.__slots__}
-    return values | {"features": list(step.features), "algo_version": ALGO_VERSION}
+    return values | {"features": list(step.features), "names": list(step.names), "algo_version": ALGO_VERSION}
 
 
 def _session_row(
