@@ -78,9 +78,9 @@ def request_erasure(
     is_made = False
     while not is_made:
         # An open one may also be of an earlier release, or repeated by a restore, without the unique key.
-        found = db.exec(same.order_by(col(ErasureRow.id))).first()
-        if found is not None:
-            return _describe(found)
+        earlier = db.exec(same.order_by(col(ErasureRow.id))).first()
+        if earlier is not None:
+            return _describe(earlier)
         # A request at the same moment makes this wait and insert nothing.
         is_made = insert_if_missing(db, ErasureRow, row.model_dump())
     # After a restore of an older backup both kinds of hashes find the subject again.

@@ -74,20 +74,20 @@ def find_orphans(runtime: Runtime, workspace: WorkspaceRow, *, at: datetime) -> 
     stores = object_stores(runtime)
     session_ids = sorted({name for store in stores for name in store.list_folders(folder)})
     for start in range(0, len(session_ids), _PAGE):
-        found: dict[str, list[Orphan]] = {}
+        candidates: dict[str, list[Orphan]] = {}
         for session_id in session_ids[start : start + _PAGE]:
-            found[session_id] = [
+            candidates[session_id] = [
                 Orphan(store, key, size)
                 for store in stores
                 for key, size in store.list_unchanged(f"{folder}{session_id}/", since=before)
             ]
         named = _read_named_objects(
-            runtime, workspace.id, [session_id for session_id, objects in found.items() if objects]
+            runtime, workspace.id, [session_id for session_id, objects in candidates.items() if objects]
         )
         orphans = [
             orphan
             for session_id, keys in named.items()
-            for orphan in found[session_id]
+            for orphan in candidates[session_id]
             if orphan.key not in keys
         ]
         if orphans:
@@ -164,10 +164,10 @@ def _read_lake_rows(lake: Lake, tenant: Tenant, sessions: list[SessionRow]) -> d
     )
     columns = [pl.len().alias("rows"), pl.col("object").unique(), pl.col("dom_object").drop_nulls().unique()]
     try:
-        found = lake.scan("frames", tenant).filter(is_wanted).group_by("session_id").agg(columns).collect()
+        rows = lake.scan("frames", tenant).filter(is_wanted).group_by("session_id").agg(columns).collect()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise Unavailable("The lake") from error
     return {
         row["session_id"]: _NamedObjects(row["rows"], {*row["object"], *row["dom_object"]})
-        for row in found.iter_rows(named=True)
+        for row in rows.iter_rows(named=True)
     }

@@ -127,8 +127,8 @@ def preview_retention(
             _count_records(db, report, workspace)
         for row in archive.find_due(runtime.database, workspace, at=report.at):
             report.add(workspace.id, ARCHIVED, 1, row.frame_bytes)
-        for found in orphans.find_orphans(runtime, workspace, at=report.at):
-            report.add(workspace.id, ORPHANED, len(found), sum(orphan.size for orphan in found))
+        for orphaned in orphans.find_orphans(runtime, workspace, at=report.at):
+            report.add(workspace.id, ORPHANED, len(orphaned), sum(orphan.size for orphan in orphaned))
     return report
 
 

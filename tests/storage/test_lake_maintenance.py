@@ -1,4 +1,4 @@
-"""Maintenance of a lake table: rows are kept, files that no reader needs are not, reads go on meanwhile."""
+"""Maintenance of a lake table: rows are kept, files that no reader needs are not, and reads go on."""
 
 import os
 import subprocess
@@ -288,12 +288,12 @@ def page(lake: Lake) -> int:
                 limit=40,
             )
         )
-        found = [row for batch in batches for row in batch.to_pylist()]
-        if not found:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        if not rows:
             assert len(seen) == len(set(seen))
             return len(seen)
-        seen += [row["event_id"] for row in found]
-        after = (found[-1]["t_ms"], found[-1]["event_id"])
+        seen += [row["event_id"] for row in rows]
+        after = (rows[-1]["t_ms"], rows[-1]["event_id"])
 
 
 READS: list[Callable[[Lake], int]] = [
@@ -320,14 +320,14 @@ def append_long_session(lake: Lake) -> None:
 def test_a_session_that_is_being_read_goes_on_where_its_files_vanish(lake: Lake) -> None:
     append_long_session(lake)
     batches = lake.read_session_batches(*PLACE, **PARTITION, session_id="ses_long", columns=["seq"])
-    found = next(batches)["seq"].to_pylist()
-    assert len(found) < 300
+    numbers = next(batches)["seq"].to_pylist()
+    assert len(numbers) < 300
     lake.maintain(*PLACE)
     lake.maintain(*PLACE)
     assert len(files_on_disk(lake)) == 1
     for batch in batches:
-        found += batch["seq"].to_pylist()
-    assert found == list(range(300))
+        numbers += batch["seq"].to_pylist()
+    assert numbers == list(range(300))
 
 
 def test_a_read_whose_files_are_gone_for_good_is_unavailable(lake: Lake) -> None:

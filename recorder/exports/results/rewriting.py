@@ -124,10 +124,17 @@ class _Rewriting:
             destination.remove(path)
         destination.finish()
         key, sha256 = put_plan(runtime.blobs, shorter, workspace_id=row.workspace_id, export_id=row.id)
-        found = {
+        dropped_by_file = {
             shard.path: set(shard.sessions["session_id"]) & dropped.keys() for shard in plan_shards(plan)
         }
-        self._store_state(manifest, data, plan=(key, sha256), lineage=lineage, written=written, found=found)
+        self._store_state(
+            manifest,
+            data,
+            plan=(key, sha256),
+            lineage=lineage,
+            written=written,
+            dropped_by_file=dropped_by_file,
+        )
 
     def _write_shards(self, plan: Plan, files: _Files) -> dict[str, WrittenShard]:
         """Write the touched files that still have sessions; each replaces the old one when it is whole."""
@@ -212,7 +219,7 @@ class _Rewriting:
         plan: tuple[str, str],
         lineage: Lineage,
         written: dict[str, WrittenShard],
-        found: dict[str, set[str]],
+        dropped_by_file: dict[str, set[str]],
     ) -> None:
         """Store the state after the change, and count the files in which erasures found sessions.
 
@@ -222,7 +229,7 @@ class _Rewriting:
             plan: key and digest of the new plan.
             lineage: the new lineage.
             written: files that were written again.
-            found: dropped sessions by the file that had them.
+            dropped_by_file: dropped sessions by the file that had them.
         """
         entries = {entry["path"]: entry for entry in manifest["shards"]}
         totals = manifest["totals"]
@@ -242,17 +249,17 @@ class _Rewriting:
             row.row_set_sha256 = manifest["row_set_sha256"]
             row.manifest_sha256 = hashlib.sha256(data).hexdigest()
             row.next_manifest_sha256 = None
-            _count_shards(db, found)
+            _count_shards(db, dropped_by_file)
 
 
-def _count_shards(db: DbSession, found: dict[str, set[str]]) -> None:
+def _count_shards(db: DbSession, dropped_by_file: dict[str, set[str]]) -> None:
     """Add to the counts of erasures the files that had their sessions, once each."""
-    ids = sorted(set().union(*found.values()))
+    ids = sorted(set().union(*dropped_by_file.values()))
     purges = select(PurgeRow.session_id, PurgeRow.erasure_id).where(col(PurgeRow.session_id).in_(ids))
     erasures = dict(db.exec(purges).all())
     counts = Counter(
         erasure_id
-        for session_ids in found.values()
+        for session_ids in dropped_by_file.values()
         for erasure_id in {erasures.get(session_id) for session_id in session_ids} - {None}
     )
     locked = select(ErasureRow).where(col(ErasureRow.id).in_(counts)).order_by(col(ErasureRow.id))

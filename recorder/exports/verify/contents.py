@@ -44,41 +44,43 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
         Unreadable: if it does not follow its format.
         OSError: if it cannot be read.
     """
-    found = FileContents()
+    contents = FileContents()
     match kind:
         case "events":
             for session_id, events in groupby(read_events(path, format), key=_get_session_id):
-                keys = [event.key for event in _check_bindings(events, name, found)]
-                found.sessions.append(SessionRows("events", session_id, len(keys), events_digest(keys)))
+                keys = [event.key for event in _check_bindings(events, name, contents)]
+                contents.sessions.append(SessionRows("events", session_id, len(keys), events_digest(keys)))
         case "frames":
             for session_id, frames in groupby(read_frames(path, format), key=_get_session_id):
-                pairs = [(frame.frame_id, frame.sha256) for frame in _check_images(frames, name, found)]
-                found.sessions.append(SessionRows("frames", session_id, len(pairs), frames_digest(pairs)))
+                pairs = [(frame.frame_id, frame.sha256) for frame in _check_images(frames, name, contents)]
+                contents.sessions.append(SessionRows("frames", session_id, len(pairs), frames_digest(pairs)))
         case "samples":
             for session_id, samples in groupby(read_samples(path), key=_get_session_id):
-                bound = [sample[1:4] for sample in _check_images(samples, name, found)]
-                found.sessions.append(SessionRows("samples", session_id, len(bound), samples_digest(bound)))
-    return found
+                bound = [sample[1:4] for sample in _check_images(samples, name, contents)]
+                contents.sessions.append(
+                    SessionRows("samples", session_id, len(bound), samples_digest(bound))
+                )
+    return contents
 
 
 def _check_bindings(
-    events: Iterable[VerifiedEvent], name: str, found: FileContents
+    events: Iterable[VerifiedEvent], name: str, contents: FileContents
 ) -> Iterator[VerifiedEvent]:
     """Yield the same events; count actions, and check that each names its frame wholly or not at all."""
     for event in events:
-        found.actions += event.is_action
+        contents.actions += event.is_action
         if (event.bound_frame_id is None) != (event.frame_seq is None):
-            found.add_problem(f"{name} names half of an event's frame ({event.event_id!r:.80}).")
+            contents.add_problem(f"{name} names half of an event's frame ({event.event_id!r:.80}).")
         yield event
 
 
-def _check_images(rows: Iterable[_Pictured], name: str, found: FileContents) -> Iterator[_Pictured]:
+def _check_images(rows: Iterable[_Pictured], name: str, contents: FileContents) -> Iterator[_Pictured]:
     """Yield the same rows; compare each picture with the digest in its row."""
     for row in rows:
         if row.image_sha256 not in (None, row.sha256):
-            found.add_problem(f"{name} holds another picture than its row says ({row.frame_id!r:.80}).")
+            contents.add_problem(f"{name} holds another picture than its row says ({row.frame_id!r:.80}).")
         if isinstance(row, Sample):
-            found.actions += row.actions
+            contents.actions += row.actions
         yield row
 
 

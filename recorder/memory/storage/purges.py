@@ -70,9 +70,9 @@ def list_nodes(db: DbSession, session_id: str) -> set[int]:
     return {number for nodes in db.exec(statement) for number in nodes}
 
 
-def _in_one_graph(one: Any, other: Any) -> Any:
+def _in_one_graph(table: Any, other: Any) -> Any:
     return and_(
-        *(getattr(one, name) == getattr(other, name) for name in ("workspace_id", "mode", "workflow"))
+        *(getattr(table, name) == getattr(other, name) for name in ("workspace_id", "mode", "workflow"))
     )
 
 
