@@ -4,7 +4,7 @@ import dagster as dg
 
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from recorder.governance.lake_maintenance import LakeReport, maintain_lake
+from recorder.governance.lake_maintenance import MaintenanceReport, maintain_lake
 
 _TEXTS = ("workspace_id", "mode", "kind", "error")
 _NUMBERS = (
@@ -44,7 +44,7 @@ def lake_tables(context: dg.AssetExecutionContext, recorder: RecorderResource) -
     return dg.MaterializeResult(metadata=_describe(report))
 
 
-def _describe(report: LakeReport) -> dict[str, dg.MetadataValue]:
+def _describe(report: MaintenanceReport) -> dict[str, dg.MetadataValue]:
     rows = report.list_rows()
     return {
         "tables": dg.MetadataValue.int(len(report.tables)),

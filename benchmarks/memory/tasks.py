@@ -73,7 +73,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
             runs["sealed"].append(paths_by_session(graph.columns()))
             fits["sealed"].append(measure_fit(graph.columns()))
             merged = {session_id: SAME_PAGES.get(task, task) for session_id, task in tasks.items()}
-            found, strict = (measure_ranks(graph.columns(), labels) for labels in (merged, tasks))
+            merged_ranks, strict = (measure_ranks(graph.columns(), labels) for labels in (merged, tasks))
             for kind in _KINDS:
                 graph.rebuild(kind)
                 runs[kind].append(paths_by_session(graph.columns()))
@@ -89,14 +89,14 @@ def measure(*, quick: bool = False) -> list[Figure]:
         Figure(
             name="memory, MiniWoB: sessions of the same task, mean average precision",
             unit="",
-            ours=[found.mean_average_precision],
+            ours=[merged_ranks.mean_average_precision],
             goal=at_least(0.90),
             detail={"each task for itself": strict.mean_average_precision, "sessions": len(tasks)},
         ),
         Figure(
             name="memory, MiniWoB: sessions of the same task among the first ten",
             unit="",
-            ours=[found.precision_at_10],
+            ours=[merged_ranks.precision_at_10],
             goal=at_least(0.92),
             detail={"each task for itself": strict.precision_at_10},
         ),

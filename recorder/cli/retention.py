@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from recorder.governance.lake_maintenance import LakeReport
+    from recorder.governance.lake_maintenance import MaintenanceReport
     from recorder.governance.removals import Removals
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
@@ -114,7 +114,7 @@ def _parse_instant(text: str | None) -> "datetime | None":
 
 
 def _print_report(
-    report: "RetentionReport", purged: int | None, lake: "LakeReport | None" = None, *, as_json: bool
+    report: "RetentionReport", purged: int | None, lake: "MaintenanceReport | None" = None, *, as_json: bool
 ) -> None:
     from recorder import clock
 

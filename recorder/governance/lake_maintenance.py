@@ -29,7 +29,7 @@ _BEATS_PER_LEASE = 4
 
 
 @dataclass
-class LakeReport:
+class MaintenanceReport:
     """Result of a pass."""
 
     tables: dict[tuple[Tenant, Kind], TableMaintenance] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def maintain_lake(
     workspace_id: str | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
     lease_ms: int = _LEASE_MS,
-) -> LakeReport:
+) -> MaintenanceReport:
     """Compact the tables of the lake, and delete files and log entries that are not needed.
 
     Args:
@@ -86,7 +86,7 @@ def maintain_lake(
         is_stopping: whether to end before the next table.
         lease_ms: duration of the lease of a table.
     """
-    report = LakeReport()
+    report = MaintenanceReport()
     for tenant in _list_tenants(runtime, workspace_id):
         for kind in LAYOUTS:
             if is_stopping():

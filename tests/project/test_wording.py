@@ -27,7 +27,7 @@ VERBS = frozenset(
         """
     Abort Accept Add Adjust Admit Allow Answer Append Apply Archive Ask Assert Assign Attach Back Beat
     Begin Bind Bound Break Bring Build Calculate Call Cancel Change Charge Check Choose Claim Clean
-    Clear Close Collect Combine Commit Compare Compile Complete Compute Configure Confirm Connect
+    Clear Close Collect Combine Commit Compact Compare Compile Complete Compute Configure Confirm Connect
     Consume Continue Convert Copy Count Create Credit Cut Decide Decode Decrypt Delete Deliver Derive
     Describe Detect Disable Discard Dispatch Divide Do Download Drain Draw Drop Emit Empty Enable
     Encrypt End Ensure Enter Erase Escape Estimate Exclude Execute Expand Extract Fail Fetch Fill Filter

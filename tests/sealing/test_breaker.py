@@ -13,7 +13,7 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.runtime import Runtime
 from recorder.sealing import breaker, open_sealer
 from recorder.sealing.failures import list_set_aside
-from recorder.sealing.scheduling import Pace
+from recorder.sealing.scheduling import SealingTimes
 from recorder.service_state import list_warnings, read_state
 from tests.support.databases import create_database
 from tests.support.recorded_sessions import (
@@ -28,7 +28,7 @@ from tests.support.sealed_sessions import make_settings
 OTHER = "wsp_01k0000000000000000000000b"
 THIRD = "wsp_01k0000000000000000000000c"
 #: A run that repeats a failed batch at once.
-NO_WAIT = Pace(store_retry_after=timedelta(0), batch_retry_after=timedelta(0))
+NO_WAIT = SealingTimes(store_retry_after=timedelta(0), batch_retry_after=timedelta(0))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -283,7 +283,7 @@ def test_a_lane_whose_store_failed_comes_after_the_lanes_that_waited(
         with pytest.raises(Unavailable):
             sealer.seal_batch()
         batch = sealer.seal_batch()
-        assert batch is not None and batch.workspace_id == OTHER
+        assert batch is not None and batch.tenant.workspace_id == OTHER
     seal_all(runtime)
     assert_sealed_exactly_once(runtime, [first])
     assert session_row(runtime, second).status == "sealed"

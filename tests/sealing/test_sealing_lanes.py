@@ -190,11 +190,11 @@ def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime
     for number, workflow in enumerate(workflows):
         record(runtime, WORKSPACE, waited_s=100 - number, workflow=workflow)
     record(runtime, OTHER, waited_s=1)
-    held = [hold_lane(runtime, f"run {number}", runs=4).workspace_id for number in range(3)]
+    held = [hold_lane(runtime, f"run {number}", runs=4).tenant.workspace_id for number in range(3)]
     assert held == [WORKSPACE, WORKSPACE, OTHER]
     # No other workspace waits now, so a third run may help the first one; the last one stays free for others.
     assert set(next_workspaces(runtime, runs=4)) == {WORKSPACE}
-    assert hold_lane(runtime, "run 3", runs=4).workspace_id == WORKSPACE
+    assert hold_lane(runtime, "run 3", runs=4).tenant.workspace_id == WORKSPACE
     assert next_workspaces(runtime, runs=4) == []
 
 

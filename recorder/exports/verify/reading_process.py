@@ -28,7 +28,7 @@ _PROGRAM = (
 )
 
 
-class _Job(msgspec.Struct):
+class _FileToRead(msgspec.Struct):
     path: str
     name: str
     kind: FileKind
@@ -72,7 +72,7 @@ class ReadingProcess:
         timer = Timer(self._seconds, process.kill)
         timer.start()
         try:
-            process.stdin.write(msgspec.json.encode(_Job(str(path), name, kind, format)) + b"\n")
+            process.stdin.write(msgspec.json.encode(_FileToRead(str(path), name, kind, format)) + b"\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except BrokenPipeError:
@@ -117,7 +117,7 @@ def serve(memory_bytes: int) -> None:
     # A core file would contain pictures.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin.buffer:
-        job = msgspec.json.decode(line, type=_Job)
+        job = msgspec.json.decode(line, type=_FileToRead)
         try:
             reading = _Reading(read_contents(Path(job.path), job.name, job.kind, job.format))
         except MemoryError:
