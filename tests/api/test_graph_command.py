@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 @pytest.fixture
 def url(caller: Caller) -> Iterator[str]:
     """The service on a port, with sessions in its graph."""
-    sealed_walks(caller, "abc", "abc", "axc")
+    sealed_walks(caller, "abc", "abc", "abc", "axc")
     with serving(caller.service.app, lifespan="off") as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -51,7 +51,7 @@ def test_a_graph_is_printed_or_written(
     options = ["checkout", "--url", url, "--key", caller.key.key]
     printed = run(*options, "--format", "json", "--min-frequency", "0.5")
     assert printed.code == 0, printed.err
-    assert [node["sessions"] for node in json.loads(printed.out)["nodes"][2:]] == [3, 3, 2]
+    assert [node["sessions"] for node in json.loads(printed.out)["nodes"][2:]] == [4, 4, 3]
     file = tmp_path / "graph.svg"
     written = run(*options, "--out", str(file))
     assert (written.code, written.out) == (0, f"{file}\n")
@@ -63,12 +63,12 @@ def test_the_text_lists_structure_and_paths(caller: Caller, url: str, run: Calla
     printed = run("checkout", "--url", url, "--key", caller.key.key, "--format", "text")
     assert printed.code == 0, printed.err
     lines = printed.out.splitlines()
-    assert lines[0] == "4 sessions, 1 of them without steps"
+    assert lines[0] == "5 sessions, 1 of them without steps"
     assert lines[1] == "4 nodes, 0 more left out"
     assert lines[2] == "likeliest path: Click a › Click b › Click c"
     assert lines[3] == "required for success: -"
     assert lines[5].split() == ["frequency", "exactly", "so", "variants", "sessions", "path"]
-    assert any(line.split()[:2] == ["50.0%", "50.0%"] for line in lines[6:]), printed.out
+    assert any(line.split()[:2] == ["60.0%", "60.0%"] for line in lines[6:]), printed.out
 
 
 def test_refusals_are_one_sentence_and_an_exit_code(

@@ -113,7 +113,7 @@ def test_a_killed_backup_is_none_and_the_next_one_is_complete(
         db.connection().exec_driver_sql("UPDATE leases SET expires_ms = 0")
     made = make_backup(runtime, to)
     assert BackupStore(to).list_ids()[0] == made["id"]
-    assert not list((runtime.settings.data_dir / "tmp").iterdir())
+    assert not [path for path in (runtime.settings.data_dir / "tmp").rglob("*") if path.is_file()]
 
 
 def test_one_backup_runs_at_a_time(runtime: Runtime, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_failure_is_shown_with_its_workspace(deployment: Deployment, tmp_path:
     shutil.rmtree(tmp_path / "cold")
     (tmp_path / "cold").write_text("a file, where a folder should be")
     shown = materialize(deployment, pipeline.expired_records)
-    assert (shown["failures"], shown["archived_sessions"], shown["expired_sessions"]) == (1, 0, 1)
+    assert (shown["failures"], shown["archived_sessions"], shown["expired_sessions"]) == (2, 0, 1)
     assert f"frames to archive of workspace {deployment.workspace_id}" in shown["failed"]
     assert purge_row(deployment.runtime, expired) is not None
 

@@ -237,8 +237,7 @@ def test_a_process_that_ends_in_a_pass_leaves_a_whole_table(lake: Lake) -> None:
 def export_rows(lake: Lake) -> int:
     """The number of rows that the export of a session reads."""
     task = ShardTask(
-        workspace_id=PLACE[1].workspace_id,
-        mode="live",
+        tenant=PLACE[1],
         format="jsonl",
         shards=[
             PlannedShard(
