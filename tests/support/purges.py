@@ -34,11 +34,13 @@ def new_word() -> str:
     return "canary" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12))
 
 
-def recorded_canary(caller: Caller, *, is_sealed: bool = True, is_stopped: bool = True) -> Canary:
+def recorded_canary(
+    caller: Caller, *, is_sealed: bool = True, is_stopped: bool = True, workflow: str = "checkout"
+) -> Canary:
     """A session with a canary in actor, metadata, events, frame, snapshot and tag."""
     word = new_word()
     session_id = caller.make_session(
-        metadata={"customer": {"name": word}}, actor={"id": word, "kind": "human"}
+        workflow=workflow, metadata={"customer": {"name": word}}, actor={"id": word, "kind": "human"}
     )
     target = {"role": "button", "name": f"Pay {word}"}
     events = [

@@ -1,10 +1,16 @@
 """Everything a deployment has stored, as text: files, rows and objects, whatever packs them."""
 
+import base64
+import binascii
+import gzip
 import re
+import tarfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 from sqlmodel import SQLModel
@@ -12,16 +18,46 @@ from sqlmodel import SQLModel
 from recorder.runtime import Runtime
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b\x08"
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{24,}={0,2}")
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 def stored_texts(runtime: Runtime) -> Iterator[str]:
     """The texts of all rows, and of all files below the data folder, databases and their logs among them."""
+    return (text for _, text in stored_places(runtime))
+
+
+def stored_places(runtime: Runtime) -> Iterator[tuple[str, str]]:
+    """The same texts, each with its place: `table <name>`, or the path below the data folder."""
     with runtime.database.transaction(write=False) as db:
         for table in SQLModel.metadata.sorted_tables:
             for row in db.connection().execute(table.select()):
-                yield from (_text(value) for value in row)
+                yield from ((f"table {table.name}", _text(value)) for value in row)
+    folder = runtime.settings.data_dir
     for path in _files(runtime):
-        yield from _texts_of_file(path)
+        location = str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
+        yield from ((location, text) for text in texts_of_file(path))
+
+
+def places_of_words(texts: Iterable[tuple[str, str]], expression: str) -> dict[str, set[str]]:
+    """Return the places in which each match is, plain, in escaped JSON or in base64."""
+    places: dict[str, set[str]] = defaultdict(set)
+    pattern = re.compile(expression)
+    for location, text in texts:
+        for readable in (text, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text), *_decode(text)):
+            for match in pattern.findall(readable):
+                places[match].add(location)
+    return places
+
+
+def _decode(text: str) -> Iterator[str]:
+    """The texts that are in a text as base64."""
+    for match in _BASE64.findall(text):
+        try:
+            yield base64.b64decode(match[: len(match) // 4 * 4]).decode("utf-8", "replace")
+        except binascii.Error:  # letters that only look like base64
+            continue
 
 
 def found_in(texts: Iterable[str], expression: str) -> set[str]:
@@ -36,11 +72,21 @@ def _files(runtime: Runtime) -> Iterator[Path]:
         yield from database.parent.glob(f"{database.name}*")
 
 
-def _texts_of_file(path: Path) -> Iterator[str]:
+def texts_of_file(path: Path) -> Iterator[str]:
+    """The texts of a file: raw, unpacked, and decoded."""
     data = path.read_bytes()
     yield _text(data)
-    if path.suffix == ".parquet":
-        yield repr(pq.ParquetFile(path).read().to_pylist())
+    match path.suffix:
+        case ".parquet":
+            yield repr(pq.ParquetFile(path).read().to_pylist())
+        case ".arrow":
+            with pa.memory_map(str(path)) as file:
+                yield repr(pa.ipc.open_file(file).read_all().to_pylist())
+        case ".tar":
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    content = archive.extractfile(member)
+                    yield member.name + ("" if content is None else _text(content.read()))
 
 
 def _text(value: Any) -> str:
@@ -48,11 +94,19 @@ def _text(value: Any) -> str:
         return str(value)
     data = bytes(value)
     unpacked = (_unpack(data[match.start() :]) for match in re.finditer(re.escape(_ZSTD), data))
-    return "\n".join(part.decode("utf-8", "replace") for part in (data, *unpacked))
+    gunzipped = [_gunzip(data)] if data.startswith(_GZIP) else []
+    return "\n".join(part.decode("utf-8", "replace") for part in (data, *unpacked, *gunzipped))
 
 
 def _unpack(data: bytes) -> bytes:
     try:
         return zstandard.ZstdDecompressor().decompressobj().decompress(data)
     except zstandard.ZstdError:  # bytes that only look like the beginning of a frame
+        return b""
+
+
+def _gunzip(data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (EOFError, OSError):  # bytes that only look like the beginning of a file
         return b""
