@@ -130,7 +130,7 @@ daily_retention = dg.ScheduleDefinition(
 )
 
 
-@dg.sensor(job=purge_sessions, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job=purge_sessions, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run when a step of a purge is due and no run works on them."""
     state = read_state(RecorderResource().runtime)

@@ -16,6 +16,7 @@ import httpx
 from rich.console import Console
 
 from recorder.logs import make_formatter
+from recorder.supervisor.liveness import open_http_client
 
 LOG_BYTES = 10_000_000
 OLD_LOGS = 4
@@ -147,7 +148,7 @@ class WarningWatch:
         """Read the warnings every few seconds until `stopping` is set."""
         while not stopping.wait(_ASK_EVERY_S):
             try:
-                answer = httpx.get(self._url, timeout=_ASK_EVERY_S, trust_env=False)
+                answer = open_http_client().get(self._url, timeout=_ASK_EVERY_S)
                 self.take(answer.json())
             except (httpx.HTTPError, ValueError):
                 continue  # the supervisor notices the silence of the API

@@ -53,7 +53,7 @@ DAGSTER_HOST = "127.0.0.1"
 _START_S = 90.0
 _STOP_GRACE_S = 8.0  # ten seconds is the promise, and a killed group needs a moment too
 _POLL_S = 0.05
-_ASK_EVERY_S = 1.0
+_ASK_EVERY_S = 2.0
 _ROTATE_EVERY_S = 5.0
 # A link is printed after so long even if a process still does not answer.
 _ANNOUNCE_WITHIN_S = 60.0
