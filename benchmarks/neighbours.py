@@ -28,7 +28,7 @@ import uvloop
 
 from benchmarks.figures import Figure, at_most
 from benchmarks.seeds import Target, new_settings
-from benchmarks.servers import Server, serving
+from benchmarks.servers import Server, ServerFailed, serving
 from recorder.access.keys import create_key, create_workspace
 from recorder.models.session import SessionCreate
 from recorder.recording.sessions import create_session
@@ -65,7 +65,11 @@ class Attack:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Measure the quiet p99, then the p99 under each attack, each between two quiet stretches."""
+    """Measure the quiet p99, then the p99 under each attack, each between two quiet stretches.
+
+    Raises:
+        ServerFailed: if an attack ends the service.
+    """
     seconds = 3.0 if quick else 6.0
     figures = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -78,6 +82,8 @@ def measure(*, quick: bool = False) -> list[Figure]:
                 with _attacking(attack, server, hostile, seconds + 1.5) as statuses:
                     time.sleep(1.0)
                     under = _record(server, quiet_target[0], seconds)
+                if (code := server.process.poll()) is not None:
+                    raise ServerFailed(f"The service ended with {code} under {attack.name}.")
                 after = _record(server, quiet_target[0], seconds / 2)
                 figures.append(_figure(attack, under, [*before, *after], statuses))
                 before = after

@@ -36,7 +36,6 @@ class TimedItem(msgspec.Struct):
 
 _time_decoder = msgspec.json.Decoder(TimedItem)
 _raw_decoder = msgspec.json.Decoder(EventBatchBody)
-_compressor = zstandard.ZstdCompressor(level=1)
 
 
 @dataclass(slots=True)
@@ -143,7 +142,7 @@ class EventBatch:
         self.n = len(items)
         self.t_min, self.t_max = min(times, default=0), max(times, default=0)
         body = b'{"events":[' + b",".join(bytes(item) for item in items) + b"]}"
-        self.payload, self.size = _compressor.compress(body), len(body) if items else 0
+        self.payload, self.size = _compress(body), len(body) if items else 0
 
 
 #: Items of a checked body (their times are enough), and those that named themselves: index and id.
@@ -247,12 +246,20 @@ def pack_event_batch(
         first_id=columns.get(0) or range_id,
         last_id=columns.get(len(items) - 1) or f"evt_{encode(value + given - 1)}",
         range_id=range_id,
-        payload=_compressor.compress(body),
+        payload=_compress(body),
         named=named,
         body=body if named else b"",
         key=key,
         size=len(body),
     )
+
+
+def _compress(body: bytes) -> bytes:
+    """Return the stored form of items; the threads of the service call this at the same time.
+
+    A compressor of python-zstandard serves one thread: two at once corrupt their output, or end the process.
+    """
+    return zstandard.ZstdCompressor(level=1).compress(body)
 
 
 def _known_ids(cursor: Cursor, session_id: str, event_ids: list[str]) -> dict[str, bytes]:
