@@ -114,9 +114,9 @@ def _read_settings(data: Path, secret_file: Path | None) -> "tuple[Settings, byt
         secret = None if secret_file is None else secret_file.read_bytes().rstrip(b"\r\n")
     except OSError as error:
         raise typer.BadParameter(f"cannot be read ({error.strerror})", param_hint="--secret-file") from error
-    given = {} if secret is None else {"RECORDER_SECRET": secret.decode("utf-8", "replace")}
+    environment = {} if secret is None else {"RECORDER_SECRET": secret.decode("utf-8", "replace")}
     try:
-        return Settings.from_env(environment_with(given), data_dir=data, create=False), secret
+        return Settings.from_env(environment_with(environment), data_dir=data, create=False), secret
     except NoDeployment as error:
         raise NoSecret from error
 

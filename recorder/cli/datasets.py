@@ -71,12 +71,12 @@ def export(
         sampling=_combine_sampling(sampling, interval_ms, keep_action_frames),
         split=split,
     )
-    given = {
+    options = {
         "role_arn": (role_arn, "s3"),
         "region": (region, "s3"),
         "service_account": (service_account, "gcs"),
     }
-    for name, (value, kind) in given.items():
+    for name, (value, kind) in options.items():
         if value is not None:
             if members["destination"]["kind"] != kind:
                 scheme = "s3" if kind == "s3" else "gs"

@@ -139,9 +139,9 @@ def create_key(
     from recorder.audit.log import Origin
     from recorder.models.workspace import KeyCreate
 
-    given = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
+    body = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
     try:
-        wanted = KeyCreate.model_validate(given)
+        wanted = KeyCreate.model_validate(body)
     except ValidationError as error:
         problems = [f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors()]
         raise typer.BadParameter("; ".join(problems)) from error

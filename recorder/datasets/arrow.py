@@ -78,7 +78,7 @@ def read_batches(
             batch.validate(full=True)
             for first in range(0, batch.num_rows, rows_at_once):
                 part = batch.slice(first, rows_at_once)
-                kept = part.num_rows if split is None else count_split(part, split)
-                if start < kept:
+                count = part.num_rows if split is None else count_split(part, split)
+                if start < count:
                     yield from expand_record_batch(part, start=start, split=split)
-                start = max(0, start - kept)
+                start = max(0, start - count)

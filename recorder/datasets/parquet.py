@@ -109,10 +109,10 @@ def read_batches(
                 skip = start
                 # Each group alone: Arrow makes no struct of a member with the dictionaries of two groups.
                 for batch in file.iter_batches(rows_at_once, [number], leaves, use_threads=use_threads):
-                    kept = batch.num_rows if split is None else count_split(batch, split)
-                    if skip < kept:
+                    count = batch.num_rows if split is None else count_split(batch, split)
+                    if skip < count:
                         yield from expand_record_batch(batch, start=skip, split=split)
-                    skip = max(0, skip - kept)
+                    skip = max(0, skip - count)
             start = max(0, start - rows)
 
 

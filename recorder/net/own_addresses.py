@@ -190,14 +190,14 @@ class OwnAddresses:
         address = read_address(host)
         if address is not None:
             return frozenset((address,))
-        kept, until = self._names.get(host, (frozenset(), float("-inf")))
+        addresses, until = self._names.get(host, (frozenset(), float("-inf")))
         if time.monotonic() < until or self._resolve is None:
-            return kept
+            return addresses
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_UP_S):
-                kept = frozenset(map(parse_resolved, await self._resolve(host))) or kept
-        self._names[host] = (kept, time.monotonic() + _NAMES_KEPT_S)
-        return kept
+                addresses = frozenset(map(parse_resolved, await self._resolve(host))) or addresses
+        self._names[host] = (addresses, time.monotonic() + _NAMES_KEPT_S)
+        return addresses
 
 
 def is_local(address: Address) -> bool:

@@ -148,13 +148,13 @@ class _FirstItems:
         """Sort, and keep what one portion holds."""
         items = self._items
         items.sort()
-        kept = min(len(items), self._max_events)
+        count = min(len(items), self._max_events)
         if self._bytes > self._max_bytes:
-            sizes = list(accumulate(len(item[3]) for item in items[:kept]))
-            kept = max(bisect_right(sizes, self._max_bytes), 1)
-        is_full = kept < len(items) or kept == self._max_events or self._bytes >= self._max_bytes
-        self._bytes -= sum(len(item[3]) for item in items[kept:])
-        del items[kept:]
+            sizes = list(accumulate(len(item[3]) for item in items[:count]))
+            count = max(bisect_right(sizes, self._max_bytes), 1)
+        is_full = count < len(items) or count == self._max_events or self._bytes >= self._max_bytes
+        self._bytes -= sum(len(item[3]) for item in items[count:])
+        del items[count:]
         if is_full:
             self.last = items[-1][:3]
 

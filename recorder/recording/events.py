@@ -233,8 +233,8 @@ def pack_event_batch(
     items, named, key = checked.items, checked.named, checked.key
     body = mask_events(changes, checked.body)
     times = [item.t_ms for item in items]
-    given = len(items) - len(named)
-    value = reserve(max(given, 1))
+    unnamed = len(items) - len(named)
+    value = reserve(max(unnamed, 1))
     range_id = f"evt_{encode(value)}"
     columns = dict(named)
     return EventBatch(
@@ -244,7 +244,7 @@ def pack_event_batch(
         t_min=min(times),
         t_max=max(times),
         first_id=columns.get(0) or range_id,
-        last_id=columns.get(len(items) - 1) or f"evt_{encode(value + given - 1)}",
+        last_id=columns.get(len(items) - 1) or f"evt_{encode(value + unnamed - 1)}",
         range_id=range_id,
         payload=_compress(body),
         named=named,

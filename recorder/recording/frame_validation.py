@@ -141,8 +141,8 @@ def check_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[Che
         UnsupportedMediaType: if a content type is not png, jpeg or webp.
         InvalidImage, ImageTooLarge, ValidationFailed: as a frame is wrong.
     """
-    given = id_range(f"frm_{encode(reserve(len(items)))}", len(items))
-    return [_check(index, item, parts, given[index]) for index, item in enumerate(items)]
+    ids = id_range(f"frm_{encode(reserve(len(items)))}", len(items))
+    return [_check(index, item, parts, ids[index]) for index, item in enumerate(items)]
 
 
 def item_digest(item: FrameItem, sha256: str) -> bytes:

@@ -188,7 +188,7 @@ def _summarize(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
 
 
 def _summarize_hot(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
-    mine = FrameRow.session_id == row.id
+    of_session = FrameRow.session_id == row.id
     width, height = col(FrameRow.width), col(FrameRow.height)
     totals = select(
         func.count(),
@@ -196,11 +196,11 @@ def _summarize_hot(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
         func.min(FrameRow.t_ms),
         func.max(FrameRow.t_ms),
     )
-    count, size, first_t_ms, last_t_ms = db.exec(totals.where(mine)).one()
+    count, size, first_t_ms, last_t_ms = db.exec(totals.where(of_session)).one()
     largest = db.exec(
-        select(width, height).where(mine).order_by((width * height).desc(), width.desc()).limit(1)
+        select(width, height).where(of_session).order_by((width * height).desc(), width.desc()).limit(1)
     ).first()
-    types = db.exec(select(FrameRow.content_type).where(mine).distinct()).all()
+    types = db.exec(select(FrameRow.content_type).where(of_session).distinct()).all()
     keyframes = None
     # Keyframes are computed when a session is sealed; before, their number is not known.
     if row.status == "sealed":

@@ -79,13 +79,13 @@ def reserve_positions(
         QuotaExceeded: if there are items and no captured minutes are left for them.
         SessionFull: if the session would become larger than a session may be.
     """
-    taken, charges = events + frames, cursor.charges
-    if not taken:
+    items, charges = events + frames, cursor.charges
+    if not items:
         return _read_counts(cursor, session)
     if charges.is_used_up(session[0], tier):
         require_minutes(cursor, session, tier)
     statement = _SQLITE_RESERVE if cursor.is_sqlite else _POSTGRES_RESERVE
-    grown = (taken, events, frames, event_bytes, frame_bytes, max_t_ms, max_t_ms, charges.now_ms)
+    grown = (items, events, frames, event_bytes, frame_bytes, max_t_ms, max_t_ms, charges.now_ms)
     room = _room(cursor.session_size, events, frames, event_bytes + frame_bytes)
     rows = cursor.all(statement, (*grown, *session, *room))
     if not rows:
@@ -105,7 +105,7 @@ def reserve_positions(
     last, event_count, frame_count, charge_ms, charged_from_ms = rows[0]
     if charged_from_ms != NEVER_CHARGED:
         charges.add(session[0], tier, charge_ms)
-    return last - taken + 1, event_count, frame_count
+    return last - items + 1, event_count, frame_count
 
 
 def require_minutes(cursor: Cursor, session: tuple[str, str, str], tier: Tier) -> None:

@@ -31,12 +31,12 @@ class WorkerProcess:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self.connection, theirs = Pipe()
-        with theirs:
+        self.connection, child_end = Pipe()
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _PROGRAM, str(theirs.fileno())],
+                [sys.executable, "-m", _PROGRAM, str(child_end.fileno())],
                 stdin=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
             )
         self.pid = self._process.pid
         self.item: Item | None = None

@@ -116,5 +116,5 @@ def _build_step_batch(row: SessionRow, date: str, steps: Sequence[Step]) -> pa.R
 
 def _encode_rects(frame: FrameRow) -> str | None:
     rects = {"active_rect": frame.active_rect, "masked_rects": frame.masked_rects}
-    given = {name: value for name, value in rects.items() if value is not None}
-    return canonical_json(given).decode() if given else None
+    rects_given = {name: value for name, value in rects.items() if value is not None}
+    return canonical_json(rects_given).decode() if rects_given else None

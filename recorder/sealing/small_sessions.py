@@ -126,9 +126,9 @@ class SmallSessions:
 
     def leave_out(self, session_ids: set[str]) -> None:
         """Take sessions out of the portion; files with their rows are written again without them."""
-        kept = [row for row in self._rows if row.id not in session_ids]
-        if len(kept) < len(self._rows):
-            self._rows, self._prepared, self.files, self.is_done = kept, [], [], not kept
+        remaining = [row for row in self._rows if row.id not in session_ids]
+        if len(remaining) < len(self._rows):
+            self._rows, self._prepared, self.files, self.is_done = remaining, [], [], not remaining
         if self._digests is not None:
             for session_id in session_ids & self._digests.keys():
                 self._digests.pop(session_id).cancel()

@@ -75,8 +75,8 @@ def read_session_batches(
     """
     layout = LAYOUTS[session.kind]
     order = [column for column in layout.sort if column not in ("bucket", "session_id")]
-    given = layout.schema.names if columns is None else list(columns)
-    needed = {*given, *order, "session_id"}
+    names = layout.schema.names if columns is None else list(columns)
+    needed = {*names, *order, "session_id"}
     schema = pa.schema([field for field in layout.schema if field.name in needed])
     attempts = _ATTEMPTS
     try:
@@ -87,7 +87,7 @@ def read_session_batches(
                         limit = None if limit is None else limit - batch.num_rows
                         after = tuple(batch[name][-1].as_py() for name in order)
                         attempts = _ATTEMPTS
-                        yield batch.select(given)
+                        yield batch.select(names)
                 return
             except FileNotFoundError:
                 attempts -= 1

@@ -98,15 +98,15 @@ class StreamSlots:
         if self._shared is None:
             return slot
         try:
-            taken = await self._shared.claim(slot, per_key=per_key, per_workspace=per_workspace)
+            claim = await self._shared.claim(slot, per_key=per_key, per_workspace=per_workspace)
         except BaseException:
             self.release(slot)
             raise
-        if taken is None:
+        if claim is None:
             return slot
         self._remove_slot(slot)
         raise (
-            TooManyStreams(_KEY, per_key) if taken == "per_key" else TooManyStreams(_WORKSPACE, per_workspace)
+            TooManyStreams(_KEY, per_key) if claim == "per_key" else TooManyStreams(_WORKSPACE, per_workspace)
         )
 
     def release(self, slot: Slot) -> None:
@@ -238,11 +238,11 @@ class RedisSlots:
 
     async def free(self, slots: Iterable[Slot]) -> None:
         """Release these slots; while Redis does not answer, their leases end by themselves."""
-        given = list(slots)
-        if not given or not self._presence.may_call():
+        renewed = list(slots)
+        if not renewed or not self._presence.may_call():
             return
         try:
-            for slot in given:
+            for slot in renewed:
                 for name in _name_sets(slot):
                     await self._redis.zrem(name, slot.name)
         except AWAY as error:

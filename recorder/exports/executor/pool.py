@@ -77,14 +77,14 @@ class _Worker:
     """A worker process and the socket to it."""
 
     def __init__(self) -> None:
-        self.connection, theirs = Pipe()
+        self.connection, child_end = Pipe()
         self.job: _Job | None = None
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _WORKER, str(theirs.fileno())],
+                [sys.executable, "-m", _WORKER, str(child_end.fileno())],
                 stdin=subprocess.PIPE,
                 env=environment_with({"POLARS_MAX_THREADS": "1"}),
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
             )
 
     def begin(self, job: _Job | None) -> None:

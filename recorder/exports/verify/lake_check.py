@@ -170,8 +170,8 @@ def choose_sessions(
         )
         if selection is not None:
             allowed &= set(selection.session_ids())
-    taken = {session_id for session_id, deleted_at in chosen.items() if deleted_at is None}
-    return taken & allowed, (set(chosen) - taken) & allowed
+    expected = {session_id for session_id, deleted_at in chosen.items() if deleted_at is None}
+    return expected & allowed, (set(chosen) - expected) & allowed
 
 
 def _passes_filters(session: SessionRow, filters: dict[str, Any]) -> bool:
@@ -238,12 +238,12 @@ def compare_with_lake(
     manifest = orjson.loads(text)
     lake = PinnedLake(runtime, row, manifest)
     report.files = len(manifest["shards"])
-    taken, doubtful = choose_sessions(runtime, row, manifest["spec"], lake.session_ids())
-    report.sessions = len(taken)
+    expected, doubtful = choose_sessions(runtime, row, manifest["spec"], lake.session_ids())
+    report.sessions = len(expected)
     for kind in sorted({"events", "frames"} if manifest["format"] != "webdataset" else {"samples"}):
-        counts = lake.counts(kind, taken | doubtful)
+        counts = lake.counts(kind, expected | doubtful)
         _compare_counts(report, manifest, kind, counts, doubtful)
-    _compare_rows(report, destination, manifest, lake, taken | doubtful, rows_hashed)
+    _compare_rows(report, destination, manifest, lake, expected | doubtful, rows_hashed)
     return report
 
 

@@ -90,24 +90,24 @@ def _parse_line(line: bytes) -> AuditRow:
         AuditDoesNotFit: if it cannot be read, or its content does not give its hash.
     """
     try:
-        given: dict[str, Any] = orjson.loads(line)
+        entry_line: dict[str, Any] = orjson.loads(line)
         row = AuditRow(
-            workspace_id=given["workspace_id"],
-            number=int(given["number"]),
-            id=given["id"],
-            mode=given["mode"],
-            at=clock.parse_time(given["at"], name="at"),
-            actor_type=given["actor"]["type"],
-            actor_id=given["actor"]["id"],
-            action=given["action"],
-            resource_type=given["resource"]["type"],
-            resource_id=given["resource"]["id"],
-            outcome=given["outcome"],
-            request_id=given["request_id"],
-            ip=given["ip"],
-            details=given["details"],
-            prev_hash=given["prev_hash"],
-            hash=given["hash"],
+            workspace_id=entry_line["workspace_id"],
+            number=int(entry_line["number"]),
+            id=entry_line["id"],
+            mode=entry_line["mode"],
+            at=clock.parse_time(entry_line["at"], name="at"),
+            actor_type=entry_line["actor"]["type"],
+            actor_id=entry_line["actor"]["id"],
+            action=entry_line["action"],
+            resource_type=entry_line["resource"]["type"],
+            resource_id=entry_line["resource"]["id"],
+            outcome=entry_line["outcome"],
+            request_id=entry_line["request_id"],
+            ip=entry_line["ip"],
+            details=entry_line["details"],
+            prev_hash=entry_line["prev_hash"],
+            hash=entry_line["hash"],
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise AuditDoesNotFit("a line is no entry of an export by `recorder audit export`") from error

@@ -36,12 +36,12 @@ _RECORDS = TypeAdapter(list[BackupRecord])
 def note_backup(data: Path, to: str, manifest: BackupManifest) -> None:
     """Add a backup to the record; drop those that were deleted."""
     address = to if "://" in to else str(Path(to).resolve())
-    kept = [record for record in read_records(data) if record.to != address]
+    others = [record for record in read_records(data) if record.to != address]
     archive = BackupStore(to)
     for backup_id in archive.list_ids():
         moment = manifest.moment if backup_id == manifest.id else archive.read_manifest(backup_id).moment
-        kept.append(BackupRecord(id=backup_id, to=address, moment=moment))
-    newest = sorted(kept, key=lambda record: record.moment)[-_MOST:]
+        others.append(BackupRecord(id=backup_id, to=address, moment=moment))
+    newest = sorted(others, key=lambda record: record.moment)[-_MOST:]
     path = data / _FILE
     fresh = path.with_name(f".{_FILE}.new")
     fresh.write_bytes(orjson.dumps([record.model_dump(mode="json") for record in newest]))

@@ -142,5 +142,5 @@ def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules)
     inherited = inherit_watches(check.watched, suspects, changes, following.start)
     following = replace(following, inherited=inherited)
     # What the next baseline holds from its first session on is what is expected now.
-    kept = {number: change for number, change in changes.items() if change.since >= following.start}
-    return following, replace(check, state=replace(check.state, term=following, changes=kept))
+    later = {number: change for number, change in changes.items() if change.since >= following.start}
+    return following, replace(check, state=replace(check.state, term=following, changes=later))

@@ -99,10 +99,10 @@ def inherit_watches(
     These are subjects with half of the evidence of an alarm, and those that fell in sessions which the next
     baseline, from position `start` on, would hold against them.
     """
-    kept = []
+    remaining = []
     for watch in watches:
         change = changes.get(watch.subject)
         has_fallen = change is not None and not change.rose and change.since >= start
         if has_fallen or (watch.subject in suspects and not watch.is_inherited):
-            kept.append(Inherited(watch.subject, watch.start, watch.end, watch.watched_from))
-    return tuple(kept)
+            remaining.append(Inherited(watch.subject, watch.start, watch.end, watch.watched_from))
+    return tuple(remaining)

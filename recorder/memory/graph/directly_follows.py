@@ -229,11 +229,11 @@ class _Steps:
 
     def collapsed(self) -> "_Steps":
         """Return the steps without those that repeat the step before."""
-        kept = np.ones(len(self.codes), dtype=np.bool_)
-        np.not_equal(self.codes[1:], self.codes[:-1], out=kept[1:])
-        kept[self.starts] = True
-        starts = np.cumsum(kept)[self.starts] - 1
-        return _Steps(self.labels, self.codes[kept], self.times[kept], self.per_ms, starts)
+        is_kept = np.ones(len(self.codes), dtype=np.bool_)
+        np.not_equal(self.codes[1:], self.codes[:-1], out=is_kept[1:])
+        is_kept[self.starts] = True
+        starts = np.cumsum(is_kept)[self.starts] - 1
+        return _Steps(self.labels, self.codes[is_kept], self.times[is_kept], self.per_ms, starts)
 
 
 def _sort_steps(rows: pl.DataFrame) -> tuple[_Steps, pl.DataFrame]:

@@ -75,8 +75,8 @@ class FeatureCounts:
         count = len(features)
         numbers = np.concatenate(features) if features else np.zeros(0, dtype=np.int64)
         owners = np.repeat(np.arange(count), [len(feature) for feature in features])
-        kept = squared[numbers] > 0
-        owners, numbers = owners[kept], numbers[kept]
+        is_kept = squared[numbers] > 0
+        owners, numbers = owners[is_kept], numbers[is_kept]
         grains = np.frombuffer(self._grain_of, dtype=np.int64)[numbers]
         blocks = owners * GRAINS + grains
         norms = np.bincount(blocks, weights=squared[numbers], minlength=count * GRAINS)
@@ -99,8 +99,8 @@ class FeatureCounts:
     def _squared_weights(self) -> Floats:
         counts = self._counts[: len(self._numbers)]
         weights: Floats = np.log1p(self.sessions / np.maximum(counts, 1))
-        kept = (counts > 0) & (counts >= min(PRUNE_SHARE * self.sessions, PRUNE_SESSIONS))
-        return np.where(kept, weights, 0.0)
+        is_kept = (counts > 0) & (counts >= min(PRUNE_SHARE * self.sessions, PRUNE_SESSIONS))
+        return np.where(is_kept, weights, 0.0)
 
     def _number_grams(self, grams: Ints, grain: int) -> Ints:
         distinct, places = np.unique(grams, return_inverse=True)

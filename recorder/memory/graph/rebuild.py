@@ -50,17 +50,17 @@ def match_ids(
     number_of = {
         new: old for (old, new), both in shared.items() if 2 * both > old_total[old] + new_total[new] - both
     }
-    taken = set(number_of.values())
+    used_ids = set(number_of.values())
     for (old, new), both in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
-        if new not in number_of and old not in taken and 2 * both > old_total[old]:
+        if new not in number_of and old not in used_ids and 2 * both > old_total[old]:
             number_of[new] = old
-            taken.add(old)
+            used_ids.add(old)
     for new in sorted(set(new_total) - set(number_of)):
         number_of[new] = free
         free += 1
     merged: dict[int, int] = {}
     for (old, new), _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
-        if old not in taken:
+        if old not in used_ids:
             merged.setdefault(old, number_of[new])
     return IdMatches(number_of, merged)
 
@@ -161,7 +161,7 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
         node.number: replace(node, merged_into=heirs.merged.get(node.number, node.merged_into))
         for node in recorded.nodes
     }
-    taken = {node.node_id for node in recorded.nodes}
+    used_ids = {node.node_id for node in recorded.nodes}
     screens: dict[int, int] = {}
     for made in scratch.nodes:
         if made.number not in heirs.number_of:
@@ -171,8 +171,8 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
         if number in nodes:
             node_id = nodes[number].node_id
         else:
-            node_id = free_id("nde", recorded.scope, taken, ALGO_VERSION, made.act, made.features)
-            taken.add(node_id)
+            node_id = free_id("nde", recorded.scope, used_ids, ALGO_VERSION, made.act, made.features)
+            used_ids.add(node_id)
         nodes[number] = replace(made, number=number, node_id=node_id)
     index = NodeIndex(recorded.scope)
     numbers = {key: heirs.number_of[number] for key, number in scratch.number_of.items()}
@@ -288,7 +288,7 @@ def _with_lasting_numbers(
         path.number: replace(path, merged_into=heirs.merged.get(path.number, path.merged_into))
         for path in recorded.paths
     }
-    taken = {path.path_id for path in recorded.paths}
+    used_ids = {path.path_id for path in recorded.paths}
     members: defaultdict[int, list[int]] = defaultdict(list)
     for key in grouped.variants:
         if key in group_of:
@@ -299,8 +299,8 @@ def _with_lasting_numbers(
             path_id = paths[number].path_id
         else:
             node_ids = [graph.nodes[node].node_id for node in leader.nodes]
-            path_id = free_id("pth", recorded.scope, taken, node_ids)
-            taken.add(path_id)
+            path_id = free_id("pth", recorded.scope, used_ids, node_ids)
+            used_ids.add(path_id)
         paths[number] = Path(number, path_id, leader.variant_key, leader.nodes)
     number_of = {key: number for number, keys in members.items() for key in keys}
     lasting = PathIndex(recorded.scope)

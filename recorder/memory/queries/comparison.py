@@ -115,22 +115,22 @@ def _pairs(
 ) -> Iterable[tuple[_Thing, _Thing | None, _Thing | None]]:
     """Pair the things of both sides by key: a thing that describes the pair, and those of each side."""
     for key in {**there, **here}:
-        ours, theirs = here.get(key), there.get(key)
-        any_of_them = theirs if ours is None else ours
+        ours, other = here.get(key), there.get(key)
+        any_of_them = other if ours is None else ours
         assert any_of_them is not None
-        yield any_of_them, ours, theirs
+        yield any_of_them, ours, other
 
 
 def _paths(here: _Half, there: _Half) -> Iterable[PathChange]:
-    for path, ours, theirs in _pairs(here.paths, there.paths):
+    for path, ours, other in _pairs(here.paths, there.paths):
         yield PathChange(
             path_id=path.path_id,
             node_ids=path.node_ids,
-            **_counts(here, there, _path_sessions(ours), _path_sessions(theirs)),
+            **_counts(here, there, _path_sessions(ours), _path_sessions(other)),
             outcomes=ours and ours.outcomes,
-            against_outcomes=theirs and theirs.outcomes,
+            against_outcomes=other and other.outcomes,
             median_duration_ms=ours and ours.median_duration_ms,
-            against_median_duration_ms=theirs and theirs.median_duration_ms,
+            against_median_duration_ms=other and other.median_duration_ms,
         )
 
 

@@ -116,8 +116,10 @@ def describe_paths(
     medians = _medians(columns, chosen, counts)
     ways = shown_ways(columns)
     exact, variants = ways.count_exact(columns, chosen), count_variants(columns, chosen)
-    kept = [number for number in np.flatnonzero(counts).tolist() if counts[number] / total >= min_frequency]
-    kept.sort(key=lambda number: (-counts[number], columns.paths[number].path_id))
+    numbers = [
+        number for number in np.flatnonzero(counts).tolist() if counts[number] / total >= min_frequency
+    ]
+    numbers.sort(key=lambda number: (-counts[number], columns.paths[number].path_id))
     return [
         MemoryPath(
             path_id=columns.paths[number].path_id,
@@ -132,7 +134,7 @@ def describe_paths(
             variants=int(variants[number]),
             graph_version=columns.version,
         )
-        for number in kept[:limit]
+        for number in numbers[:limit]
     ]
 
 

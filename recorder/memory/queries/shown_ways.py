@@ -23,10 +23,10 @@ class ShownWays:
 
     def count_exact(self, columns: GraphColumns, chosen: Mask) -> Ints:
         """Return by path how many of the chosen sessions took exactly the shown nodes."""
-        taken = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path) + 1)
+        sessions_of = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path) + 1)
         # The place of -1 is the last one, which is 0; a variant may have moved to another path.
         is_on_path = np.append(columns.variant_path, NO_PATH)[self.variant] == np.arange(len(self.variant))
-        return np.where(is_on_path, taken[self.variant], 0)
+        return np.where(is_on_path, sessions_of[self.variant], 0)
 
 
 def shown_ways(columns: GraphColumns) -> ShownWays:
@@ -45,8 +45,10 @@ def _read_ways(columns: GraphColumns) -> ShownWays:
     keys = [variant_key(columns.nodes[node].node_id for node in path.nodes) for path in columns.paths]
     variant = np.array([numbers.get(key, _NO_VARIANT) for key in keys], dtype=np.int64)
     sessions = np.bincount(columns.variant[columns.current()], minlength=len(columns.variant_path))
-    taken = np.flatnonzero((sessions > 0) & (columns.variant_path != NO_PATH))
-    totals = np.bincount(columns.variant_path[taken], weights=sessions[taken], minlength=len(columns.paths))
+    variants = np.flatnonzero((sessions > 0) & (columns.variant_path != NO_PATH))
+    totals = np.bincount(
+        columns.variant_path[variants], weights=sessions[variants], minlength=len(columns.paths)
+    )
     width = max(len(columns.nodes), 1)
     owners = np.repeat(np.arange(len(columns.variant_path)), np.diff(columns.variant_start))
     visited = np.unique(owners * width + columns.variant_nodes)

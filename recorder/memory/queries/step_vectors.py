@@ -70,8 +70,8 @@ def _extend(kept: StepVectors, columns: GraphColumns) -> StepVectors:
     """Return the vectors with a line for each new variant that sessions take."""
     line_of = np.full(max(len(columns.variant_path), len(kept.line_of)), -1, dtype=np.int64)
     line_of[: len(kept.line_of)] = kept.line_of
-    taken = np.unique(columns.variant[columns.current()])
-    fresh = taken[line_of[taken] < 0]
+    variants = np.unique(columns.variant[columns.current()])
+    fresh = variants[line_of[variants] < 0]
     if not len(fresh):
         return replace(kept, line_of=line_of)
     lines = np.full(len(line_of), -1, dtype=np.int64)

@@ -101,8 +101,8 @@ def _list_paths(
     sizes = np.bincount(
         columns.variant_path[has_path], weights=successes[has_path], minlength=len(columns.paths)
     )
-    kept = has_path[variant]
-    variant, node = variant[kept], node[kept]
+    is_placed = has_path[variant]
+    variant, node = variant[is_placed], node[is_placed]
     pairs, pair_of = np.unique(
         columns.variant_path[variant] * max(len(columns.nodes), 1) + node, return_inverse=True
     )

@@ -118,8 +118,8 @@ def save_change(
     insert_rows(db, GraphVariantRow, [{**made, **variant_values(variant)} for variant in change.variants])
     insert_rows(db, GraphTraceRow, [{**made, "n": 0, **trace_values(trace)} for trace in change.traces])
     by_id = {row.id: row for row in rows}
-    taken = [_session_path(by_id[trace.session_id], trace, version) for trace in change.sessions]
-    insert_rows(db, SessionPathRow, taken)
+    paths = [_session_path(by_id[trace.session_id], trace, version) for trace in change.sessions]
+    insert_rows(db, SessionPathRow, paths)
     insert_rows(db, GraphLabelRow, [{**place_of(scope), **text._asdict()} for text in change.labels])
     _count_traces(db, scope, Counter(trace.trace_key for trace in change.sessions))
     return version

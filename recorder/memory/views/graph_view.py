@@ -131,11 +131,11 @@ def _list_nodes(network: Network, least: float) -> tuple[ViewNode, ...]:
 
 def _list_edges(network: Network, least: float, shown: frozenset[str]) -> tuple[ViewEdge, ...]:
     """Return the edges of at least so many sessions between shown nodes, and to and from the outside."""
-    kept = shown | {START, END}
+    node_ids = shown | {START, END}
     edges = [
         ViewEdge(None if source == START else source, None if target == END else target, **figures)
         for source, target, figures in network.graph.edges(data=True)
-        if figures["sessions"] >= least and source in kept and target in kept
+        if figures["sessions"] >= least and source in node_ids and target in node_ids
     ]
     edges.sort(key=lambda edge: (-edge.sessions, -edge.n, edge.source or "", edge.target or ""))
     return tuple(edges)
@@ -144,8 +144,8 @@ def _list_edges(network: Network, least: float, shown: frozenset[str]) -> tuple[
 def _list_loops(network: Network, shown: frozenset[str]) -> tuple[tuple[str, ...], ...]:
     """Return the shown part of each loop; a loop of which one node of several is left is none."""
     parts = ((loop, tuple(node_id for node_id in loop if node_id in shown)) for loop in network.loops)
-    kept = [part for loop, part in parts if part and (len(part) > 1 or len(loop) == 1)]
-    return tuple(sorted(kept, key=lambda part: (-len(part), part)))
+    cycles = [part for loop, part in parts if part and (len(part) > 1 or len(loop) == 1)]
+    return tuple(sorted(cycles, key=lambda part: (-len(part), part)))
 
 
 #: What a picture shows at most; edges, too, only as far as an eye can follow them.
@@ -163,8 +163,8 @@ def most_supported(view: GraphView, nodes: int = MAX_NODES, edges: int | None = 
     """
     on_spine = frozenset(view.spine)
     ranked = sorted(view.nodes, key=lambda node: (node.node_id not in on_spine, -node.sessions, node.node_id))
-    kept = {node.node_id for node in ranked[:nodes]}
-    inner = [edge for edge in view.edges if edge.source in kept and edge.target in kept]
+    node_ids = {node.node_id for node in ranked[:nodes]}
+    inner = [edge for edge in view.edges if edge.source in node_ids and edge.target in node_ids]
     steps = frozenset(pairwise(view.spine))
     strongest: dict[tuple[str, str | None], ViewEdge] = {}
     for edge in inner:
@@ -172,15 +172,15 @@ def most_supported(view: GraphView, nodes: int = MAX_NODES, edges: int | None = 
         strongest.setdefault(("to", edge.target), edge)
     needed = frozenset(strongest.values())
     inner.sort(key=lambda edge: ((edge.source, edge.target) not in steps, edge not in needed))
-    chosen = frozenset(inner[: _EDGES + _EDGES_A_NODE * len(kept) if edges is None else edges])
-    outer = {edge for edge in view.edges if _is_end(edge) and {edge.source, edge.target} - {None} <= kept}
+    chosen = frozenset(inner[: _EDGES + _EDGES_A_NODE * len(node_ids) if edges is None else edges])
+    outer = {edge for edge in view.edges if _is_end(edge) and {edge.source, edge.target} - {None} <= node_ids}
     return replace(
         view,
-        nodes=tuple(node for node in view.nodes if node.node_id in kept),
+        nodes=tuple(node for node in view.nodes if node.node_id in node_ids),
         edges=tuple(edge for edge in view.edges if edge in chosen or edge in outer),
-        spine=tuple(node_id for node_id in view.spine if node_id in kept),
-        required=tuple(node_id for node_id in view.required if node_id in kept),
-        hidden=view.hidden + len(view.nodes) - len(kept),
+        spine=tuple(node_id for node_id in view.spine if node_id in node_ids),
+        required=tuple(node_id for node_id in view.required if node_id in node_ids),
+        hidden=view.hidden + len(view.nodes) - len(node_ids),
     )
 
 

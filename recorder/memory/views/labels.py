@@ -60,10 +60,10 @@ def in_lines(label: str, width: float, size: float, lines: int = 2) -> tuple[str
 def _cut(line: str, width: float, size: float) -> str:
     if text_width(line, size) <= width:
         return line
-    kept = line
-    while kept and text_width(kept + _ELLIPSIS, size) > width:
-        kept = kept[:-1]
-    return kept.rstrip() + _ELLIPSIS
+    shortened = line
+    while shortened and text_width(shortened + _ELLIPSIS, size) > width:
+        shortened = shortened[:-1]
+    return shortened.rstrip() + _ELLIPSIS
 
 
 def _width(character: str) -> float:

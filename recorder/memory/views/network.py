@@ -191,18 +191,18 @@ def _make_walks(columns: GraphColumns, rows: Ints) -> tuple[Ints, Walks]:
     """Return the variants that the sessions of some rows took, and the sessions as walks."""
     trace = columns.trace[rows]
     variant = columns.trace_variant[trace]
-    taken = np.flatnonzero(np.bincount(variant, minlength=len(columns.variant_path)))
-    lengths = np.diff(columns.variant_start)[taken]
+    variants = np.flatnonzero(np.bincount(variant, minlength=len(columns.variant_path)))
+    lengths = np.diff(columns.variant_start)[variants]
     walks = Walks(
         node_count=len(columns.nodes),
-        nodes=columns.variant_nodes[list_ranges(columns.variant_start[taken], lengths)],
+        nodes=columns.variant_nodes[list_ranges(columns.variant_start[variants], lengths)],
         starts=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
-        variant=np.searchsorted(taken, variant),
+        variant=np.searchsorted(variants, variant),
         outcome=columns.outcome[rows],
         outcome_count=len(OUTCOMES),
         gaps=_list_gaps(columns, rows, trace),
     )
-    return taken, walks
+    return variants, walks
 
 
 def _list_gaps(columns: GraphColumns, rows: Ints, trace: Ints) -> Ints:

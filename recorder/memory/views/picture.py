@@ -171,17 +171,17 @@ def draw_graph(view: GraphView) -> str:
     if not view.nodes:
         return _empty(view)
     layout = place(view)
-    taken = [box for spot in layout.spots.values() for box in spot.boxes()]
+    boxes = [box for spot in layout.spots.values() for box in spot.boxes()]
     edges = [edge for edge in layout.view.edges if edge.source is not None and edge.target is not None]
     curves = route_edges(layout, edges)
     steps = frozenset(pairwise(layout.view.spine))
-    figures = [draw_figure(layout, edge, curves[edge], taken, steps) for edge in edges]
+    figures = [draw_figure(layout, edge, curves[edge], boxes, steps) for edge in edges]
     # What few took is drawn first: the common path lies over it.
     body = [draw_edge(layout, edge, curves[edge], steps) for edge in reversed(edges)]
     body += [draw_node(layout, spot) for spot in layout.spots.values()]
     body += figures
     points: list[Point] = [(x, y) for curve in curves.values() for x, y in curve.sample().tolist()]
-    return _page(view, layout.view, "".join(body), _around(taken, points))
+    return _page(view, layout.view, "".join(body), _around(boxes, points))
 
 
 def _around(boxes: list[Box], points: list[Point]) -> Box:
