@@ -4,7 +4,7 @@ import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recorder.errors import InvalidUrl, UrlNotAllowed
@@ -68,6 +68,9 @@ def test_a_network_that_is_none_is_refused_at_the_start(word: str) -> None:
         AllowList.parse((word,))
 
 
+@example(ip_address("224.0.0.1"))
+@example(ip_address("239.255.255.250"))
+@example(ip_address("ff0e::1"))
 @given(st.ip_addresses())
 def test_what_is_public_is_global_and_one_host_s(address: IPv4Address | IPv6Address) -> None:
     if is_public(address):
