@@ -52,7 +52,7 @@ TABLES = (
     Holding("graph_nodes", ("features",), "kept", "hashes of screens"),
     Holding("graph_micro_states", ("features",), "kept", "hashes of screens"),
     Holding("graph_traces", ("steps",), "kept", "hashes of steps"),
-    Holding("drift_alarms", ("data",), "kept", "labels as they were when the alarm was given"),
+    Holding("drift_alarms", ("data",), "graph", "labels as they were; unshared texts are removed"),
     Holding("exports", ("spec", "lineage"), "kept", "ids of excluded sessions"),
     Holding("export_sessions", ("session_id",), "exports", "which session is in which export"),
     Holding("audit_entries", ("details",), "retention", "ids and settings, never recorded content"),
