@@ -14,7 +14,7 @@ from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder import clock
-from recorder.governance import erasures, purges, retention
+from recorder.governance import erasures, purges, retention, table_rewrites
 from recorder.governance.purge_steps import PurgeReport
 from recorder.governance.removals import run_removals
 from recorder.runtime import Runtime
@@ -109,6 +109,30 @@ def _describe_purges(report: PurgeReport) -> dict[str, Any]:
     }
 
 
+@dg.asset(
+    group_name=_GROUP,
+    kinds={"postgres"},
+    deps=[purged_sessions],
+    description=(
+        "Tables of PostgreSQL that were rewritten, so that no dead row of an erased session is left in their "
+        "pages; erasures end after it. With SQLite there is nothing to do."
+    ),
+)
+def rewritten_tables(
+    context: dg.AssetExecutionContext, recorder: RecorderResource
+) -> dg.MaterializeResult[None]:
+    """Rewrite the tables that erasures wait for."""
+    report = table_rewrites.rewrite_tables(recorder.runtime, context.run.run_id)
+    if report is None:
+        context.log.info("Another run rewrites the tables.")
+        report = table_rewrites.RewriteReport()
+    metadata = {"tables": report.tables, "erasures": report.erasures}
+    if report.failures:
+        # A failed run is followed by another one in the same hour.
+        raise dg.Failure(" ".join(report.list_failures()), metadata)
+    return dg.MaterializeResult(metadata=metadata)
+
+
 remove_expired = dg.define_asset_job(
     "remove_expired",
     selection=dg.AssetSelection.assets(expired_records),
@@ -121,6 +145,12 @@ purge_sessions = dg.define_asset_job(
     description="Removes hidden sessions from every store, step by step.",
     executor_def=dg.in_process_executor,
     tags={QUEUE_TAG: "purges"},
+)
+rewrite_tables = dg.define_asset_job(
+    "rewrite_tables",
+    selection=dg.AssetSelection.assets(rewritten_tables),
+    description="Rewrites the tables of PostgreSQL that erasures wait for.",
+    executor_def=dg.in_process_executor,
 )
 daily_retention = dg.ScheduleDefinition(
     name="daily_retention",
@@ -136,13 +166,39 @@ def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipR
     state = read_state(RecorderResource().runtime)
     if state != "a step is due":
         return dg.SkipReason(f"Nothing to start: {state}.")
+    return _request_run(context, purge_sessions.name)
+
+
+@dg.sensor(job=rewrite_tables, minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
+def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    """Start a run in the quiet hour while erasures wait for the rewrite of tables."""
+    state = read_rewrite_state(RecorderResource().runtime)
+    if state != "erasures wait":
+        return dg.SkipReason(f"Nothing to start: {state}.")
+    return _request_run(context, rewrite_tables.name)
+
+
+def _request_run(context: dg.SensorEvaluationContext, job: str) -> dg.RunRequest | dg.SkipReason:
+    """Request a run of a job unless one is coming up, or the last ones failed a moment ago."""
     instance = instance_of(context)
-    if is_coming_up(instance, purge_sessions.name):
+    if is_coming_up(instance, job):
         return dg.SkipReason("A run is coming up.")
-    pause = pause_after_failures(instance, purge_sessions.name, longest_s=_LONGEST_PAUSE_S)
+    pause = pause_after_failures(instance, job, longest_s=_LONGEST_PAUSE_S)
     if pause:
         return dg.SkipReason(f"The last runs failed; the next one starts in {pause:.0f} s.")
     return dg.RunRequest()
+
+
+def read_rewrite_state(runtime: Runtime) -> str:
+    """Return whether tables are to be rewritten now, as text."""
+    if clock.now().hour != runtime.settings.quiet_hour:
+        return f"the quiet hour is {runtime.settings.quiet_hour:02} UTC"
+    with runtime.database.transaction(write=False) as db:
+        if not table_rewrites.has_waiting_erasures(db):
+            return "no erasure waits"
+        if is_lease_held(db, table_rewrites.LEASE, now_ms=clock.now_ms()):
+            return "a run is at work"
+    return "erasures wait"
 
 
 def read_state(runtime: Runtime) -> str:
@@ -158,8 +214,8 @@ def read_state(runtime: Runtime) -> str:
 
 
 defs = dg.Definitions(
-    assets=[expired_records, purged_sessions],
-    jobs=[remove_expired, purge_sessions],
+    assets=[expired_records, purged_sessions, rewritten_tables],
+    jobs=[remove_expired, purge_sessions, rewrite_tables],
     schedules=[daily_retention],
-    sensors=[open_purges],
+    sensors=[open_purges, waiting_erasures],
 )

@@ -260,8 +260,14 @@ def check_overdue(db: DbSession) -> Iterator[Finding]:
     if overdue.purges:
         message = f"Purges that are open for more than an hour: {overdue.purges}."
         yield Finding("erasures", "warning", message, fix)
-    if not overdue.erasures and not overdue.purges:
-        yield Finding("erasures", "ok", "No erasure and no purge is overdue.")
+    if overdue.late_rewrites:
+        message = f"Erasures that have waited for days for tables to be rewritten: {overdue.late_rewrites}."
+        fix = "`recorder retention run --rewrite` rewrites them, and says which tables are left and why."
+        yield Finding("erasures", "warning", message, fix)
+    if not (overdue.erasures or overdue.purges or overdue.late_rewrites):
+        waiting = overdue.waiting_rewrites
+        message = f" {waiting} wait for tables to be rewritten in the quiet hour." if waiting else ""
+        yield Finding("erasures", "ok", f"No erasure and no purge is overdue.{message}")
 
 
 def check_contents(database: Database, blobs: Blobs, lake: Lake, chance: random.Random) -> Iterator[Finding]:

@@ -40,8 +40,8 @@ VARIABLES: Final = frozenset(
     ALLOWED_HOSTS ALLOWED_OUTBOUND ANSWER_WITHIN AZURE_ENDPOINT BLOB_URL BODY_MEMORY_MB
     COLD_STORAGE_CLASS COLD_URL DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL
     DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LOCAL_EXPORT_ROOT
-    LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL REDIS_URL REGION S3_ENDPOINT SEAL_LEASE_SECONDS
-    SEAL_PROCESSES SEAL_RUNS SEAL_SLOTS SECRET SESSION_BYTES SESSION_EVENTS SESSION_FRAMES
+    LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL QUIET_HOUR REDIS_URL REGION S3_ENDPOINT
+    SEAL_LEASE_SECONDS SEAL_PROCESSES SEAL_RUNS SEAL_SLOTS SECRET SESSION_BYTES SESSION_EVENTS SESSION_FRAMES
     TRUSTED_PROXIES URL WEBHOOK_ATTEMPTS WEBHOOK_SECRET
     """.split()  # noqa: SIM905
 )
@@ -111,6 +111,8 @@ class Settings:
     redis_url: str | None = field(default=None, repr=False)
     #: S3 storage class of archived frames; they then stay in the bucket of the others.
     cold_storage_class: str | None = None
+    #: Hour of the day in UTC in which tables of PostgreSQL are rewritten.
+    quiet_hour: int = 3
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)
     #: `host:port` of what belongs to this deployment and no setting names; never a webhook's destination.
@@ -167,6 +169,7 @@ class Settings:
         env = os.environ if environment is None else environment
         data = data_folder(data_dir, env)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
+        quiet_hour = parse_number(env, "RECORDER_QUIET_HOUR", 0, 23)
         trusted_proxies = parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
@@ -184,6 +187,7 @@ class Settings:
             export_buckets=parse_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
             redis_url=env.get("RECORDER_REDIS_URL") or None,
             cold_storage_class=parse_storage_class(env.get("RECORDER_COLD_STORAGE_CLASS", "")),
+            quiet_hour=Settings.quiet_hour if quiet_hour is None else quiet_hour,
             allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
             own_addresses=parse_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
             answer_within_s=parse_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
@@ -248,6 +252,8 @@ class Settings:
             chosen["RECORDER_EXPORT_BUCKETS"] = ",".join(self.export_buckets)
         if self.cold_storage_class is not None:
             chosen["RECORDER_COLD_STORAGE_CLASS"] = self.cold_storage_class
+        if self.quiet_hour != Settings.quiet_hour:
+            chosen["RECORDER_QUIET_HOUR"] = str(self.quiet_hour)
         if self.own_addresses:
             chosen["RECORDER_OWN_ADDRESSES"] = ",".join(self.own_addresses)
         if self.answer_within_s != Settings.answer_within_s:

@@ -182,7 +182,20 @@ def test_overdue_erasures_and_purges_are_reported(runtime: Runtime, ports: Ports
     assert f": 1, the first since {now - timedelta(days=2):%Y-%m-%d}." in erasure.message
     assert purge.message.endswith(": 1.")
     with runtime.database.transaction(write=True) as db:
-        for row in [*db.exec(select(ErasureRow)), *db.exec(select(PurgeRow))]:
+        for purge_row in db.exec(select(PurgeRow)):
+            db.delete(purge_row)
+        for row in db.exec(select(ErasureRow)):
+            row.due_by, row.stale_tables = now + timedelta(days=20), "tags"
+            db.add(row)
+    (rewrite,) = findings(runtime, ports, "erasures")
+    assert rewrite.state == "warning" and "--rewrite" in rewrite.fix and rewrite.message.endswith(": 2.")
+    with runtime.database.transaction(write=True) as db:
+        for row in db.exec(select(ErasureRow)):
+            row.created_at = now
+            db.add(row)
+    assert findings(runtime, ports, "erasures") == []
+    with runtime.database.transaction(write=True) as db:
+        for row in db.exec(select(ErasureRow)):
             db.delete(row)
     assert findings(runtime, ports, "erasures") == []
 

@@ -49,6 +49,16 @@ def test_a_child_gets_the_same_settings(tmp_path: Path) -> None:
     assert Settings.from_env(settings.as_env()) == settings
 
 
+def test_the_quiet_hour_is_an_hour_of_the_day(tmp_path: Path) -> None:
+    assert Settings.from_env({}, data_dir=tmp_path).quiet_hour == 3
+    for text, hour in (("0", 0), ("03", 3), ("23", 23)):
+        settings = Settings.from_env({"RECORDER_QUIET_HOUR": text}, data_dir=tmp_path)
+        assert settings.quiet_hour == Settings.from_env(settings.as_env()).quiet_hour == hour
+    for wrong in ("24", "-1", "", "3.0", "three"):
+        with pytest.raises(InvalidSetting, match="RECORDER_QUIET_HOUR"):
+            Settings.from_env({"RECORDER_QUIET_HOUR": wrong}, data_dir=tmp_path)
+
+
 def test_the_processes_of_sealing_are_a_number_or_the_cores(tmp_path: Path) -> None:
     cores = Settings.from_env({}, data_dir=tmp_path)
     assert cores.seal_processes == len(os.sched_getaffinity(0))

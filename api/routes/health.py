@@ -315,6 +315,11 @@ class _BacklogCollector(Collector):
         )
         yield GaugeMetricFamily("recorder_erasures_overdue", "Erasures past their due_by.", overdue.erasures)
         yield GaugeMetricFamily(
+            "recorder_erasures_waiting_for_rewrite",
+            "Erasures that wait for the rewrite of PostgreSQL's tables.",
+            overdue.waiting_rewrites,
+        )
+        yield GaugeMetricFamily(
             "recorder_purges_overdue", "Purges that are open for more than an hour.", overdue.purges
         )
 

@@ -40,14 +40,28 @@ def preview_retention(
     _print_report(report, None, as_json=as_json)
 
 
+_Rewrite = Annotated[
+    bool,
+    typer.Option(
+        "--rewrite",
+        help="Rewrite the tables of PostgreSQL that erasures wait for now, not in the quiet hour.",
+    ),
+]
+
+
 @app.command("run")
 def run_retention(
-    workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
+    workspace: _Workspace = None,
+    at: _At = None,
+    rewrite: _Rewrite = False,
+    data: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove what is due, work on purges that are due, and maintain the lake; `--at` moves the due dates."""
     from recorder.governance import retention
     from recorder.governance.lake_maintenance import maintain_lake
     from recorder.governance.removals import run_removals
+    from recorder.governance.table_rewrites import RewriteReport, rewrite_tables
     from recorder.ids import new_id
 
     instant, owner = _parse_instant(at), new_id("req")
@@ -55,6 +69,7 @@ def run_retention(
         print_folder(runtime)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
         removals = run_removals(runtime, owner)
+        rewrites = rewrite_tables(runtime, owner) if rewrite else RewriteReport()
         lake = None if report is None else maintain_lake(runtime, owner, workspace_id=workspace_id)
     if report is None:
         typer.echo("Another run of retention is at work; nothing was done.", err=True)
@@ -63,7 +78,11 @@ def run_retention(
     _print_report(report, purged, lake, as_json=as_json)
     if removals.purges is None:
         typer.echo("Another run works on the purges.", err=True)
-    failures = _list_failures(report, removals)
+    if rewrites is None:
+        typer.echo("Another run rewrites the tables.", err=True)
+    elif rewrites.tables:
+        typer.echo(f"{rewrites.tables} tables were rewritten; {rewrites.erasures} erasures ended.", err=True)
+    failures = _list_failures(report, removals) + ([] if rewrites is None else rewrites.list_failures())
     for failure in failures:
         typer.echo(failure, err=True)
     if failures or (lake is not None and lake.failures):

@@ -14,13 +14,14 @@ from typing import Any
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import col, or_, select
+from sqlmodel import and_, col, or_, select
 
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
 from recorder.digest import keyed_digest
 from recorder.errors import NotFound
+from recorder.governance.holdings import list_rewritten_tables
 from recorder.governance.holds import find_held
 from recorder.governance.purges import request_purge
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
@@ -114,10 +115,10 @@ def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
 
 
 def has_open_erasures(db: DbSession) -> bool:
-    """Return whether an erasure is not searched yet, or has no open purge any more."""
-    waiting = select(ErasureRow.id).where(
-        or_(col(ErasureRow.is_searched).is_(False), col(ErasureRow.id).not_in(_select_purging()))
-    )
+    """Return whether an erasure is not searched yet, or waits neither for a purge nor for a table."""
+    stale = func.coalesce(ErasureRow.stale_tables, "")
+    has_ended = and_(col(ErasureRow.id).not_in(_select_purging()), stale == "")
+    waiting = select(ErasureRow.id).where(or_(col(ErasureRow.is_searched).is_(False), has_ended))
     return db.exec(waiting.limit(1)).first() is not None
 
 
@@ -307,11 +308,17 @@ def _select_purging() -> Any:
 
 
 def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
-    """End an erasure whose sessions are all purged; return whether it ended."""
+    """End an erasure whose sessions are all purged, and their tables rewritten; return whether it ended."""
     with held.transaction(runtime.database) as db:
         row = db.get_one(ErasureRow, erasure_id, populate_existing=True)
         purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
         if not row.is_searched or db.exec(purging.limit(1)).first() is not None:
+            return False
+        if row.stale_tables is None and not runtime.database.is_sqlite:
+            # Rewritten pages must not hold an earlier version of this row with the subject.
+            row.subject, row.stale_tables = b"", " ".join(list_rewritten_tables())
+            db.add(row)
+        if row.stale_tables:
             return False
         ended = {**_describe(row).model_dump(mode="json"), "completed_at": clock.to_iso(clock.now())}
         ended |= {"status": "failed", "error": _HELD} if row.held else {"status": "completed"}

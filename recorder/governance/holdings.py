@@ -52,7 +52,7 @@ TABLES = (
     Holding("graph_nodes", ("features",), "kept", "hashes of screens"),
     Holding("graph_micro_states", ("features",), "kept", "hashes of screens"),
     Holding("graph_traces", ("steps",), "kept", "hashes of steps"),
-    Holding("drift_alarms", ("data",), "kept", "labels as they were when the alarm was given"),
+    Holding("drift_alarms", ("data",), "graph", "labels as they were; unshared texts are removed"),
     Holding("exports", ("spec", "lineage"), "kept", "ids of excluded sessions"),
     Holding("export_sessions", ("session_id",), "exports", "which session is in which export"),
     Holding("audit_entries", ("details",), "retention", "ids and settings, never recorded content"),
@@ -105,10 +105,21 @@ PLACES = (
     Holding("webhook receivers", (), "operator", "counted as deliveries of an erasure"),
     Holding("SQLite's write-ahead log", (), "content", "truncated at the end of a purge"),
     Holding("SQLite's free pages", (), "content", "overwritten: secure_delete"),
-    Holding("PostgreSQL's dead rows, WAL and replicas", (), "operator", "VACUUM (FULL), rotation"),
+    Holding("PostgreSQL's dead rows", (), "erasure", "tables are rewritten before an erasure ends"),
+    Holding("PostgreSQL's WAL and replicas", (), "operator", "rotation"),
     Holding("Dagster's records", (), "kept", "pictures and tables of graphs quote labels"),
     Holding("service logs", (), "operator", "ids and codes, never recorded content"),
     Holding("temporary files", (), "start", "in tmp; of killed processes, until the service starts again"),
     Holding("caches of graphs in processes", (), "graph", "loaded again after a version of the kind purge"),
     Holding("backups", (), "operator", "to be deleted within 30 days"),
 )
+#: Statistics of PostgreSQL, which quote values of columns.
+STATISTICS = "pg_statistic"
+
+
+def list_rewritten_tables() -> list[str]:
+    """Return PostgreSQL's tables that an erasure waits for, in the order of their rewrites.
+
+    The statistics come last: each rewrite of another table samples them again.
+    """
+    return [*dict.fromkeys(holding.name for holding in TABLES), STATISTICS]

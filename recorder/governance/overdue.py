@@ -1,4 +1,4 @@
-"""Overdue erasures and purges: numbers for metrics and for the operator's checks. Spec §4.5; contract §7."""
+"""Overdue erasures, purges and rewrites: numbers for metrics and for checks. Spec §4.5; contract §7."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +12,8 @@ from recorder.models.governance import ErasureRow, PurgeRow
 
 #: A purge takes minutes. One that is open after this time waits for a store, a batch or an export.
 _PURGE_TIME = timedelta(hours=1)
+#: Tables are rewritten once a day. An erasure that waits for them after this time waits for something else.
+_REWRITE_TIME = timedelta(days=2)
 # As text in the statement: a partial index is not found by a bound value.
 _DONE: ColumnClause[str] = literal_column("'done'")
 
@@ -25,14 +27,20 @@ class Overdue:
     next_due_by: datetime | None
     erasures: int
     purges: int
+    #: Erasures that wait for the rewrite of PostgreSQL's tables, and those of them that wait for days.
+    waiting_rewrites: int
+    late_rewrites: int
 
 
 def count_overdue(db: DbSession) -> Overdue:
-    """Count open erasures, erasures past their `due_by`, and purges past the time that a purge takes."""
+    """Count open erasures, and those erasures, purges and rewrites that are late."""
     now = clock.now()
     open_erasures, next_due_by = db.exec(select(func.count(), func.min(ErasureRow.due_by))).one()
     late_erasures = select(func.count()).where(ErasureRow.due_by < now)
     late_purges = select(func.count()).where(
         col(PurgeRow.step) != _DONE, PurgeRow.requested_at < now - _PURGE_TIME
     )
-    return Overdue(open_erasures, next_due_by, db.exec(late_erasures).one(), db.exec(late_purges).one())
+    waiting = select(func.count()).where(col(ErasureRow.stale_tables) != "")
+    late_rewrites = waiting.where(ErasureRow.created_at < now - _REWRITE_TIME)
+    counts = [db.exec(each).one() for each in (late_erasures, late_purges, waiting, late_rewrites)]
+    return Overdue(open_erasures, next_due_by, *counts)

@@ -44,13 +44,13 @@ def run_removals(
     Raises:
         LeaseLost: if another run took over.
     """
-    begun, first_error = _try_erasures(runtime, owner)
+    begun, first_error = try_erasures(runtime, owner)
     purges = run_purges(runtime, owner, patience_s=patience_s, is_stopping=is_stopping)
-    ended, error = _try_erasures(runtime, owner)
+    ended, error = try_erasures(runtime, owner)
     return Removals(purges, begun + ended, error or first_error)
 
 
-def _try_erasures(runtime: Runtime, owner: str) -> tuple[int, Exception | None]:
+def try_erasures(runtime: Runtime, owner: str) -> tuple[int, Exception | None]:
     """Return how many erasures ended, and the error of one that failed."""
     try:
         return run_erasures(runtime, owner) or 0, None

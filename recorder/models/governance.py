@@ -151,3 +151,5 @@ class ErasureRow(SQLModel, table=True):
     nodes: list[str] | None = Field(default=None, sa_type=JSON)
     #: Ids of exports with sessions of the person whose files the service cannot rewrite.
     exports: list[str] = Field(default_factory=list, sa_type=JSON)
+    #: Names of PostgreSQL's tables that are to be rewritten before it ends; null until its purges have ended.
+    stale_tables: str | None = None

@@ -174,6 +174,8 @@ def test_open_and_overdue_erasures_and_purges_are_counted(caller: Caller) -> Non
     assert grown(after, late, "recorder_erasures_open") == 0
     assert grown(after, late, "recorder_erasures_overdue") == 1
     assert grown(after, late, "recorder_purges_overdue") == 1
+    execute(runtime, "UPDATE erasures SET stale_tables = 'tags' WHERE id = :id", id=erasure["id"])
+    assert grown(late, scrape(caller.service), "recorder_erasures_waiting_for_rewrite") == 1
 
 
 def test_deliveries_are_counted_by_what_became_of_them(caller: Caller) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
-from recorder.governance import retention
+from recorder.governance import retention, table_rewrites
 from recorder.ids import first_id_at
 from recorder.models.operations import AuditRow
 from recorder.runtime import Runtime
@@ -107,6 +107,15 @@ def test_a_run_beside_another_one_ends_with_1(runtime: Runtime) -> None:
         assert hold_lease(db, retention.LEASE, "other", ttl_ms=60_000) is not None
     done = run(runtime, "retention", "run")
     assert done.exit_code == 1 and "Another run of retention is at work" in done.stderr
+
+
+def test_a_run_with_rewrite_rewrites_nothing_while_no_erasure_waits(runtime: Runtime) -> None:
+    done = run(runtime, "retention", "run", "--rewrite")
+    assert done.exit_code == 0 and "rewritten" not in done.stderr
+    with runtime.database.transaction(write=True) as db:
+        assert hold_lease(db, table_rewrites.LEASE, "other", ttl_ms=60_000) is not None
+    done = run(runtime, "retention", "run", "--rewrite")
+    assert "Another run rewrites the tables." in done.stderr
 
 
 def test_a_run_that_cannot_archive_says_so_and_ends_with_1(

@@ -1,8 +1,8 @@
 """Erasure of many persons: a search finds each of them in every store before, and in none after.
 
 `RECORDER_FAULT_SUBJECTS` is the number of persons of each kind on each engine, and of others whose data stay.
-Files are read raw and unpacked, columns and archives decoded. On PostgreSQL the operator's `VACUUM (FULL)` is
-part of it.
+Files are read raw and unpacked, columns and archives decoded. On PostgreSQL the rewrite of
+tables is part of it.
 """
 
 import hashlib
@@ -80,7 +80,6 @@ def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
         caller.post(ADDRESS, {"subject": canary.word, "scope": "all"}).json() for canary in gone.canaries
     ]
     finish_erasures(caller)
-    rewrite_tables(runtime)
 
     assert find_words(caller, gone) == {}
     assert stores <= list_stores(find_words(caller, kept))
@@ -192,13 +191,6 @@ def pages_of_tables(runtime: Runtime) -> Iterator[tuple[str, str]]:
         assert row is not None
     for path in (Path(row[0]) / "base" / str(row[1])).iterdir():
         yield from (("pages", text) for text in texts_of_file(path))
-
-
-def rewrite_tables(runtime: Runtime) -> None:
-    """Do what the operator of PostgreSQL does: dead rows leave its pages, and samples its statistics."""
-    if not runtime.database.is_sqlite:
-        with closing(psycopg.connect(runtime.database.url, autocommit=True)) as connection:
-            connection.execute("VACUUM (FULL, ANALYZE)")
 
 
 def require_found(caller: Caller, group: Recorded, exports: list[ExportRow]) -> None:

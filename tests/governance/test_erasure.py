@@ -12,6 +12,7 @@ from recorder.audit.log import Origin
 from recorder.exports.runner.run import run_export
 from recorder.governance.erasures import has_open_erasures, run_erasures
 from recorder.governance.holds import add_hold, remove_hold
+from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.export import ExportRow
 from tests.support.completed_work import patch, seal_all
 from tests.support.export_runs import folder_of
@@ -37,6 +38,8 @@ def finish_erasures(caller: Caller) -> None:
     run_erasures(runtime, "tests")
     finish_purges(runtime)
     run_erasures(runtime, "tests")
+    rewrites = rewrite_tables(runtime, "tests")
+    assert rewrites is not None and rewrites.failures == {}
     with runtime.database.transaction(write=False) as db:
         assert not has_open_erasures(db)
 

@@ -13,6 +13,7 @@ NAMES = {
         "memory_graphs",
         "purged_sessions",
         "rebuilt_memory_graphs",
+        "rewritten_tables",
         "sealed_sessions",
         "session_events",
         "session_frames",
@@ -35,6 +36,7 @@ NAMES = {
         "purge_sessions",
         "rebuild_memory_graphs",
         "remove_expired",
+        "rewrite_tables",
         "seal_stopped_sessions",
         "write_small_exports",
     },
@@ -44,6 +46,7 @@ NAMES = {
         "queued_exports",
         "scheduled_recipes",
         "stopped_sessions",
+        "waiting_erasures",
     },
     "schedules": {
         "daily_arrivals",

@@ -1,6 +1,7 @@
 """Retention and purges through Dagster: real SQLite, a real lake, a real instance. Spec §8.3."""
 
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pipelines import retention as pipeline
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
-from recorder.governance import purges
+from recorder.governance import purges, table_rewrites
 from recorder.governance.erasures import request_erasure
 from recorder.ids import first_id_at
 from recorder.models.governance import ErasureCreate, ErasureRow
@@ -135,3 +136,34 @@ def test_the_sensor_starts_a_run_while_a_step_is_due(deployment: Deployment) -> 
     with deployment.runtime.database.transaction(write=True) as db:
         assert hold_lease(db, purges.LEASE, "other", ttl_ms=60_000) is not None
     assert pipeline.read_state(deployment.runtime) == "a run is at work"
+
+
+def test_tables_are_rewritten_in_the_quiet_hour_while_an_erasure_waits(deployment: Deployment) -> None:
+    hour, tenant = clock.now().hour, Tenant(deployment.workspace_id, "live")
+    runtime = replace(
+        deployment.runtime, settings=replace(deployment.runtime.settings, quiet_hour=(hour + 12) % 24)
+    )
+    assert pipeline.read_rewrite_state(runtime) == f"the quiet hour is {(hour + 12) % 24:02} UTC"
+    runtime = replace(runtime, settings=replace(runtime.settings, quiet_hour=hour))
+    assert pipeline.read_rewrite_state(runtime) == "no erasure waits"
+    now = clock.now()
+    with runtime.database.transaction(write=True) as db:
+        db.add(
+            ErasureRow(
+                id="era_1",
+                workspace_id=tenant.workspace_id,
+                mode=tenant.mode,
+                is_searched=True,
+                subject_hash="",
+                subject=b"",
+                created_at=now,
+                due_by=now,
+                counts={},
+                stale_tables="tags",
+            )
+        )
+    assert pipeline.read_rewrite_state(runtime) == "erasures wait"
+    with runtime.database.transaction(write=True) as db:
+        assert hold_lease(db, table_rewrites.LEASE, "other", ttl_ms=60_000) is not None
+    assert pipeline.read_rewrite_state(runtime) == "a run is at work"
+    assert materialize(deployment, pipeline.rewritten_tables)["tables"] == 0

@@ -20,6 +20,7 @@ from recorder.governance.backup.errors import AuditDoesNotFit
 from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
 from recorder.governance.purges import request_purge, run_purges
+from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import HoldRow, PurgeCause, PurgeRow
 from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.models.session import SessionRow
@@ -259,6 +260,7 @@ def _finish_purges(runtime: Runtime) -> int:
             break
         run_purges(runtime, _OWNER)
     run_erasures(runtime, _OWNER)
+    rewrite_tables(runtime, _OWNER)
     with runtime.database.transaction(write=False) as db:
         return len(_list_open(db))
 

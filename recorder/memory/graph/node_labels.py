@@ -17,7 +17,7 @@ from recorder.memory.steps.targets import key_of, template_of
 #: Sessions that must share a text before it is shown.
 MIN_SESSIONS = 3
 #: Actors that must share it where the workflow has as many.
-_MIN_ACTORS = 2
+MIN_ACTORS = 2
 #: A node with more different texts of one kind is an item of a list: none of them is its name.
 _MAX_TEXTS = 8
 #: More shared texts than this say that the node has no name of its own.
@@ -62,7 +62,7 @@ class _Proof:
             return False
         return (
             len(self.sessions) < MIN_SESSIONS
-            or (len(self.actors) < _MIN_ACTORS and given.actor not in self.actors)
+            or (len(self.actors) < MIN_ACTORS and given.actor not in self.actors)
             or (len(self.texts) < 2 and given.text not in self.texts)
         )
 
@@ -149,7 +149,7 @@ class NodeLabels:
     def _shared_text(self, node: int, kind: TextKind) -> str:
         """Return the text that sessions share, with digits where all agree; empty without one."""
         proofs = self._proofs.get((node, kind), {})
-        min_actors = min(len(self._actors), _MIN_ACTORS)
+        min_actors = min(len(self._actors), MIN_ACTORS)
         shared = sorted(text for text, proof in proofs.items() if proof.is_shared(min_actors))
         is_varied = len(proofs) > _MAX_TEXTS or len(shared) > _MAX_SHARED
         if not shared or is_varied or len(proofs) > 2 * len(shared):

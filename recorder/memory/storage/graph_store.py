@@ -15,6 +15,7 @@ from sqlalchemy import and_, bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, insert, select, update
 
+from recorder.memory.drift.alarm_labels import remove_from_alarms
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, compared
@@ -156,6 +157,7 @@ def remove_session(db: DbSession, row: SessionRow) -> int | None:
         return None
     version = add_version(db, scope, head, "removal")
     _end_path(db, current, version)
+    remove_from_alarms(db, scope, [row.id])
     delete_labels(db, scope, [row.id])
     _count_traces(db, scope, {current.trace_key: -1})
     return version

@@ -1,0 +1,155 @@
+"""Rewrites of PostgreSQL's tables, whose pages keep dead rows of erased sessions. Spec §4.5; contract §7.
+
+An erasure whose purges have ended waits until each table with recorded content was rewritten. SQLite needs
+none of it: there secure_delete overwrites, and purges truncate the log.
+"""
+
+import logging
+import re
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.governance.holdings import STATISTICS, list_rewritten_tables
+from recorder.governance.removals import try_erasures
+from recorder.models.governance import ErasureRow
+from recorder.runtime import Runtime
+from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+
+log = logging.getLogger("recorder.erasures")
+
+LEASE = "table_rewrites"
+_LEASE_MS = 60_000
+_BEATS_PER_LEASE = 4
+#: Other statements queue behind the lock of a rewrite for no longer than this before it begins.
+_LOCK_TIMEOUT_MS = 2_000
+_ATTEMPTS = 3
+_PAUSE_S = 1.0
+
+
+@dataclass
+class RewriteReport:
+    """Tables that a run rewrote, and those that it left to the next one."""
+
+    tables: int = 0
+    #: Erasures that ended after it.
+    erasures: int = 0
+    #: Why a table was left, by its name.
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def list_failures(self) -> list[str]:
+        """Return a sentence for each table that was left."""
+        return [
+            f"The table {name} is left to the next run of rewrites: {why}"
+            for name, why in self.failures.items()
+        ]
+
+
+def has_waiting_erasures(db: DbSession) -> bool:
+    """Return whether an erasure waits for a table that is not rewritten yet."""
+    return db.exec(_select_waiting().limit(1)).first() is not None
+
+
+def rewrite_tables(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> RewriteReport | None:
+    """Rewrite the tables that erasures wait for, one at a time, and end the erasures that wait for no more.
+
+    A table is locked while it is rewritten. One whose lock is not free within two seconds is left to the
+    next run, as is one whose dead rows an open transaction still sees. A killed run is continued by the next.
+
+    Args:
+        runtime: the deployment.
+        owner: name of the run.
+        lease_ms: duration of the lease.
+
+    Returns:
+        What was rewritten, nothing if no erasure waits; None if another run is at work.
+
+    Raises:
+        LeaseLost: if another run took over.
+        Unavailable: if the database does not answer; the next run goes on.
+    """
+    report = RewriteReport()
+    with lease_for_block(runtime.database, LEASE, owner, ttl_ms=lease_ms) as held:
+        if held is None:
+            return None
+        every_s = lease_ms / 1000 / _BEATS_PER_LEASE
+        with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
+            for name in list_rewritten_tables():
+                _rewrite_for_erasures(runtime, held, name, report)
+    if report.tables:
+        report.erasures, _ = try_erasures(runtime, owner)
+    return report
+
+
+def _rewrite_for_erasures(runtime: Runtime, held: HeldLease, name: str, report: RewriteReport) -> None:
+    """Rewrite a table if erasures wait for it, and note it for those alone that waited before."""
+    with runtime.database.transaction(write=False) as db:
+        waiting = [row.id for row in db.exec(_select_waiting()) if name in (row.stale_tables or "").split()]
+    if not waiting:
+        return
+    held.require_time()
+    why = _rewrite_table(runtime, name)
+    if why is not None:
+        report.failures[name] = why
+        log.warning("the table %s is not rewritten: %s", name, why)
+        return
+    report.tables += 1
+    with held.transaction(runtime.database) as db:
+        statement = select(ErasureRow).where(col(ErasureRow.id).in_(waiting)).with_for_update()
+        for row in db.exec(statement.order_by(col(ErasureRow.id))):
+            left = (row.stale_tables or "").split()
+            row.stale_tables = " ".join(table for table in left if table != name)
+            db.add(row)
+
+
+def _rewrite_table(runtime: Runtime, name: str) -> str | None:
+    """Rewrite a table; return why it is left if it is."""
+    why = None
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_S)
+        try:
+            dead_rows = _vacuum(runtime, name)
+        except psycopg.errors.LockNotAvailable:
+            why = "its lock was not free in time. End transactions that stay open."
+            continue
+        except (psycopg.Error, SQLAlchemyError) as error:
+            # Messages may quote rows; the name of the error does not.
+            return f"{type(error).__name__}; the database's log tells more."
+        if dead_rows is None:
+            return (
+                "this user may not rewrite it. Make the user of RECORDER_DATABASE_URL owner of the database."
+            )
+        if not dead_rows:
+            return None
+        why = f"an open transaction still sees {dead_rows} of its dead rows. End transactions that stay open."
+    return why
+
+
+def _vacuum(runtime: Runtime, name: str) -> int | None:
+    """Rewrite a table; return how many dead rows are still in it, None if the user may not rewrite it."""
+    dead_rows: list[int] = []
+
+    def note(diagnostic: Any) -> None:
+        # The message itself is in the server's language.
+        if diagnostic.source_function == "copy_table_data":
+            number = re.search("[0-9]+", diagnostic.message_detail or "")
+            dead_rows.append(int(number[0]) if number else 0)
+
+    with closing(runtime.database.raw_connection()) as connection:
+        connection.autocommit = True
+        connection.add_notice_handler(note)
+        connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
+        analyze = "" if name == STATISTICS else ", ANALYZE"
+        connection.execute(f'VACUUM (FULL, VERBOSE{analyze}) "{name}"')
+    return dead_rows[-1] if dead_rows else None
+
+
+def _select_waiting() -> Any:
+    return select(ErasureRow).where(col(ErasureRow.stale_tables) != "")
