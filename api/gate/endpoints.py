@@ -51,6 +51,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{_SESSION}/frames", "read", "reads"),
     Endpoint("GET", f"{_SESSION}/frames/{{frame_id}}", "read", "reads"),
     Endpoint("GET", f"{_SESSION}/frames/{{frame_id}}/image", "read", "reads"),
+    Endpoint("GET", f"{_SESSION}/frames/{{frame_id}}/dom", "read", "reads"),
     Endpoint("POST", f"{_SESSION}/tags", "write", "other"),
     Endpoint("GET", f"{_SESSION}/tags", "read", "reads"),
     Endpoint("GET", f"{_MEMORY}/paths", "read", "other"),

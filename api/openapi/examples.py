@@ -68,6 +68,12 @@ _EVENTS = (
 _FRAMES = f'{{"frames": [{{"t_ms": 0, "content_type": "image/png", "data": "{_ONE_PIXEL}"}}]}}'
 _AT = "/v1/sessions/$session"
 _WITH_FRAME = [_RECORDING, f"frame={_read_id('frm', _send('POST', f'{_AT}/frames', body=_FRAMES))}"]
+_SNAPSHOT = '{"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, "Cart"]]}'
+_FRAME_WITH_SNAPSHOT = f'{_FRAMES.removesuffix("}]}")}, "dom": {_SNAPSHOT}}}]}}'
+_WITH_SNAPSHOT = [
+    _RECORDING,
+    f"frame={_read_id('frm', _send('POST', f'{_AT}/frames', body=_FRAME_WITH_SNAPSHOT))}",
+]
 _WITH_EVENTS = [_RECORDING, _send("POST", f"{_AT}/events", body=_EVENTS)]
 _SEALED = [f"session={_read_id('ses', _format_get('/v1/sessions?workflow=checkout&status=sealed&limit=1'))}"]
 _EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
@@ -121,6 +127,11 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/image"): [
         *_WITH_FRAME,
         _format_get(f"{_AT}/frames/$frame/image", "-o frame.png"),
+    ],
+    ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/dom"): [
+        *_WITH_SNAPSHOT,
+        _format_get(f"{_AT}/frames/$frame/dom", "-o snapshot.json"),
+        _format_get(f"{_AT}/frames/$frame/dom", "-H 'Accept: text/html'"),
     ],
     ("POST", "/v1/sessions/{session_id}/tags"): [
         _RECORDING,

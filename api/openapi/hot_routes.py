@@ -102,6 +102,13 @@ FRAMES_ACCEPTED = _describe_json(
         frame_count=_COUNT,
     ),
 )
+DOM = {
+    "description": "The snapshot as it was sent, or as an HTML document that is safe to show",
+    "content": {
+        "application/json": {"schema": {"type": "object"}},
+        "text/html": {"schema": {"type": "string"}},
+    },
+}
 IMAGE = {
     "description": "The picture",
     "content": {name: {"schema": {"type": "string", "format": "binary"}} for name in limits.IMAGE_TYPES},

@@ -43,6 +43,7 @@ _NAMES = {
     ("GET", "/v1/sessions/{session_id}/frames"): "list_frames",
     ("POST", "/v1/sessions/{session_id}/frames"): "append_frames",
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}"): "get_frame",
+    ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/dom"): "get_dom",
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/image"): "get_image",
     ("POST", "/v1/sessions/{session_id}/start"): "start_session",
     ("POST", "/v1/sessions/{session_id}/stop"): "stop_session",

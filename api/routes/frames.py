@@ -1,4 +1,4 @@
-"""`/v1/sessions/{id}/frames`: upload as JSON or multipart, list, metadata, image. Spec §4.1, contract §3."""
+"""`/v1/sessions/{id}/frames`: upload, list, metadata, image, DOM snapshot. Spec §4.1, contract §3, §8."""
 
 from typing import Annotated
 
@@ -9,15 +9,16 @@ from api.bodies.batches import read_upload, respond_accepted
 from api.bodies.masking import BodyMasking
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import respond_with_bytes
-from api.openapi.hot_routes import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
+from api.negotiation import choose_format, respond_with_bytes
+from api.openapi.hot_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_encoding
-from recorder.errors import RecorderError, Unavailable
+from recorder.errors import NotAcceptable, RecorderError, Unavailable
 from recorder.models.frame import Frame
 from recorder.models.wire import Page
 from recorder.recording import item_reads, sessions
 from recorder.recording.frames import FrameUpload, discard_object
 from recorder.recording.ingest import IngestWriter
+from recorder.recording.snapshot_html import SNAPSHOT_POLICY, render_snapshot
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_class=BatchRoute)
 
@@ -90,3 +91,28 @@ def get_image(
     row = sessions.find_session(db, caller.tenant, session_id)
     data, content_type = item_reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
     return respond_with_bytes(data, content_type, range_header)
+
+
+@router.get(
+    "/frames/{frame_id}/dom",
+    response_class=Response,
+    responses={200: DOM, **problem_responses(404, 406)},
+)
+def get_dom(
+    session_id: str, frame_id: str, request: Request, db: Db, caller: CallerDep, runtime: RuntimeDep
+) -> Response:
+    """Return the DOM snapshot as it was sent; with `Accept: text/html` as a document that is safe to show."""
+    format = choose_format(request, "application/json", "text/html")
+    row = sessions.find_session(db, caller.tenant, session_id)
+    stored = item_reads.read_dom(db, runtime.lake, runtime.blobs, row, frame_id)
+    headers = {**_DOM_HEADERS, "Content-Security-Policy": SNAPSHOT_POLICY}
+    if format == "application/json":
+        attachment = {"Content-Disposition": f'attachment; filename="{frame_id}.json"'}
+        return Response(stored, headers=headers | attachment, media_type=format)
+    document = render_snapshot(stored)
+    if document is None:
+        raise NotAcceptable("application/json for a snapshot that is not in the format nodes")
+    return Response(document, headers=headers, media_type=format)
+
+
+_DOM_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept"}

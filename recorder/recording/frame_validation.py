@@ -216,11 +216,16 @@ def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> b
     return zstandard.ZstdCompressor(level=3).compress(text)
 
 
+def unpack_snapshot(packed: bytes) -> bytes:
+    """Return the JSON of a snapshot that `pack_dom` packed."""
+    return zstandard.ZstdDecompressor().decompress(packed)
+
+
 def unpack_dom(frame: CheckedFrame) -> CheckedFrame:
     """Return a frame whose item holds its snapshot again, as masking needs it."""
     if frame.dom is None:
         return frame
-    dom = orjson.loads(zstandard.ZstdDecompressor().decompress(frame.dom))
+    dom = orjson.loads(unpack_snapshot(frame.dom))
     return replace(frame, item=msgspec.structs.replace(frame.item, dom=dom))
 
 

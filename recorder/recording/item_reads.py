@@ -16,6 +16,7 @@ from recorder.memory.storage.session_paths import read_path_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow, TagCreate
+from recorder.recording.frame_validation import unpack_snapshot
 from recorder.recording.hot_events import Position, decode_heads, decompress
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import read_metadata, to_wire
@@ -143,6 +144,21 @@ def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_i
     stored = _find_frame(db, lake, row, frame_id)
     try:
         return blobs.get(stored.object, stored.offset, stored.length), stored.content_type
+    except KeyError as error:
+        raise NotFound("frame") from error
+
+
+def read_dom(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> bytes:
+    """Return the DOM snapshot of a frame as JSON.
+
+    Raises:
+        NotFound: if the session has no such frame, or the frame has no snapshot, or its bytes are gone.
+    """
+    stored = _find_frame(db, lake, row, frame_id)
+    if stored.dom_object is None or stored.dom_offset is None or stored.dom_length is None:
+        raise NotFound("dom", "The frame has no DOM snapshot; has_dom of its metadata shows which have one.")
+    try:
+        return unpack_snapshot(blobs.get(stored.dom_object, stored.dom_offset, stored.dom_length))
     except KeyError as error:
         raise NotFound("frame") from error
 

@@ -52,6 +52,7 @@ RESOURCES = {
         case(26, "POST", "/v1/sessions/{id}/frames", {"frames": [frame(1)]}, "session", name="frames"),
         case(26, "GET", "/v1/sessions/{id}/events/stream", None, "session", name="stream"),
         case(26, "GET", "/v1/sessions/{id}/frames/frm_mine/image", None, "session", name="image"),
+        case(26, "GET", "/v1/sessions/{id}/frames/frm_mine/dom", None, "session", name="dom"),
     ],
 )
 @pytest.mark.parametrize("who", ["other workspace", "other mode"])

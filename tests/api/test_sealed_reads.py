@@ -20,6 +20,7 @@ PARTS = (
     "/frames?limit=2",
     "/frames/frm_a",
     "/frames/frm_a/image",
+    "/frames/frm_a/dom",
     "/tags",
     "?include=events,tags",
 )

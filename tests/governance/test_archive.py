@@ -51,10 +51,14 @@ def objects_of(runtime: Runtime, canary: Canary, url: str) -> dict[str, bytes]:
 
 
 def read_frames(caller: Caller, canary: Canary) -> list[bytes]:
-    """Return the pictures of a session, and check in which store they are said to be."""
+    """Return the pictures and DOM snapshots of a session."""
     address = f"/v1/sessions/{canary.session_id}"
     frames = caller.get(f"{address}/frames").json()["data"]
-    return [caller.get(f"{address}/frames/{frame['id']}/image").content for frame in frames]
+    answers = [
+        caller.get(f"{address}/frames/{frame['id']}/{part}") for frame in frames for part in ("image", "dom")
+    ]
+    assert {answer.status_code for answer in answers} == {200}
+    return [answer.content for answer in answers]
 
 
 def storage_of(caller: Caller, canary: Canary) -> dict[str, int]:

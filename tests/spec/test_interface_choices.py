@@ -45,7 +45,7 @@ def values(caller: Caller) -> dict[str, str]:
     """Names in addresses, and their values."""
     session_id = caller.make_session()
     caller.add_events(session_id, event(1))
-    frame_id = caller.add_frames(session_id, frame(1)).json()["data"][0]["id"]
+    frame_id = caller.add_frames(session_id, frame(1, dom={"v": 1})).json()["data"][0]["id"]
     export_id = completed_export(caller)["id"]
     webhook_id = caller.post("/v1/webhooks", HOOK).json()["id"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()

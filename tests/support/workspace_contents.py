@@ -60,7 +60,8 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
 def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
     session_id = caller.make_session(workflow=workflow)
     caller.add_events(session_id, event(1), event(2))
-    caller.add_frames(session_id, frame(1), frame(2, 9))
+    snapshot = {"v": 1, "format": "nodes", "html": ["html", ["body", tag]]}
+    caller.add_frames(session_id, frame(1, dom=snapshot), frame(2, 9, dom=snapshot))
     for _ in range(2):
         caller.post(f"/v1/sessions/{session_id}/tags", {"name": tag})
     return session_id
