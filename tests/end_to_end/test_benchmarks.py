@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from benchmarks import drift, gate, lists, memory_queries, miniwob, streams, webhooks
+from benchmarks import drift, erasure, gate, lists, memory_queries, miniwob, streams, webhooks
 from benchmarks.drift_plants import How, Kind, plant_change
 from benchmarks.drift_streams import plant_sessions
 from benchmarks.events import event_bodies, event_items
@@ -175,3 +175,10 @@ def test_a_message_that_is_lost_or_comes_twice_is_found() -> None:
     for wrong in (streams.Received("ses", messages=4, first=3, last=7, misplaced=1), streams.Received("ses")):
         with pytest.raises(RuntimeError, match="out of place"):
             streams._check([wrong], None)
+
+
+def test_an_erasure_and_a_search_are_timed() -> None:
+    erased = erasure.time_erasures(events=20_000, rounds=1)
+    found = erasure.time_search(sessions=1_000, rounds=1)
+    assert erased.detail["events touched"] == 2_000
+    assert erased.ours[0] > 0 and found.ours[0] > 0
