@@ -13,6 +13,7 @@ from benchmarks import (
     backup,
     digests,
     drift,
+    erasure,
     export_repeats,
     export_workers,
     fsync,
@@ -69,6 +70,7 @@ class Name(StrEnum):
     TINY_EXPORTS = "tiny-exports"
     READS = "reads"
     BACKUP = "backup"
+    ERASURE = "erasure"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -98,8 +100,10 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.TINY_EXPORTS: tiny_exports.measure,
     Name.READS: reads.measure,
     Name.BACKUP: backup.measure,
+    Name.ERASURE: erasure.measure,
 }
-#: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
+#: They fetch a peer of half a gigabyte first, or take gigabytes of memory or many minutes: measured when they
+#: are named.
 _ON_DEMAND = (
     Name.MLFLOW,
     Name.PROCESS_MINING,
@@ -107,6 +111,7 @@ _ON_DEMAND = (
     Name.EXPORTS,
     Name.EXPORTS_MEMORY,
     Name.SEAL_MEMORY,
+    Name.ERASURE,
 )
 
 
