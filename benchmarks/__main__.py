@@ -38,7 +38,7 @@ from benchmarks import (
 from benchmarks.exports import growth
 from benchmarks.exports import parts as exports
 from benchmarks.figures import Figure, Skipped, describe_machine, show, write_json
-from benchmarks.memory import parts
+from benchmarks.memory import clusterings, parts
 
 
 class Name(StrEnum):
@@ -63,6 +63,7 @@ class Name(StrEnum):
     MLFLOW = "mlflow"
     PROCESS_MINING = "process-mining"
     MEMORY = "memory"
+    CLUSTERINGS = "clusterings"
     EXPORTS = "exports"
     EXPORTS_MEMORY = "exports-memory"
     EXPORT_WORKERS = "export-workers"
@@ -93,6 +94,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.MLFLOW: mlflow_peer.measure,
     Name.PROCESS_MINING: process_mining.measure,
     Name.MEMORY: parts.measure,
+    Name.CLUSTERINGS: clusterings.measure,
     Name.EXPORTS: exports.measure,
     Name.EXPORTS_MEMORY: growth.measure_large,
     Name.EXPORT_WORKERS: export_workers.measure,
@@ -108,6 +110,7 @@ _ON_DEMAND = (
     Name.MLFLOW,
     Name.PROCESS_MINING,
     Name.MEMORY,
+    Name.CLUSTERINGS,
     Name.EXPORTS,
     Name.EXPORTS_MEMORY,
     Name.SEAL_MEMORY,

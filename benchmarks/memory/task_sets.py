@@ -111,6 +111,22 @@ def draw_varied(by_task: Mapping[str, Sequence[Demonstration]], seed: int) -> li
     return varied
 
 
+def draw_rare(by_task: Mapping[str, Sequence[Demonstration]], seed: int) -> list[Demonstration]:
+    """Cut ten tasks to 3 to 12 recordings, and take all recordings of the others."""
+    chance = random.Random(seed)
+    rare = choose_rare(by_task, chance)
+    return [
+        item
+        for task, items in by_task.items()
+        for item in (chance.sample(items, chance.randint(3, 12)) if task in rare else items)
+    ]
+
+
+def choose_rare(by_task: Mapping[str, Sequence[Demonstration]], chance: random.Random) -> set[str]:
+    """Return the ten tasks that are cut."""
+    return set(chance.sample(sorted(by_task), _RARE_TASKS))
+
+
 def vary(session: Sealed, noise: Sequence[Step], chance: random.Random) -> Sealed:
     """Return a session with other times, and with a noise step, a repetition or neither for each step."""
     steps: list[Step] = []
@@ -153,13 +169,8 @@ def measure_agreement(demonstrations: Sequence[Demonstration], seed: int) -> tup
 
 def measure_rare_tasks(by_task: Mapping[str, Sequence[Demonstration]], seed: int) -> RareTasks:
     """Cut ten tasks to 3 to 12 recordings, and judge their paths after a rebuild."""
-    chance = random.Random(seed)
-    rare = set(chance.sample(sorted(by_task), _RARE_TASKS))
-    drawn = [
-        item
-        for task, items in by_task.items()
-        for item in (chance.sample(items, chance.randint(3, 12)) if task in rare else items)
-    ]
+    drawn = draw_rare(by_task, seed)
+    rare = choose_rare(by_task, random.Random(seed))
     with stored_graph() as graph:
         graph.add([item.session for item in in_order(drawn, seed)])
         graph.rebuild("anchored")

@@ -70,15 +70,13 @@ def find_nearest(known: Any, vectors: Any, *, max_cells: int = _MAX_CELLS) -> tu
     return np.concatenate(places), np.concatenate(cosines)
 
 
-def _list_communities(vectors: Any) -> list[Ints]:
-    """Return the communities of vectors, each in order, the one of the first vector first."""
+def link_neighbours(vectors: Any) -> Any:
+    """Return the NetworkX graph of at least two vectors, each linked to its nearest with their cosine."""
     # Not at the top: what only records sessions need not load them.
     import networkx as nx
     from sklearn.neighbors import NearestNeighbors
 
     count = vectors.shape[0]
-    if count == 1:
-        return [np.zeros(1, dtype=np.int64)]
     neighbours = NearestNeighbors(n_neighbors=min(NEIGHBOURS + 1, count), metric="cosine", algorithm="brute")
     distances, places = neighbours.fit(vectors).kneighbors(vectors)
     cosine = np.round(1 - distances, 9)
@@ -87,5 +85,14 @@ def _list_communities(vectors: Any) -> list[Ints]:
     rows, columns = np.nonzero(cosine >= PATH_COSINE)
     links = zip(rows.tolist(), places[rows, columns].tolist(), cosine[rows, columns].tolist(), strict=True)
     graph.add_weighted_edges_from(sorted(link for link in links if link[0] != link[1]))
-    communities = nx.community.louvain_communities(graph, seed=0)
+    return graph
+
+
+def _list_communities(vectors: Any) -> list[Ints]:
+    """Return the communities of vectors, each in order, the one of the first vector first."""
+    import networkx as nx
+
+    if vectors.shape[0] == 1:
+        return [np.zeros(1, dtype=np.int64)]
+    communities = nx.community.louvain_communities(link_neighbours(vectors), seed=0)
     return sorted((np.array(sorted(part), dtype=np.int64) for part in communities), key=lambda part: part[0])
