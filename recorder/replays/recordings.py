@@ -117,3 +117,11 @@ def _select_actions(events: Sequence[EventItem]) -> list[EventItem]:
         announced = [given.get("type", "") for given in event.get("signals") or ()]
         chosen.append(event)
     return chosen
+
+
+def find_input_name(event: EventItem) -> str | None:
+    """Return the name under which a live replay needs the value of a masked input; None if it needs none."""
+    given = event.get("input") or {}
+    if not given.get("masked"):
+        return None
+    return str(given.get("secret_ref") or event["id"])

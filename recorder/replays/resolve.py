@@ -74,13 +74,13 @@ def resolve(document: DomDocument, target: Mapping[str, Any], whole: Budget | No
         return Resolution("target_missing")
     best = ranked[0]
     locator = _show_locator(best)
+    if best.weight < _ENOUGH:
+        return Resolution("target_missing", best.element, locator)
     if len(ranked) > 1 and ranked[1].weight == best.weight:
         return Resolution("target_ambiguous", best.element, locator)
     identity = _compare_identity(document, best.element, target)
     if identity is None:
         return Resolution("target_changed", best.element, locator)
-    if best.weight < _ENOUGH:
-        return Resolution("target_missing", best.element, locator)
     return Resolution(identity, best.element, locator)
 
 

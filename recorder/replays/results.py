@@ -19,6 +19,7 @@ DivergenceKind = Literal[
     "egress_blocked",
     "action_failed",
 ]
+DryStatus = Literal["completed", "diverged", "failed", "awaiting"]
 #: Whether the action reached the page for certain.
 Delivery = Literal["confirmed", "uncertain"]
 
@@ -108,7 +109,7 @@ class Decision:
 class DryResult:
     """Result of a dry replay."""
 
-    status: Literal["completed", "diverged", "failed", "awaiting"]
+    status: DryStatus
     steps: tuple[StepResult, ...]
     divergence: Divergence | None
     summary: Summary

@@ -90,8 +90,8 @@ def test_aria_selectors_hold_name_and_role() -> None:
 @pytest.mark.parametrize(
     "selector",
     [
-        "a::before", "button:has(> b)", "button:contains('x')", "[", "", "a" * 1_001, ":not(" * 100, "a " * 499,
-        [],
+        "a::before", "button:has(> b)", "button:contains('x')", "[", "", "a" * 1_001,
+        ":not(" * 100, "a " * 499, [],
         ["a"] * 9, "li:lang(en)", "xpath/", "xpath/a", "xpath///a[count(b) > 1]", "xpath///a[", "xpath///@id",
         "xpath///a[" + "(" * 300, "xpath///a | //b", "xpath/id('a')", "xpath///a[text() = ]", "text/ ",
         ["x-app", "xpath///button"], "xpath/" + "//a" * 334,
