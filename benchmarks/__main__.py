@@ -27,6 +27,7 @@ from benchmarks import (
     neighbours,
     process_mining,
     reads,
+    resolve,
     seal_memory,
     sealing,
     sealing_lanes,
@@ -69,6 +70,7 @@ class Name(StrEnum):
     TINY_EXPORTS = "tiny-exports"
     READS = "reads"
     BACKUP = "backup"
+    RESOLVE = "resolve"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -98,6 +100,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.TINY_EXPORTS: tiny_exports.measure,
     Name.READS: reads.measure,
     Name.BACKUP: backup.measure,
+    Name.RESOLVE: resolve.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
 _ON_DEMAND = (
