@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test system check format faults fuzz mutation bench notebooks requirements
+.PHONY: help install demo up test system check format faults fuzz mutation bench soak notebooks requirements
 
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -61,6 +61,9 @@ notebooks: $(INSTALLED) ## run the notebooks and store what they show; ARGS=note
 
 bench: $(INSTALLED) ## measure this machine
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(INSTALLED) ## load a deployment for MINUTES=30 with SESSIONS=10000, and compare its last third with its first
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30) --sessions $(or $(SESSIONS),10000)
 
 # Pins stay as they are unless an .in file or pyproject.toml asks for something else; UPGRADE=--upgrade lifts them.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-strip-extras \

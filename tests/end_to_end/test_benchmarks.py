@@ -22,6 +22,8 @@ from benchmarks.otlp import TraceRequests, encode_spans, trace_id
 from benchmarks.screens import SIZE, session_screens
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
+from benchmarks.soak.samples import Sample
+from benchmarks.soak.verdicts import judge
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
 from recorder.recording.events import read_event_batch
@@ -179,6 +181,42 @@ def test_a_message_that_is_lost_or_comes_twice_is_found() -> None:
 
 def test_an_erasure_and_a_search_are_timed() -> None:
     erased = erasure.time_erasures(events=20_000, rounds=1)
-    found = erasure.time_search(sessions=1_000, rounds=1)
+    searched = erasure.time_search(sessions=1_000, rounds=1)
     assert erased.detail["events touched"] == 2_000
-    assert erased.ours[0] > 0 and found.ours[0] > 0
+    assert erased.ours[0] > 0 and searched.ours[0] > 0
+
+
+@pytest.mark.parametrize("grown", ["memory", "open files", "WAL", "lake log", "commits", None])
+def test_a_soak_finds_what_grows(grown: str | None) -> None:
+    missed = [verdict.name for verdict in judge(make_samples(grown)) if verdict.is_reached is False]
+    assert len(missed) == (grown is not None) and all(grown in name for name in missed if grown)
+
+
+def make_samples(grown: str | None) -> list[Sample]:
+    """Return samples of a minute, in the last third of which one thing has grown."""
+    samples, commit_s, lake_log = [], 0.0, 0.0
+    for at in range(61):
+        is_more = {name: 2.0 if name == grown and at >= 40 else 1.0 for name in (grown, "-")}
+        factor = {name: is_more.get(name, 1.0) for name in ("memory", "open files", "WAL", "commits")}
+        commit_s += 0.5 * factor["commits"]
+        lake_log += 2.0 if grown == "lake log" and at > 40 else 1.0
+        files = {
+            "WAL": 4 * factor["WAL"],
+            "lake log": lake_log,
+            "Dagster's files": at,
+            "database": at,
+            "logs": 1,
+        }
+        samples.append(
+            Sample(
+                at=at,
+                sessions=5 * at,
+                commits=100 * at,
+                commit_seconds=commit_s,
+                memory_mb={"api": 100 * factor["memory"], "dagster, children": 100 + 10 * at},
+                open_files={"api": round(50 * factor["open files"])},
+                files_mb=files,
+                largest_log_mb=1.0,
+            )
+        )
+    return samples

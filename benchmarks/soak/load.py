@@ -1,0 +1,151 @@
+"""A steady load: sessions with frames, deletes, exports, webhooks, and the daily jobs every minute."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+
+import httpx
+
+from benchmarks.events import event_items
+from benchmarks.screens import session_screens
+from recorder import clock
+from recorder.client import CapturedFrame, Client
+from recorder.client.listener import Listener
+from recorder.supervisor import Service
+
+WORKFLOW = "approve_invoice"
+DAILY_JOBS = ("remove_expired", "maintain_lake")
+_EVENTS = 20
+_FRAMES = 2
+_PEOPLE = 8
+#: A session in so many is deleted softly, and as many for good.
+_DELETED = 20
+_EVERY_MINUTE_S = 60.0
+_EXPORT_OF = timedelta(minutes=1)
+_LAUNCH = """
+mutation Launch($job: String!) {
+  launchRun(executionParams: {
+    selector: {jobName: $job, repositoryName: "__repository__", repositoryLocationName: "recorder"}
+  }) { __typename }
+}
+"""
+
+
+class Load:
+    """The load on one workspace of a deployment; its counts show what was done, and what failed."""
+
+    def __init__(self, service: Service, client: Client, *, sessions: int, minutes: float) -> None:
+        self._service = service
+        self._client = client
+        self._sessions = sessions
+        self._a_second = sessions / (minutes * 60)
+        self._screens = session_screens(12, seed=1)
+        self._rng = random.Random(1)
+        self.counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Record all sessions at an even pace, with deletes, exports and daily jobs among them."""
+        began = time.monotonic()
+
+        def record_in_turn(turn: int) -> None:
+            time.sleep(max(0.0, began + turn / self._a_second - time.monotonic()))
+            self._try("sessions", lambda: self._record(turn))
+
+        with _repeated(self._call_daily_jobs, _EVERY_MINUTE_S), ThreadPoolExecutor(_PEOPLE) as people:
+            for _ in people.map(record_in_turn, range(self._sessions)):
+                pass
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Receive the webhooks of the sessions while the block runs."""
+        listener = Listener(lambda _: self._count("deliveries"), host="127.0.0.1", port=0)
+        with listener.listening():
+            events = ["session.created", "session.sealed", "export.completed"]
+            webhook = self._client.create_webhook(f"http://127.0.0.1:{listener.port}/", events)
+            listener.trust(webhook["secret"])
+            yield
+
+    def warm_up(self) -> None:
+        """Seal and export some sessions, so that every process has loaded what it needs."""
+        session_ids = [self._record(turn) for turn in range(1, _DELETED)]
+        self._client.wait_sealed([name for name in session_ids if name], timeout_s=180)
+        self._client.wait_export(self._create_export(), timeout_s=180)
+        self._call_daily_jobs()
+        self.counts.clear()
+
+    def _record(self, turn: int) -> str:
+        """Record one session and stop it; delete it where its turn says so, or an earlier one for good."""
+        actor = {"id": f"person {turn % 50}", "kind": "human"}
+        session_id: str = self._client.create_session(WORKFLOW, start=True, actor=actor)["id"]
+        frames = [
+            CapturedFrame.of(self._screens[(turn + n) % len(self._screens)], t_ms=n * 4_000)
+            for n in range(_FRAMES)
+        ]
+        self._client.add_frames(session_id, frames)
+        items = event_items(_EVENTS, seed=turn)
+        self._client.add_events(session_id, items[: _EVENTS // 2])
+        self._client.add_events(session_id, items[_EVENTS // 2 :])
+        self._client.stop(session_id)
+        if turn % _DELETED in (0, _DELETED // 2):
+            is_hard = turn % _DELETED == 0
+            self._client.delete_session(session_id, hard=is_hard)
+            self._count("hard deletes" if is_hard else "deletes")
+            return ""
+        return session_id
+
+    def _create_export(self) -> str:
+        """Create an export of the sessions of the last minute; return its id."""
+        since = clock.to_iso(clock.now() - _EXPORT_OF)
+        export_id: str = self._client.create_export(WORKFLOW, filter={"since": since})["id"]
+        return export_id
+
+    def _call_daily_jobs(self) -> None:
+        with self._service.open_dagster() as dagster:
+            for job in DAILY_JOBS:
+                self._try(f"runs of {job}", lambda job=job: _launch(dagster, job))  # type: ignore[misc]
+        self._try("exports", self._create_export)
+
+    def _try(self, name: str, work: Callable[[], object]) -> None:
+        """Count a piece of work; one that fails is counted apart, and the load goes on."""
+        try:
+            work()
+        except Exception as error:
+            self._count(f"failed {name}: {type(error).__name__}: {error}"[:160])
+        else:
+            self._count(name)
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self.counts[name] += 1
+
+
+def _launch(dagster: httpx.Client, job: str) -> None:
+    answer = dagster.post("/graphql", json={"query": _LAUNCH, "variables": {"job": job}}, timeout=60)
+    answer.raise_for_status()
+    kind = answer.json()["data"]["launchRun"]["__typename"]
+    if kind != "LaunchRunSuccess":
+        raise RuntimeError(f"Dagster did not launch {job}: {kind}")
+
+
+@contextmanager
+def _repeated(work: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call something again and again while the block runs."""
+    is_over = threading.Event()
+
+    def call_again() -> None:
+        while not is_over.wait(every_s):
+            work()
+
+    thread = threading.Thread(target=call_again, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
