@@ -135,7 +135,10 @@ def _shared_neighbours(variants: Variants) -> Ints:
     """Group by Louvain's communities of variants whose nearest neighbours by TF-IDF are the same."""
     count = len(variants.sequences)
     neighbours = NearestNeighbors(n_neighbors=min(NEIGHBOURS, count), metric="cosine", algorithm="brute")
-    near = csr_array(neighbours.fit(variants.tfidf).kneighbors_graph(variants.tfidf))
+    near = neighbours.fit(variants.tfidf).kneighbors_graph(variants.tfidf, mode="distance").tocsr()
+    near.data = (near.data <= 1 - PATH_COSINE).astype(np.float64)
+    near.eliminate_zeros()
+    near = csr_array(near)
     shared = near.multiply((near @ near.T) / NEIGHBOURS)
     graph = nx.from_scipy_sparse_array(csr_array(shared.maximum(shared.T)))
     return _labels_of(nx.community.louvain_communities(graph, seed=0), count)
