@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 
 from api.bodies.batches import read_upload, respond_accepted
 from api.bodies.masking import BodyMasking
@@ -93,18 +93,19 @@ def get_image(
     return respond_with_bytes(data, content_type, range_header)
 
 
-@router.get(
-    "/frames/{frame_id}/dom",
-    response_class=Response,
-    responses={200: DOM, **problem_responses(404, 406)},
-)
-def get_dom(
-    session_id: str, frame_id: str, request: Request, db: Db, caller: CallerDep, runtime: RuntimeDep
+def get_snapshot(
+    session_id: str, frame_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep
 ) -> Response:
-    """Return the DOM snapshot as it was sent; with `Accept: text/html` as a document that is safe to show."""
+    """Return the answer with a snapshot, read in a transaction and written as HTML after it.
+
+    Raises:
+        NotAcceptable: if the snapshot cannot be written as HTML, which the request asks for.
+        NotFound: if the caller has no such session, frame or snapshot.
+    """
     format = choose_format(request, "application/json", "text/html")
-    row = sessions.find_session(db, caller.tenant, session_id)
-    stored = item_reads.read_dom(db, runtime.lake, runtime.blobs, row, frame_id)
+    with runtime.database.transaction(write=False) as db:
+        row = sessions.find_session(db, caller.tenant, session_id)
+        stored = item_reads.read_dom(db, runtime.lake, runtime.blobs, row, frame_id)
     headers = {**_DOM_HEADERS, "Content-Security-Policy": SNAPSHOT_POLICY}
     if format == "application/json":
         attachment = {"Content-Disposition": f'attachment; filename="{frame_id}.json"'}
@@ -113,6 +114,20 @@ def get_dom(
     if document is None:
         raise NotAcceptable("application/json for a snapshot that is not in the format nodes")
     return Response(document, headers=headers, media_type=format)
+
+
+# Bounded, since a snapshot of 4 MiB takes a second to write: others wait neither for a thread nor for `Db`.
+Snapshot = Annotated[Response, Depends(get_snapshot, max_concurrency=2)]
+
+
+@router.get(
+    "/frames/{frame_id}/dom",
+    response_class=Response,
+    responses={200: DOM, **problem_responses(404, 406)},
+)
+def get_dom(snapshot: Snapshot) -> Response:
+    """Return the DOM snapshot as it was sent; with `Accept: text/html` as a document that is safe to show."""
+    return snapshot
 
 
 _DOM_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept"}

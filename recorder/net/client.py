@@ -130,15 +130,15 @@ async def _read_body(response: httpcore.Response, exchange: Exchange) -> None:
 
 def _read_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return headers for storage: printable, each name once, at most 8 KB."""
-    headers_kept: dict[str, str] = {}
+    printable: dict[str, str] = {}
     size = 0
     for raw_name, raw_value in headers:
         name, value = (_replace_unprintable(raw) for raw in (raw_name.lower(), raw_value))
         size += len(name) + len(value)
         if size > _HEADERS_BYTES:
             break
-        headers_kept[name] = f"{headers_kept[name]}, {value}" if name in headers_kept else value
-    return headers_kept
+        printable[name] = f"{printable[name]}, {value}" if name in printable else value
+    return printable
 
 
 def _replace_unprintable(raw: bytes) -> str:

@@ -2,7 +2,6 @@
 
 import html
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -61,10 +60,6 @@ _STYLE_FUNCTION_NAMES = "rgb rgba hsl hsla calc min max clamp translate scale ro
 _STYLE_FUNCTIONS = frozenset(_STYLE_FUNCTION_NAMES.split())
 
 
-# Parsing and writing hold the interpreter, so more at once take memory and no less time.
-_renderings = threading.BoundedSemaphore(2)
-
-
 def render_snapshot(stored: bytes) -> str | None:
     """Return a snapshot as an HTML document without scripts, addresses and handlers.
 
@@ -77,11 +72,7 @@ def render_snapshot(stored: bytes) -> str | None:
     Returns:
         The document, or None if the snapshot is not in the format `nodes`.
     """
-    with _renderings:
-        return _render_document(orjson.loads(stored))
-
-
-def _render_document(dom: Any) -> str | None:
+    dom = orjson.loads(stored)
     if not isinstance(dom, dict) or dom.get("format") != "nodes" or not isinstance(dom.get("html"), list):
         return None
     pieces: list[str] = []

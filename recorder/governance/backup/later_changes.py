@@ -91,24 +91,24 @@ def _parse_line(line: bytes) -> AuditRow:
         AuditDoesNotFit: if it cannot be read, or its content does not give its hash.
     """
     try:
-        entry_line: dict[str, Any] = orjson.loads(line)
+        entry: dict[str, Any] = orjson.loads(line)
         row = AuditRow(
-            workspace_id=entry_line["workspace_id"],
-            number=int(entry_line["number"]),
-            id=entry_line["id"],
-            mode=entry_line["mode"],
-            at=clock.parse_time(entry_line["at"], name="at"),
-            actor_type=entry_line["actor"]["type"],
-            actor_id=entry_line["actor"]["id"],
-            action=entry_line["action"],
-            resource_type=entry_line["resource"]["type"],
-            resource_id=entry_line["resource"]["id"],
-            outcome=entry_line["outcome"],
-            request_id=entry_line["request_id"],
-            ip=entry_line["ip"],
-            details=entry_line["details"],
-            prev_hash=entry_line["prev_hash"],
-            hash=entry_line["hash"],
+            workspace_id=entry["workspace_id"],
+            number=int(entry["number"]),
+            id=entry["id"],
+            mode=entry["mode"],
+            at=clock.parse_time(entry["at"], name="at"),
+            actor_type=entry["actor"]["type"],
+            actor_id=entry["actor"]["id"],
+            action=entry["action"],
+            resource_type=entry["resource"]["type"],
+            resource_id=entry["resource"]["id"],
+            outcome=entry["outcome"],
+            request_id=entry["request_id"],
+            ip=entry["ip"],
+            details=entry["details"],
+            prev_hash=entry["prev_hash"],
+            hash=entry["hash"],
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise AuditDoesNotFit("a line is no entry of an export by `recorder audit export`") from error
