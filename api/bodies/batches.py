@@ -86,7 +86,7 @@ class EventBatches:
         require_type(content_type, JSON, needed="events as application/json")
         with body_file() as file:
             await anyio.to_thread.run_sync(file.write, body)
-            checked = await self._workers.check(caller.workspace_id, check_event_file, file)
+            checked = await self._workers.run(caller.workspace_id, check_event_file, file)
         return [TimedItem(t_ms) for t_ms in checked.times], checked.named
 
     async def _read_masked(
@@ -163,7 +163,7 @@ async def _read_large(
     first.clear()
     async for part in rest:
         file.write(part)
-    checked = await workers.check(caller.workspace_id, check_frames_file, file, content_type)
+    checked = await workers.run(caller.workspace_id, check_frames_file, file, content_type)
     content = file.map()
     frames = await anyio.to_thread.run_sync(_assign_ids, restore_bytes(checked, content), caller)
     return FrameUploadBody(checked=(frames, checked.digest))

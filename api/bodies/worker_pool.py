@@ -1,4 +1,4 @@
-"""Worker processes that check large request bodies, outside of the API process's event loop and GIL.
+"""Worker processes that check large request bodies and write snapshots as HTML, outside of the API process.
 
 Processes start with the first large body. If one dies, only the request of its body fails.
 """
@@ -81,10 +81,10 @@ class BodyWorkers:
         # A workspace uses at most half of the processes, so that others need not wait for its bodies.
         self._of_workspace: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def check(
+    async def run(
         self, workspace_id: str, function: Callable[..., Result], file: BodyFile, *arguments: Any
     ) -> Result:
-        """Run a function of `api.bodies.checks` on a body.
+        """Run a function on a body in a worker process.
 
         Args:
             workspace_id: the workspace of the request.

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from api.bodies.batches import read_upload, respond_accepted
 from api.bodies.masking import BodyMasking
+from api.bodies.worker_pool import BodyWorkers, body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import choose_format, respond_with_bytes
@@ -18,7 +19,7 @@ from recorder.models.wire import Page
 from recorder.recording import item_reads, sessions
 from recorder.recording.frames import FrameUpload, discard_object
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.snapshot_html import SNAPSHOT_POLICY, render_snapshot
+from recorder.recording.snapshot_html import SNAPSHOT_POLICY, render_snapshot_file
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_class=BatchRoute)
 
@@ -93,31 +94,19 @@ def get_image(
     return respond_with_bytes(data, content_type, range_header)
 
 
-def get_snapshot(
-    session_id: str, frame_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep
-) -> Response:
-    """Return the answer with a snapshot, read in a transaction and written as HTML after it.
+def get_snapshot(session_id: str, frame_id: str, caller: CallerDep, runtime: RuntimeDep) -> bytes:
+    """Return the stored snapshot of a frame, read in a transaction that ends before it is written as HTML.
 
     Raises:
-        NotAcceptable: if the snapshot cannot be written as HTML, which the request asks for.
         NotFound: if the caller has no such session, frame or snapshot.
     """
-    format = choose_format(request, "application/json", "text/html")
     with runtime.database.transaction(write=False) as db:
         row = sessions.find_session(db, caller.tenant, session_id)
-        stored = item_reads.read_dom(db, runtime.lake, runtime.blobs, row, frame_id)
-    headers = {**_DOM_HEADERS, "Content-Security-Policy": SNAPSHOT_POLICY}
-    if format == "application/json":
-        attachment = {"Content-Disposition": f'attachment; filename="{frame_id}.json"'}
-        return Response(stored, headers=headers | attachment, media_type=format)
-    document = render_snapshot(stored)
-    if document is None:
-        raise NotAcceptable("application/json for a snapshot that is not in the format nodes")
-    return Response(document, headers=headers, media_type=format)
+        return item_reads.read_dom(db, runtime.lake, runtime.blobs, row, frame_id)
 
 
-# Bounded, since a snapshot of 4 MiB takes a second to write: others wait neither for a thread nor for `Db`.
-Snapshot = Annotated[Response, Depends(get_snapshot, max_concurrency=2)]
+# Bounded, since each may wait for a store: waiting requests must leave worker threads to others.
+Snapshot = Annotated[bytes, Depends(get_snapshot, max_concurrency=8)]
 
 
 @router.get(
@@ -125,9 +114,20 @@ Snapshot = Annotated[Response, Depends(get_snapshot, max_concurrency=2)]
     response_class=Response,
     responses={200: DOM, **problem_responses(404, 406)},
 )
-def get_dom(snapshot: Snapshot) -> Response:
+async def get_dom(frame_id: str, request: Request, snapshot: Snapshot, caller: CallerDep) -> Response:
     """Return the DOM snapshot as it was sent; with `Accept: text/html` as a document that is safe to show."""
-    return snapshot
+    format = choose_format(request, "application/json", "text/html")
+    headers = {**_DOM_HEADERS, "Content-Security-Policy": SNAPSHOT_POLICY}
+    if format == "application/json":
+        attachment = {"Content-Disposition": f'attachment; filename="{frame_id}.json"'}
+        return Response(snapshot, headers=headers | attachment, media_type=format)
+    workers: BodyWorkers = request.app.state.body_workers
+    with body_file() as file:
+        file.write(snapshot)
+        document = await workers.run(caller.workspace_id, render_snapshot_file, file)
+    if document is None:
+        raise NotAcceptable("application/json for a snapshot that is not in the format nodes")
+    return Response(document, headers=headers, media_type=format)
 
 
 _DOM_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept"}

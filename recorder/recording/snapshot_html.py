@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -94,6 +95,11 @@ def render_snapshot(stored: bytes) -> str | None:
     icon = '<link rel="icon" href="data:,">'
     head = f'<head><meta charset="utf-8">{icon}<title>{title}</title></head>'
     return f"<!doctype html><html>{head}<body>{''.join(pieces)}</body></html>"
+
+
+def render_snapshot_file(path: str) -> str | None:
+    """Return the snapshot in a file as `render_snapshot` does; worker processes call it."""
+    return render_snapshot(Path(path).read_bytes())
 
 
 def _write_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:

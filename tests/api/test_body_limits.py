@@ -392,13 +392,13 @@ def test_a_worker_that_dies_costs_one_request() -> None:
             good.write(b'{"a": 1}')
             bad.write(b"{")
             answers = await asyncio.gather(
-                workers.check("a", die, bad),
-                workers.check("b", check_json_file, good),
-                workers.check("c", check_json_file, bad),
+                workers.run("a", die, bad),
+                workers.run("b", check_json_file, good),
+                workers.run("c", check_json_file, bad),
                 return_exceptions=True,
             )
             assert [type(item) for item in answers] == [Overloaded, type(None), InvalidJson]
-            assert await workers.check("a", check_json_file, good) is None
+            assert await workers.run("a", check_json_file, good) is None
 
     asyncio.run(run())
 
@@ -407,7 +407,7 @@ def test_a_worker_has_bounded_memory() -> None:
     async def run() -> Any:
         with body_file() as file:
             file.write(b"{}")
-            return await BodyWorkers(1).check("a", take_memory, file)
+            return await BodyWorkers(1).run("a", take_memory, file)
 
     with pytest.raises(ValidationFailed) as refused:
         asyncio.run(run())
