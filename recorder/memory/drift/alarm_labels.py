@@ -38,7 +38,8 @@ def remove_from_alarms(db: DbSession, scope: GraphScope, session_ids: Collection
     """
     statement = select(DriftAlarmRow).where(*in_scope(DriftAlarmRow, scope)).with_for_update()
     alarms = db.exec(statement.order_by(col(DriftAlarmRow.event_id))).all()
-    texts = _find_unshared(db, scope, session_ids) if alarms else set()
+    shown = {template_of(label) for alarm in alarms for label in _list_labels(alarm.data)}
+    texts = _find_unshared(db, scope, session_ids, shown) if shown else set()
     changed = 0
     for alarm in alarms if texts else ():
         data = _replace_labels(db, scope, alarm.data, texts)
@@ -51,11 +52,23 @@ def remove_from_alarms(db: DbSession, scope: GraphScope, session_ids: Collection
     return changed
 
 
-def _find_unshared(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> set[str]:
-    """Return the texts of sessions, as templates, that too few others give to any node."""
+def _list_labels(data: dict[str, Any]) -> list[str]:
+    """Return the labels in the data of an alarm."""
+    return list(data["path"]["labels"]) if "path" in data else [data["node"]["label"]]
+
+
+def _find_unshared(
+    db: DbSession, scope: GraphScope, session_ids: Collection[str], shown: Collection[str]
+) -> set[str]:
+    """Return the texts of sessions, as templates, that alarms show and too few others give to any node.
+
+    All texts of the graph are read only where an alarm shows one of these sessions, so that most deletions
+    hold the database as briefly as without alarms.
+    """
     label = GraphLabelRow
     given = select(label.text).where(*in_scope(label, scope), col(label.session_id).in_(session_ids))
-    templates = {template_of(text) for text in db.exec(given)}
+    sent = {template_of(text) for text in db.exec(given)}
+    templates = {template for template in sent if any(template in label for label in shown)}
     if not templates:
         return set()
     others = (*in_scope(label, scope), col(label.session_id).not_in(session_ids))
