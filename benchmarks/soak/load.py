@@ -13,6 +13,7 @@ import httpx
 
 from benchmarks.events import event_items
 from benchmarks.screens import session_screens
+from benchmarks.soak.samples import repeated_calls
 from recorder import clock
 from recorder.client import CapturedFrame, Client
 from recorder.client.listener import Listener
@@ -57,7 +58,7 @@ class Load:
             time.sleep(max(0.0, began + turn / self._a_second - time.monotonic()))
             self._try("sessions", lambda: self._record(turn))
 
-        with _repeated(self._call_daily_jobs, _EVERY_MINUTE_S), ThreadPoolExecutor(_PEOPLE) as people:
+        with repeated_calls(self._call_daily_jobs, _EVERY_MINUTE_S), ThreadPoolExecutor(_PEOPLE) as people:
             for _ in people.map(record_in_turn, range(self._sessions)):
                 pass
 
@@ -131,21 +132,3 @@ def _launch(dagster: httpx.Client, job: str) -> None:
     kind = answer.json()["data"]["launchRun"]["__typename"]
     if kind != "LaunchRunSuccess":
         raise RuntimeError(f"Dagster did not launch {job}: {kind}")
-
-
-@contextmanager
-def _repeated(work: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Call something again and again while the block runs."""
-    is_over = threading.Event()
-
-    def call_again() -> None:
-        while not is_over.wait(every_s):
-            work()
-
-    thread = threading.Thread(target=call_again, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()

@@ -69,21 +69,14 @@ class Sampler:
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """Take a sample every second while the block runs."""
-        is_over = threading.Event()
 
-        def sample_again() -> None:
-            while not is_over.wait(_EVERY_S):
-                # A busy service answers late, and files end while they are listed.
-                with suppress(httpx.HTTPError, OSError):
-                    self.take()
+        def take_if_possible() -> None:
+            # A busy service answers late, and files end while they are listed.
+            with suppress(httpx.HTTPError, OSError):
+                self.take()
 
-        thread = threading.Thread(target=sample_again, daemon=True)
-        thread.start()
-        try:
+        with repeated_calls(take_if_possible, _EVERY_S):
             yield
-        finally:
-            is_over.set()
-            thread.join()
 
 
 def _add_process(sample: Sample, name: str, pid: int) -> None:
@@ -122,3 +115,21 @@ def _measure_mb(paths: Iterator[Path] | list[Path]) -> float:
         with suppress(FileNotFoundError):
             size += path.stat().st_size if path.is_file() else 0
     return size / 1e6
+
+
+@contextmanager
+def repeated_calls(work: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call a function at an interval while the block runs."""
+    is_over = threading.Event()
+
+    def call_again() -> None:
+        while not is_over.wait(every_s):
+            work()
+
+    thread = threading.Thread(target=call_again, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
