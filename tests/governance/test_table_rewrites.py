@@ -47,12 +47,8 @@ def transaction_beside(runtime: Runtime, *statements: str) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def postgres_caller(caller: Caller) -> Caller:
-    """A caller of a deployment on PostgreSQL."""
-    if caller.service.runtime.database.is_sqlite:
-        pytest.skip("SQLite has no tables to rewrite")
-    return caller
+#: SQLite has no tables to rewrite.
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 
 def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) -> None:
@@ -77,53 +73,55 @@ def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) 
     assert again is not None and again.tables == 0
 
 
+@on_postgresql
 def test_the_subject_is_wiped_before_the_rewrite_and_the_open_erasure_answers(
-    postgres_caller: Caller,
+    caller: Caller,
 ) -> None:
-    erasure_id, subject = purge_subject(postgres_caller)
-    with postgres_caller.service.runtime.database.transaction(write=False) as db:
+    erasure_id, subject = purge_subject(caller)
+    with caller.service.runtime.database.transaction(write=False) as db:
         assert db.get_one(ErasureRow, erasure_id).subject == b""
-    assert postgres_caller.post(ADDRESS, {"subject": subject, "scope": "all"}).json()["id"] == erasure_id
-    rewrite_tables(postgres_caller.service.runtime, "tests")
+    assert caller.post(ADDRESS, {"subject": subject, "scope": "all"}).json()["id"] == erasure_id
+    rewrite_tables(caller.service.runtime, "tests")
 
 
-def test_a_locked_table_is_left_to_the_next_run(
-    postgres_caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@on_postgresql
+def test_a_locked_table_is_left_to_the_next_run(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recorder.governance.table_rewrites._LOCK_TIMEOUT_MS", 50)
     monkeypatch.setattr("recorder.governance.table_rewrites._PAUSE_S", 0.0)
-    runtime = postgres_caller.service.runtime
-    erasure_id, _ = purge_subject(postgres_caller)
+    runtime = caller.service.runtime
+    erasure_id, _ = purge_subject(caller)
     with transaction_beside(runtime, "LOCK TABLE tags IN ACCESS SHARE MODE"):
         report = rewrite_tables(runtime, "tests")
     assert report is not None and list(report.failures) == ["tags"]
     assert "its lock was not free" in report.list_failures()[0]
-    assert read_erasure(postgres_caller, erasure_id)["status"] == "running"
+    assert read_erasure(caller, erasure_id)["status"] == "running"
     report = rewrite_tables(runtime, "tests")
     assert report is not None and (report.tables, report.failures) == (1, {})
-    assert read_erasure(postgres_caller, erasure_id)["status"] == "completed"
+    assert read_erasure(caller, erasure_id)["status"] == "completed"
 
 
+@on_postgresql
 def test_a_table_whose_dead_rows_a_transaction_still_sees_is_not_done(
-    postgres_caller: Caller, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recorder.governance.table_rewrites._PAUSE_S", 0.0)
-    runtime = postgres_caller.service.runtime
+    runtime = caller.service.runtime
     # The snapshot is older than the purge; it locks none of the tables.
     with transaction_beside(runtime, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT 1"):
-        erasure_id, _ = purge_subject(postgres_caller)
+        erasure_id, _ = purge_subject(caller)
         report = rewrite_tables(runtime, "tests")
         assert report is not None and {"sessions", "outbox", "tags"} <= report.failures.keys()
         assert "still sees" in report.failures["tags"]
-        assert read_erasure(postgres_caller, erasure_id)["status"] == "running"
+        assert read_erasure(caller, erasure_id)["status"] == "running"
     report = rewrite_tables(runtime, "tests")
     assert report is not None and report.failures == {}
-    assert read_erasure(postgres_caller, erasure_id)["status"] == "completed"
+    assert read_erasure(caller, erasure_id)["status"] == "completed"
 
 
-def test_a_user_who_may_not_rewrite_is_told_what_to_do(postgres_caller: Caller) -> None:
-    runtime = postgres_caller.service.runtime
-    erasure_id, _ = purge_subject(postgres_caller)
+@on_postgresql
+def test_a_user_who_may_not_rewrite_is_told_what_to_do(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    erasure_id, _ = purge_subject(caller)
     with closing(psycopg.connect(runtime.database.url, autocommit=True)) as connection:
         connection.execute("CREATE ROLE clerk")
         connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO clerk")
@@ -137,11 +135,12 @@ def test_a_user_who_may_not_rewrite_is_told_what_to_do(postgres_caller: Caller) 
     assert report is not None and report.failures.keys() == set(list_rewritten_tables())
     assert "owner of the database" in report.failures["sessions"]
     rewrite_tables(runtime, "tests")
-    assert read_erasure(postgres_caller, erasure_id)["status"] == "completed"
+    assert read_erasure(caller, erasure_id)["status"] == "completed"
 
 
-def test_two_runs_do_not_rewrite_at_once(postgres_caller: Caller) -> None:
-    runtime = postgres_caller.service.runtime
+@on_postgresql
+def test_two_runs_do_not_rewrite_at_once(caller: Caller) -> None:
+    runtime = caller.service.runtime
     with runtime.database.transaction(write=True) as db:
         held = hold_lease(db, LEASE, "other", ttl_ms=60_000)
     assert held is not None and rewrite_tables(runtime, "tests") is None
