@@ -1,0 +1,315 @@
+"""DOM snapshots of format `nodes` as trees of elements. Spec §4.6.
+
+A node is a text or `[tag, {attributes}, …children]`. `[[k, n]]` stands for node n, counted in post-order with
+texts, of the snapshot k steps back along the `base` members, as in Playwright's traces. A child
+`["template", {"shadowrootmode": "open"}, …]` is a shadow root. `__v` is a value, `__c` checked, `__h` hidden.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from recorder.memory.steps.targets import role_of
+from recorder.replays.budget import Budget
+from recorder.replays.recordings import InvalidRecording
+
+#: Largest number of nodes, depth, and length of a chain of bases of one snapshot.
+MAX_NODES = 100_000
+MAX_DEPTH = 512
+MAX_BASES = 64
+_INVISIBLE = frozenset(("base", "head", "link", "meta", "noscript", "script", "style", "template", "title"))
+_NAME_CHARACTERS = 160
+_NAME_NODES = 64
+_OWN_CHARACTERS = 1_000
+_FIELDS = frozenset(("textbox", "searchbox", "combobox", "listbox", "spinbutton", "slider"))
+_INPUT_BUTTONS = frozenset(("submit", "button", "reset"))
+#: Roles that a screen's digest leaves out but targets have.
+_MORE_ROLES = {
+    "article": "article", "form": "form", "img": "img", "li": "listitem", "nav": "navigation", "ol": "list",
+    "option": "option", "table": "table", "td": "cell", "tr": "row", "ul": "list",
+}  # fmt: skip
+#: Returns the `dom` member of a frame by the frame's id; None without one.
+ReadSnapshot = Callable[[str], Mapping[str, Any] | None]
+
+
+class DomElement:
+    """An element: place in the tree, attributes, and its own text."""
+
+    __slots__ = (
+        "attrs", "children", "depth", "end", "index", "own_text", "parent", "place", "scope", "tag",
+        "visible",
+    )  # fmt: skip
+
+    def __init__(self, tag: str, attrs: Mapping[str, Any], parent: "DomElement | None", index: int) -> None:
+        self.tag = tag
+        self.attrs = attrs
+        self.parent = parent
+        #: Position in document order, and the position after the last descendant.
+        self.index = index
+        self.end = index + 1
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        #: Elements and texts, in order.
+        self.children: list[DomElement | str] = []
+        self.own_text = ""
+        #: Position among the elements of its parent, from 1.
+        self.place = 1
+        #: Index of the shadow root that holds the element; -1 in the document itself.
+        self.scope = -1
+        self.visible = True
+
+    def read_attribute(self, name: str) -> str | None:
+        """Return an attribute as text; None without it. Names with `__` are the recorder's own."""
+        value = self.attrs.get(name)
+        if value is None or name.startswith("__"):
+            return None
+        return value if type(value) is str else str(value)[:_NAME_CHARACTERS]
+
+    def list_elements(self) -> list["DomElement"]:
+        """Return the child elements."""
+        return [child for child in self.children if type(child) is DomElement]
+
+
+class DomDocument:
+    """A snapshot as a tree, with the indices that selectors are looked up in."""
+
+    def __init__(self, elements: list[DomElement]) -> None:
+        self.elements = elements
+        self.by_tag: dict[str, list[DomElement]] = {}
+        self.by_id: dict[str, list[DomElement]] = {}
+        self._by_role: dict[str, list[DomElement]] | None = None
+        self._roles: list[str] = []
+        self._labels: dict[str, DomElement] | None = None
+        for element in elements:
+            self.by_tag.setdefault(element.tag, []).append(element)
+            identity = element.read_attribute("id")
+            if identity is not None:
+                self.by_id.setdefault(identity, []).append(element)
+
+    def list_by_role(self) -> Mapping[str, list[DomElement]]:
+        """Return the visible elements by role."""
+        if self._by_role is None:
+            self._by_role = {}
+            self._roles = [find_role(element) for element in self.elements]
+            for element, role in zip(self.elements, self._roles, strict=True):
+                if role and element.visible:
+                    self._by_role.setdefault(role, []).append(element)
+        return self._by_role
+
+    def find_name(self, element: DomElement) -> str:
+        """Return the accessible name of an element; it may be empty.
+
+        The first of `aria-label`, the label for it, the label around it, a field's placeholder or name, the
+        text, `alt` and `title`.
+        """
+        role = find_role(element)
+        name = element.read_attribute("aria-label") or self._find_label(element, role)
+        if not name and role in _FIELDS:
+            name = element.read_attribute("placeholder") or element.read_attribute("name") or ""
+        elif not name and element.tag == "input" and element.attrs.get("type") in _INPUT_BUTTONS:
+            name = str(element.attrs.get("__v") or element.attrs.get("value") or "")
+        elif not name:
+            name = (
+                read_text(element) or element.read_attribute("alt") or element.read_attribute("title") or ""
+            )
+        return " ".join(name[:_NAME_CHARACTERS].split())
+
+    def _find_label(self, element: DomElement, role: str) -> str:
+        if role not in _FIELDS and role not in ("checkbox", "radio", "switch"):
+            return ""
+        if self._labels is None:
+            self._labels = {}
+            for element_label in self.by_tag.get("label", ()):
+                self._labels.setdefault(element_label.read_attribute("for") or "", element_label)
+        label: DomElement | None = self._labels.get(element.read_attribute("id") or " ")
+        parent = element.parent
+        while label is None and parent is not None:
+            if parent.tag == "label":
+                label = parent
+            parent = parent.parent
+        return read_text(label) if label is not None else ""
+
+
+def find_role(element: DomElement) -> str:
+    """Return the role that an element states or its tag implies; it may be empty."""
+    return (
+        role_of(element.tag, element.attrs)
+        or _MORE_ROLES.get(element.tag, "")
+        or (element.read_attribute("role") or "").lower().partition(" ")[0]
+    )
+
+
+def read_text(element: DomElement) -> str:
+    """Return the first words inside an element, with single spaces."""
+    if len(element.children) == 1 and element.own_text:
+        return " ".join(element.own_text[:_NAME_CHARACTERS].split())
+    texts: list[str] = []
+    stack: list[DomElement | str] = [element]
+    characters = visits = 0
+    while stack and characters < _NAME_CHARACTERS and visits < _NAME_NODES:
+        visits += 1
+        node = stack.pop()
+        if isinstance(node, str):
+            texts.append(node[:_NAME_CHARACTERS])
+            characters += len(texts[-1])
+        elif node.visible or node is element:
+            stack.extend(reversed(node.children[:_NAME_NODES]))
+    return " ".join(" ".join(texts)[:_NAME_CHARACTERS].split())
+
+
+def read_document(
+    snapshot: Mapping[str, Any], read_snapshot: ReadSnapshot, budget: Budget
+) -> DomDocument | None:
+    """Return a snapshot as a tree; None if it is of another format.
+
+    Args:
+        snapshot: the `dom` member of a frame.
+        read_snapshot: reads the snapshots that this one refers to.
+        budget: every node counts.
+
+    Raises:
+        InvalidRecording: if the snapshot is malformed, cyclic, too large or too deep.
+        BudgetSpent: if the budget ends before.
+    """
+    if not isinstance(snapshot, Mapping) or snapshot.get("format") != "nodes":
+        return None
+    return DomDocument(_TreeBuilder(snapshot, read_snapshot, budget).build())
+
+
+class _TreeBuilder:
+    """Builds the elements of one snapshot with a stack of its own: depth is the sender's choice."""
+
+    def __init__(self, snapshot: Mapping[str, Any], read: ReadSnapshot, budget: Budget) -> None:
+        self._chain = [snapshot]
+        self._read = read
+        self._budget = budget
+        self._seen: set[str] = set()
+        self._nodes: dict[int, list[Any]] = {}
+
+    def build(self) -> list[DomElement]:
+        """Return the elements in document order."""
+        elements: list[DomElement] = []
+        stack: list[tuple[Any, DomElement | None, int]] = [(self._chain[0].get("html"), None, 0)]
+        count = 0
+        while stack:
+            node, parent, level = stack.pop()
+            count += 1
+            if count > MAX_NODES:
+                raise InvalidRecording(f"A DOM snapshot has more than {MAX_NODES:,} nodes.")
+            if type(node) is str and parent is not None:
+                parent.children.append(node)
+                if len(parent.own_text) < _OWN_CHARACTERS:
+                    parent.own_text = f"{parent.own_text} {node[:_OWN_CHARACTERS]}".lstrip(" ")
+                continue
+            if type(node) is not list or not node:
+                raise InvalidRecording("A DOM snapshot has a node that is neither a text nor [tag, …].")
+            if type(node[0]) is list:
+                target, level = self._follow(node[0], level)
+                stack.append((target, parent, level))
+                continue
+            element = _make_element(node, parent, len(elements))
+            if element.depth > MAX_DEPTH:
+                raise InvalidRecording(f"A DOM snapshot is nested deeper than {MAX_DEPTH} elements.")
+            elements.append(element)
+            first = 2 if len(node) > 1 and type(node[1]) is dict else 1
+            stack.extend([(child, element, level) for child in node[: first - 1 : -1]])
+        self._budget.spend(count)
+        if not elements:
+            raise InvalidRecording("A DOM snapshot has no element.")
+        for element in reversed(elements):
+            if element.parent is not None and element.parent.end < element.end:
+                element.parent.end = element.end
+        return elements
+
+    def _follow(self, reference: list[Any], level: int) -> tuple[Any, int]:
+        """Return the node that a reference stands for, and the snapshot that holds it."""
+        if len(reference) != 2 or type(reference[0]) is not int or type(reference[1]) is not int:
+            raise InvalidRecording("A DOM snapshot has a reference other than [[k, n]].")
+        back, number = reference
+        if not 1 <= back <= MAX_BASES or level + back > MAX_BASES:
+            raise InvalidRecording(f"A DOM snapshot refers to itself or back by more than {MAX_BASES}.")
+        while len(self._chain) <= level + back:
+            self._chain.append(self._read_base(self._chain[-1]))
+        level += back
+        nodes = self._nodes.get(level)
+        if nodes is None:
+            nodes = self._nodes[level] = self._list_post_order(self._chain[level].get("html"))
+        if not 0 <= number < len(nodes):
+            raise InvalidRecording("A DOM snapshot refers to a node that its base does not have.")
+        return nodes[number], level
+
+    def _read_base(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
+        base = snapshot.get("base")
+        if type(base) is not str or base in self._seen:
+            raise InvalidRecording("A DOM snapshot refers to a base that is missing or cyclic.")
+        self._seen.add(base)
+        found = self._read(base)
+        if not isinstance(found, Mapping) or found.get("format") != "nodes":
+            raise InvalidRecording("A DOM snapshot refers to a base that has no snapshot.")
+        return found
+
+    def _list_post_order(self, root: Any) -> list[Any]:
+        nodes: list[Any] = []
+        stack: list[tuple[Any, bool]] = [(root, False)]
+        visits = 0
+        while stack:
+            node, is_done = stack.pop()
+            visits += 1
+            if visits > 3 * MAX_NODES:
+                raise InvalidRecording(f"A DOM snapshot has more than {MAX_NODES:,} nodes.")
+            if type(node) is str or is_done:
+                nodes.append(node)
+            elif type(node) is list and node and type(node[0]) is str:
+                stack.append((node, True))
+                first = 2 if len(node) > 1 and type(node[1]) is dict else 1
+                stack.extend([(child, False) for child in node[: first - 1 : -1]])
+        self._budget.spend(visits)
+        return nodes
+
+
+_NO_ATTRS: dict[str, Any] = {}
+
+
+def _make_element(node: list[Any], parent: DomElement | None, index: int) -> DomElement:
+    tag = node[0]
+    if type(tag) is not str or not tag:
+        raise InvalidRecording("A DOM snapshot has an element without a tag.")
+    attrs = node[1] if len(node) > 1 and type(node[1]) is dict else _NO_ATTRS
+    element = DomElement(tag.lower(), attrs, parent, index)
+    is_hidden = (
+        attrs.get("__h")
+        or "hidden" in attrs
+        or element.tag in _INVISIBLE
+        or (element.tag == "input" and attrs.get("type") == "hidden")
+    )
+    if parent is None:
+        element.visible = not is_hidden
+        return element
+    is_root = element.tag == "template" and "shadowrootmode" in attrs
+    element.visible = parent.visible and (is_root or not is_hidden)
+    element.scope = parent.index if _is_shadow_root(parent) else parent.scope
+    # The last child element is found from the end, past texts.
+    for sibling in reversed(parent.children):
+        if type(sibling) is DomElement:
+            element.place = sibling.place + 1
+            break
+    parent.children.append(element)
+    return element
+
+
+def _is_shadow_root(element: DomElement) -> bool:
+    return element.tag == "template" and "shadowrootmode" in element.attrs
+
+
+def find_shadow_root(element: DomElement) -> DomElement | None:
+    """Return the shadow root of an element, or None."""
+    for child in element.list_elements():
+        if _is_shadow_root(child):
+            return child
+    return None
+
+
+def walk_ancestors(element: DomElement) -> Iterator[DomElement]:
+    """Yield the elements around this one in the same document or shadow root, the nearest first."""
+    parent = element.parent
+    while parent is not None and not _is_shadow_root(parent):
+        yield parent
+        parent = parent.parent

@@ -1,0 +1,193 @@
+"""Dry replays: a session replayed against snapshots and graph, without touching anything. Spec §4.6."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from recorder.replays.anchors import EventPosition
+from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.comparisons import GraphEvidence, GraphWalk, SessionWalk
+from recorder.replays.consequences import list_consequential
+from recorder.replays.pages import TARGETED_TYPES, RecordedPages
+from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recordings import (
+    InvalidRecording,
+    RecordedSession,
+    RecordedStep,
+    find_input_name,
+    list_steps,
+)
+from recorder.replays.resolve import resolve
+from recorder.replays.results import (
+    Decision,
+    Divergence,
+    DryResult,
+    DryStatus,
+    Mode,
+    ReplayError,
+    StepResult,
+    Summary,
+)
+from recorder.replays.step_checks import StepCheck, check_step
+
+#: Visits for a whole replay: a share of its own, and one for each step.
+_VISITS, _STEP_VISITS = 2_000_000, 5_000
+
+
+def replay_dry(
+    recording: RecordedSession,
+    *,
+    mode: Mode,
+    anchor: EventPosition | None,
+    until: EventPosition | None,
+    policy: ReplayPolicy,
+    input_names: frozenset[str],
+    against: RecordedSession | GraphEvidence | None = None,
+    decisions: Mapping[int, Decision] | None = None,
+) -> DryResult:
+    """Replay a session against snapshots and graph: same arguments, same result.
+
+    Args:
+        recording: the session whose actions are replayed.
+        mode: `guided` stops before consequential steps and at divergences, until there is a decision.
+        anchor: the first event; None for that of the session.
+        until: the last event; None for that of the session.
+        policy: thresholds, and what to do at a divergence.
+        input_names: names of the given inputs; what a live replay would lack is named in the summary.
+        against: another session, on whose snapshots the actions are done, or a graph; None for the
+            recording itself.
+        decisions: by number of the step.
+    """
+    steps = list_steps(recording)
+    budget = Budget(_VISITS + _STEP_VISITS * len(steps))
+    chosen = [step for step in steps if _is_between(step, anchor, until)]
+    try:
+        if not chosen:
+            raise InvalidRecording("The recording has no action in the range to replay.")
+        run = _DryRun(recording, chosen, mode, policy, against, decisions or {}, budget)
+        result = run.run(is_partial=anchor is not None)
+    except (InvalidRecording, BudgetSpent) as error:
+        message = str(error) or "The selectors of the recording match too many elements to be resolved."
+        return DryResult("failed", (), None, Summary(), ReplayError("invalid_recording", message))
+    needed = {find_input_name(step.event) for step in chosen} - {None} - input_names
+    missing = tuple(sorted(name for name in needed if name is not None))
+    return replace(result, summary=replace(result.summary, missing_inputs=missing))
+
+
+def compute_replayability(recording: RecordedSession) -> float | None:
+    """Return the share of steps whose target one element alone matches; None without snapshots or steps.
+
+    Steps that act on no element count as resolvable; those without a usable snapshot do not.
+    """
+    steps = list_steps(recording)
+    pages = RecordedPages(recording, Budget(_VISITS + _STEP_VISITS * len(steps)))
+    resolvable = 0
+    has_snapshot = False
+    for step in steps:
+        target = step.event.get("target")
+        try:
+            page = pages.read_page(step.before)
+            has_snapshot = has_snapshot or page is not None
+            if target:
+                resolvable += page is not None and resolve(page, target, pages.budget).is_found
+            else:
+                resolvable += step.event["type"] not in TARGETED_TYPES
+        except InvalidRecording:
+            has_snapshot = True
+        except BudgetSpent:
+            break
+    return round(resolvable / len(steps), 6) if steps and has_snapshot else None
+
+
+@dataclass
+class _DryRun:
+    recording: RecordedSession
+    steps: Sequence[RecordedStep]
+    mode: Mode
+    policy: ReplayPolicy
+    against: RecordedSession | GraphEvidence | None
+    decisions: Mapping[int, Decision]
+    budget: Budget
+    results: list[StepResult] = field(default_factory=list)
+    first_divergence: Divergence | None = None
+    has_page: bool = False
+
+    def run(self, *, is_partial: bool) -> DryResult:
+        """Check step after step until the end, a divergence, or a step that needs a decision."""
+        pages = RecordedPages(self.recording, self.budget)
+        walk = self._make_walk(pages, is_partial)
+        consequential = list_consequential(self.recording) if self.mode == "guided" else frozenset()
+        for step in self.steps:
+            decision = self.decisions.get(step.step)
+            if decision is not None and decision.action == "abort":
+                return self._finish("failed", error=ReplayError("cancelled", "The replay was aborted."))
+            # Only the first divergence is reported, so only that one needs suggestions.
+            policy = self.policy if self.first_divergence is None else replace(self.policy, heal="off")
+            check = check_step(step, pages, walk, policy, decision)
+            self.has_page = self.has_page or check.has_page
+            if decision is not None and decision.action == "skip":
+                self._add(step, replace(check, outcome="skipped", divergence=None))
+                continue
+            is_guided = self.mode == "guided"
+            asks = is_guided and (step.event["id"] in consequential or check.divergence is not None)
+            asks = asks or (check.divergence is not None and self.policy.on_divergence == "ask")
+            if asks and (decision is None or check.is_refused):
+                self.first_divergence = check.divergence or self.first_divergence
+                return self._finish("awaiting", awaiting=step.step)
+            divergence = check.divergence
+            if divergence is None or (decision is not None and decision.action == "act"):
+                self._add(step, check if divergence is None else check.accept())
+                continue
+            self.first_divergence = self.first_divergence or divergence
+            if self.policy.on_divergence == "skip":
+                self._add(step, replace(check, outcome="skipped"))
+                continue
+            self._add(step, replace(check, outcome="diverged"))
+            return self._finish("diverged")
+        return self._finish("completed")
+
+    def _make_walk(self, pages: RecordedPages, is_partial: bool) -> SessionWalk | GraphWalk | None:
+        if isinstance(self.against, GraphEvidence):
+            return GraphWalk(self.against, self.policy)
+        if self.against is None:
+            return None
+        walk = SessionWalk(self.against, self.policy, self.budget)
+        if is_partial:
+            before = pages.get_frame(self.steps[0].before)
+            walk.begin_at(before.state_tokens if before else ())
+        return walk
+
+    def _add(self, step: RecordedStep, check: StepCheck) -> None:
+        self.results.append(
+            StepResult(
+                step=step.step,
+                event_id=step.event["id"],
+                outcome=check.outcome,
+                similarity=check.similarity,
+                locator=check.locator,
+                frame_id=check.frame_id,
+            )
+        )
+
+    def _finish(
+        self,
+        status: DryStatus,
+        *,
+        error: ReplayError | None = None,
+        awaiting: int | None = None,
+    ) -> DryResult:
+        outcomes = [result.outcome for result in self.results]
+        known = [result.similarity for result in self.results if result.similarity is not None]
+        summary = Summary(
+            matched=outcomes.count("matched"),
+            relabelled=outcomes.count("relabelled"),
+            healed=outcomes.count("healed"),
+            skipped=outcomes.count("skipped"),
+            min_similarity=min(known, default=None),
+            evidence="dom" if self.has_page else "graph",
+        )
+        return DryResult(status, tuple(self.results), self.first_divergence, summary, error, awaiting)
+
+
+def _is_between(step: RecordedStep, anchor: EventPosition | None, until: EventPosition | None) -> bool:
+    position = EventPosition(step.event["t_ms"], step.event["id"])
+    return (anchor is None or position >= anchor) and (until is None or position <= until)

@@ -1,0 +1,87 @@
+"""Pages of a recorded session: its snapshots as trees, read when they are needed. Spec §4.6."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from recorder.replays.budget import Budget
+from recorder.replays.dom import DomDocument, DomElement, read_document
+from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession
+
+#: Neighbouring steps share a page; a whole session is never kept.
+_KEPT_PAGES = 2
+#: Types that act on an element.
+TARGETED_TYPES = frozenset(
+    ("click", "dblclick", "hover", "fill", "select", "check", "uncheck", "drag", "upload", "focus")
+)
+
+
+class RecordedPages:
+    """The pages of one session, by index of the frame."""
+
+    def __init__(self, recording: RecordedSession, budget: Budget) -> None:
+        self.budget = budget
+        self._frames = recording.frames
+        self._by_id = {frame.frame_id: frame for frame in recording.frames}
+        self._kept: dict[int, DomDocument | None] = {}
+
+    def read_page(self, index: int | None) -> DomDocument | None:
+        """Return the page of a frame; None without a frame or a snapshot of format `nodes`.
+
+        Raises:
+            InvalidRecording: if the snapshot cannot be used.
+            BudgetSpent: if the budget ends before.
+        """
+        if index is None:
+            return None
+        if index not in self._kept:
+            snapshot = self._frames[index].read_dom()
+            page = None if snapshot is None else read_document(snapshot, self._read_base, self.budget)
+            while len(self._kept) >= _KEPT_PAGES:
+                del self._kept[next(iter(self._kept))]
+            self._kept[index] = page
+        return self._kept[index]
+
+    def get_frame(self, index: int | None) -> RecordedFrame | None:
+        """Return a frame by its index."""
+        return None if index is None else self._frames[index]
+
+    def _read_base(self, frame_id: str) -> Mapping[str, Any] | None:
+        frame = self._by_id.get(frame_id)
+        return None if frame is None else frame.read_dom()
+
+
+def find_obstacle(element: DomElement, event: EventItem) -> str | None:
+    """Return why an element cannot take an event: it is disabled or lacks the option; None if it can."""
+    node: DomElement | None = element
+    while node is not None:
+        if node.tag in ("button", "input", "select", "textarea", "fieldset", "option") and (
+            node.read_attribute("disabled") is not None
+        ):
+            return "disabled"
+        node = node.parent
+    if element.read_attribute("aria-disabled") == "true":
+        return "disabled"
+    given = event.get("input") or {}
+    if event["type"] == "select" and element.tag == "select" and not given.get("masked"):
+        value = given.get("value")
+        wanted = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+        options = _list_options(element)
+        if options and any(one not in options for one in wanted):
+            return "without the option"
+    return None
+
+
+def _list_options(element: DomElement) -> set[str]:
+    """Return values and texts of the options of a list."""
+    options: set[str] = set()
+    stack = element.list_elements()
+    while stack:
+        node = stack.pop()
+        stack.extend(node.list_elements())
+        if node.tag == "option":
+            options.add(" ".join(node.own_text.split()))
+            options.add(node.own_text)
+            value = node.read_attribute("value")
+            if value is not None:
+                options.add(value)
+    return options

@@ -1,0 +1,32 @@
+"""Policy of a replay: thresholds, limits and what to do at a divergence. Spec §4.6."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OnDivergence = Literal["stop", "skip", "ask"]
+Heal = Literal["off", "suggest"]
+Speed = Literal["fast", "recorded"]
+
+
+@dataclass(frozen=True)
+class ReplayPolicy:
+    """The policy of one replay; the members without effect in a dry replay are those of the live sandbox."""
+
+    on_divergence: OnDivergence = "stop"
+    #: With `suggest`, divergences carry the elements that resemble the one acted on.
+    heal: Heal = "suggest"
+    #: States this similar, or more, match.
+    ok: float = 0.75
+    #: States less similar than this diverge.
+    diverged: float = 0.45
+    #: Least share of sessions that take an edge of the graph.
+    min_support: float = 0.01
+    step_timeout_ms: int = 5_000
+    max_ms: int = 600_000
+    repeat_consequential: bool = False
+    base_url_map: Mapping[str, str] = field(default_factory=dict)
+    allow_hosts: tuple[str, ...] = ()
+    storage_state_ref: str | None = None
+    viewport: tuple[int, int] = (1280, 800)
+    speed: Speed = "fast"

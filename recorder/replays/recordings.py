@@ -1,0 +1,127 @@
+"""Recorded sessions as replays read them, their steps, and the frames before and after a step. Spec §4.6."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recorder.memory.steps.screens import bind_frames
+from recorder.models.event_types import is_action
+
+EventItem = Mapping[str, Any]
+#: Types that a page causes by itself too, and the signal with which the causing action announces them.
+_EFFECTS = {
+    "navigate": "navigation",
+    "tab_open": "popup",
+    "tab_switch": "popup",
+    "download": "download",
+    "dialog": "dialog",
+}
+
+
+class InvalidRecording(Exception):
+    """The recording cannot be replayed; the message says which part of it is unusable."""
+
+
+@dataclass(frozen=True)
+class RecordedFrame:
+    """A frame of a session; its snapshot is read when it is needed."""
+
+    frame_id: str
+    t_ms: int
+    state_tokens: tuple[str, ...]
+    #: Returns the `dom` member as it was sent, or None without one.
+    read_dom: Callable[[], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class RecordedTag:
+    """A tag of a session."""
+
+    tag_id: str
+    name: str
+    t_ms: int
+
+
+@dataclass(frozen=True)
+class RecordedSession:
+    """A sealed session: events ascending by `(t_ms, id)`, frames by `(t_ms, frame_id)`."""
+
+    session_id: str
+    events: Sequence[EventItem]
+    frames: Sequence[RecordedFrame]
+    tags: Sequence[RecordedTag]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """An action to replay, with the indices of the frames before and after it."""
+
+    #: Counts from 1 over the whole session, whatever part of it is replayed.
+    step: int
+    event: EventItem
+    before: int | None
+    after: int | None
+
+
+def list_steps(recording: RecordedSession) -> list[RecordedStep]:
+    """Return the actions of a session that a replay performs, in order.
+
+    A `navigate` that the action before it announced by a signal is an effect of that action and no step; so
+    are announced dialogs, downloads and tabs.
+    """
+    events = _select_actions(recording.events)
+    frames = recording.frames
+    before = bind_frames(
+        [(event["t_ms"], event.get("frame_id")) for event in events],
+        [(frame.t_ms, frame.frame_id) for frame in frames],
+    )
+    steps = []
+    for number, event in enumerate(events, start=1):
+        until_ms = events[number]["t_ms"] if number < len(events) else None
+        bound = before[number - 1]
+        steps.append(
+            RecordedStep(number, event, bound, find_frame_after(frames, bound, event["t_ms"], until_ms))
+        )
+    return steps
+
+
+def find_frame_after(
+    frames: Sequence[RecordedFrame], before: int | None, t_ms: int, until_ms: int | None
+) -> int | None:
+    """Return the index of the first frame that shows the state after an event; None without one.
+
+    Args:
+        frames: the frames of the session, ascending.
+        before: index of the frame before the event, as `bind_frames` gives it.
+        t_ms: time of the event.
+        until_ms: time of the next event; a frame of that very time still shows what the event led to.
+    """
+    index = 0 if before is None else before + 1
+    while index < len(frames) and frames[index].t_ms < t_ms:
+        index += 1
+    if index < len(frames) and (until_ms is None or frames[index].t_ms <= until_ms):
+        return index
+    return None
+
+
+def _select_actions(events: Sequence[EventItem]) -> list[EventItem]:
+    chosen: list[EventItem] = []
+    announced: list[str] = []
+    for event in events:
+        if not is_action(event["type"]):
+            continue
+        signal = _EFFECTS.get(event["type"])
+        if signal is not None and signal in announced:
+            announced.remove(signal)
+            continue
+        announced = [given.get("type", "") for given in event.get("signals") or ()]
+        chosen.append(event)
+    return chosen
+
+
+def find_input_name(event: EventItem) -> str | None:
+    """Return the name under which a live replay needs the value of a masked input; None if it needs none."""
+    given = event.get("input") or {}
+    if not given.get("masked"):
+        return None
+    return str(given.get("secret_ref") or event["id"])

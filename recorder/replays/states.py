@@ -1,0 +1,58 @@
+"""States of a page as roles and names, and how similar two of them are. Spec §4.6."""
+
+from collections.abc import Collection, Sequence
+
+import xxhash
+
+#: Roles that say which state a page is in.
+_KEY_ROLES = frozenset(("title", "heading", "dialog", "alertdialog", "alert", "status"))
+_MAX_DIFFERENCES = 20
+
+
+def compare_states(expected: Collection[str], observed: Collection[str]) -> float:
+    """Return the similarity of two states, 0 to 1.
+
+    Half the Jaccard index of titles, headings, dialogs, alerts and status, half that of all tokens; of all
+    tokens alone where neither state has such.
+
+    Args:
+        expected: `state_tokens` of a frame.
+        observed: those of the other.
+    """
+    one, other = frozenset(expected), frozenset(observed)
+    if one == other:
+        return 1.0
+    whole = _compute_jaccard(one, other)
+    keys = frozenset(filter(_is_key, one)), frozenset(filter(_is_key, other))
+    if not keys[0] and not keys[1]:
+        return whole
+    return round((_compute_jaccard(*keys) + whole) / 2, 6)
+
+
+def list_differences(
+    expected: Collection[str], observed: Collection[str]
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """Return the missing and the unexpected `(role, name)` pairs, those of titles and headings first."""
+    one, other = frozenset(expected), frozenset(observed)
+    return _split_tokens(one - other), _split_tokens(other - one)
+
+
+def hash_state(tokens: Sequence[str] | None) -> str | None:
+    """Return the fingerprint of a state; None where it is unknown."""
+    if not tokens:
+        return None
+    return f"fsh1_{xxhash.xxh64_hexdigest(chr(10).join(sorted(tokens)).encode('utf-8', 'replace'))}"
+
+
+def _compute_jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    union = len(one | other)
+    return len(one & other) / union if union else 1.0
+
+
+def _is_key(token: str) -> bool:
+    return token.partition(" ")[0] in _KEY_ROLES
+
+
+def _split_tokens(tokens: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    chosen = sorted(tokens, key=lambda token: (not _is_key(token), token))[:_MAX_DIFFERENCES]
+    return tuple((role, name) for role, _, name in (token.partition(" ") for token in chosen))

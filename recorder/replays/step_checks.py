@@ -1,0 +1,208 @@
+"""Check of one step of a dry replay: target, feasibility, and the states before and after. Spec §4.6."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.comparisons import QUIET_TYPES, GraphWalk, SessionWalk
+from recorder.replays.css import UnusableSelector
+from recorder.replays.dom import DomDocument, DomElement, find_role
+from recorder.replays.pages import TARGETED_TYPES, RecordedPages, find_obstacle
+from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recordings import RecordedFrame, RecordedStep
+from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve, suggest
+from recorder.replays.results import Decision, Divergence, DivergenceKind, Outcome, Sighting
+from recorder.replays.selectors import find_only
+from recorder.replays.states import compare_states, hash_state, list_differences
+
+
+@dataclass(frozen=True, slots=True)
+class StepCheck:
+    """What a step came to; with a divergence it is up to policy and person what follows."""
+
+    outcome: Outcome
+    similarity: float | None = None
+    locator: str | None = None
+    frame_id: str | None = None
+    divergence: Divergence | None = None
+    has_page: bool = False
+    #: The decision cannot be carried out: the selector of a `retarget` matches no element alone.
+    is_refused: bool = False
+
+    def accept(self) -> "StepCheck":
+        """Return the check of a step that a person lets pass in spite of its divergence."""
+        is_other_label = self.divergence is not None and self.divergence.kind == "target_changed"
+        return replace(self, outcome="relabelled" if is_other_label else "matched")
+
+
+@dataclass(slots=True)
+class _Scene:
+    """The step with the page that it is done on."""
+
+    step: RecordedStep
+    recorded: RecordedFrame | None
+    observed: RecordedFrame | None
+    page: DomDocument | None
+    similarity: float | None = None
+    element: DomElement | None = None
+    locator: str | None = None
+    outcome: Outcome = "matched"
+
+    def diverge(
+        self, kind: DivergenceKind, *, acted: bool = False, heal: bool = False, **members: Any
+    ) -> StepCheck:
+        event = self.step.event
+        target = event.get("target") or {}
+        expected = _tokens_of(self.recorded)
+        observed = _tokens_of(self.observed)
+        missing, unexpected = list_differences(expected, observed) if expected and observed else ((), ())
+        divergence = Divergence(
+            step=self.step.step,
+            event_id=event["id"],
+            kind=kind,
+            acted=acted,
+            expected=Sighting(target.get("role"), target.get("name"), hash_state(expected), event.get("url")),
+            observed=self._describe_element(hash_state(observed)),
+            similarity=self.similarity,
+            missing=missing,
+            unexpected=unexpected,
+            candidates=suggest(self.page, target) if heal and self.page is not None else (),
+            frame_id=self.recorded.frame_id if self.recorded else None,
+        )
+        return self.conclude(divergence=replace(divergence, **members))
+
+    def conclude(self, **members: Any) -> StepCheck:
+        return StepCheck(
+            outcome=self.outcome,
+            similarity=self.similarity,
+            locator=self.locator,
+            frame_id=self.recorded.frame_id if self.recorded else None,
+            has_page=self.page is not None,
+            **members,
+        )
+
+    def _describe_element(self, state: str | None) -> Sighting:
+        if self.element is None or self.page is None:
+            return Sighting(state=state)
+        return Sighting(find_role(self.element), self.page.find_name(self.element), state)
+
+
+def check_step(
+    step: RecordedStep,
+    pages: RecordedPages,
+    walk: SessionWalk | GraphWalk | None,
+    policy: ReplayPolicy,
+    decision: Decision | None,
+) -> StepCheck:
+    """Check one step, and go on with the walk where the step can be done.
+
+    Args:
+        step: the step.
+        pages: pages of the recording.
+        walk: what the recording is compared with; None for itself.
+        policy: the thresholds.
+        decision: a person's, for this step.
+
+    Raises:
+        InvalidRecording, BudgetSpent: if the recording cannot be read within the budget.
+    """
+    other = walk if isinstance(walk, SessionWalk) else None
+    recorded = pages.get_frame(step.before)
+    scene = _Scene(
+        step,
+        recorded,
+        other.get_frame() if other else recorded,
+        other.read_page() if other else pages.read_page(step.before),
+    )
+    if other is not None and not other.is_reached:
+        return scene.diverge("anchor_unreachable")
+    if isinstance(walk, GraphWalk):
+        unseen = walk.find_unseen(step.event)
+        walk.move(step.event)
+        if unseen is not None:
+            expected, observed = unseen
+            return scene.diverge(
+                "edge_unseen", expected=Sighting(name=expected), observed=Sighting(name=observed)
+            )
+    if other is not None and _differs(scene, policy, scene.recorded, scene.observed):
+        return scene.diverge("state_mismatch")
+    failed = _find_target(scene, pages.budget, policy, decision)
+    if failed is not None:
+        return failed
+    if other is None:
+        after = pages.get_frame(step.after)
+        scene.similarity = 1.0 if after is not None and after.state_tokens else None
+        return scene.conclude()
+    return _compare_next(scene, pages, other, policy)
+
+
+def _find_target(
+    scene: _Scene, budget: Budget, policy: ReplayPolicy, decision: Decision | None
+) -> StepCheck | None:
+    """Find the element to act on; return a check where it cannot be acted on."""
+    event, page = scene.step.event, scene.page
+    if page is None:
+        return None
+    heal = policy.heal == "suggest"
+    target = event.get("target")
+    if decision is not None and decision.action == "retarget":
+        scene.element = _find_retarget(page, decision.selector, budget)
+        if scene.element is None:
+            return replace(scene.diverge("target_missing", heal=heal), is_refused=True)
+        scene.outcome, scene.locator = "healed", decision.selector
+    elif target:
+        resolution: Resolution = resolve(page, target, budget)
+        scene.element, scene.locator = resolution.element, resolution.locator
+        if resolution.finding == "relabelled":
+            scene.outcome = "relabelled"
+        elif resolution.finding != "matched":
+            return scene.diverge(resolution.finding, heal=heal)
+    elif event["type"] in TARGETED_TYPES:
+        return scene.diverge("target_missing")
+    if scene.element is not None and find_obstacle(scene.element, event) is not None:
+        return scene.diverge("action_failed")
+    return None
+
+
+def _find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> DomElement | None:
+    part = Budget(RESOLVE_VISITS, budget)
+    try:
+        return find_only(page, selector, part) if selector else None
+    except UnusableSelector:
+        return None
+    except BudgetSpent:
+        if part.left >= 0:
+            raise
+        return None
+
+
+def _compare_next(scene: _Scene, pages: RecordedPages, other: SessionWalk, policy: ReplayPolicy) -> StepCheck:
+    """Compare what both sessions do next, and where it leads."""
+    if scene.step.event["type"] in QUIET_TYPES:
+        return scene.conclude()
+    if not other.goes_along(scene.step.event, scene.element):
+        event = other.get_next_event() or {}
+        target = event.get("target") or {}
+        observed = Sighting(target.get("role"), target.get("name"), url=event.get("url"))
+        return scene.diverge("edge_unseen", observed=observed)
+    after, observed_after = pages.get_frame(scene.step.after), other.move()
+    if _differs(scene, policy, after, observed_after):
+        scene.recorded, scene.observed = after, observed_after
+        return scene.diverge("state_mismatch", acted=True)
+    return scene.conclude()
+
+
+def _differs(
+    scene: _Scene, policy: ReplayPolicy, expected: RecordedFrame | None, observed: RecordedFrame | None
+) -> bool:
+    """Return whether two states differ too much; the least similarity of the step is kept."""
+    tokens, others = _tokens_of(expected), _tokens_of(observed)
+    if not tokens or not others:
+        return False
+    similarity = compare_states(tokens, others)
+    scene.similarity = similarity if scene.similarity is None else min(scene.similarity, similarity)
+    return similarity < policy.diverged
+
+
+def _tokens_of(frame: RecordedFrame | None) -> tuple[str, ...]:
+    return frame.state_tokens if frame is not None else ()

@@ -1,0 +1,313 @@
+"""XPath on stored snapshots: the part that recorders write, with a budget. Spec §4.6.
+
+Location paths with the axes `child`, `descendant`, `self`, `parent`, `ancestor`, `following-sibling` and
+`preceding-sibling`; predicates with positions, `last()`, attributes, `text()`, `.`, `contains()`,
+`starts-with()`, `normalize-space()`, `not()`, `and`, `or`, `=`. Anything else is refused: libxml2, which
+knows all of XPath, can run for hours on 60 characters and cannot be stopped.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from recorder.replays.budget import Budget
+from recorder.replays.css import UnusableSelector
+from recorder.replays.dom import DomDocument, DomElement
+
+_MAX_CHARACTERS = 1_000
+_MAX_NESTING = 8
+_TOKENS = re.compile(
+    r"\s*(?:(?P<text>\"[^\"]*\"|'[^']*')|(?P<number>\d{1,9})|(?P<name>[A-Za-z_][\w.\-]*)"
+    r"|(?P<mark>//|::|\.\.|[/.@*\[\]()=,]))\s*"
+)
+_FUNCTIONS = {"contains": 2, "starts-with": 2, "normalize-space": 1, "not": 1}
+_AXES = frozenset(
+    ("child", "descendant", "descendant-or-self", "self", "parent", "ancestor", "following-sibling",
+     "preceding-sibling")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _PathStep:
+    axis: str
+    #: Tag, or `*`.
+    tag: str
+    #: Parsed expressions, as nested tuples `(operator, *operands)`.
+    predicates: tuple[tuple[Any, ...], ...]
+
+
+def find_by_xpath(document: DomDocument, expression: str, *, budget: Budget) -> Iterator[DomElement]:
+    """Yield the elements outside shadow roots that an expression matches, in document order.
+
+    Raises:
+        UnusableSelector: if the expression is malformed or of a part of XPath that is not read.
+        BudgetSpent: if the budget ends before.
+    """
+    found: list[DomElement] | None = None
+    for step in _parse_xpath(expression):
+        selected: dict[int, DomElement] = {}
+        for context in [None] if found is None else found:
+            candidates = _list_axis(document, context, step, budget)
+            for predicate in step.predicates:
+                size = len(candidates)
+                budget.spend(size)
+                candidates = [
+                    element
+                    for place, element in enumerate(candidates, start=1)
+                    if _holds(element, predicate, place, size, budget)
+                ]
+            for element in candidates:
+                selected[element.index] = element
+        found = [selected[index] for index in sorted(selected)]
+    yield from found or ()
+
+
+def _list_axis(
+    document: DomDocument, context: DomElement | None, step: _PathStep, budget: Budget
+) -> list[DomElement]:
+    """Return the elements on an axis, the nearest first; without context from the document itself."""
+    if context is None:
+        nodes = document.elements[:1] if step.axis == "child" else document.elements
+    else:
+        match step.axis:
+            case "child":
+                nodes = context.list_elements()
+            case "descendant":
+                nodes = document.elements[context.index + 1 : context.end]
+            case "descendant-or-self":
+                nodes = document.elements[context.index : context.end]
+            case "self":
+                nodes = [context]
+            case "parent":
+                nodes = [context.parent] if context.parent else []
+            case "ancestor":
+                nodes = []
+                parent = context.parent
+                while parent is not None:
+                    nodes.append(parent)
+                    parent = parent.parent
+            case _:
+                siblings = context.parent.list_elements() if context.parent else [context]
+                is_later = step.axis == "following-sibling"
+                nodes = siblings[context.place :] if is_later else siblings[: context.place - 1][::-1]
+    budget.spend(len(nodes) + 1)
+    return [node for node in nodes if node.scope == -1 and step.tag in ("*", node.tag)]
+
+
+def _holds(element: DomElement, expression: tuple[Any, ...], place: int, size: int, budget: Budget) -> bool:
+    match expression:
+        case ("number", number):
+            return bool(place == number)
+        case ("last",):
+            return place == size
+        case ("and", left, right):
+            return _holds(element, left, place, size, budget) and _holds(element, right, place, size, budget)
+        case ("or", left, right):
+            return _holds(element, left, place, size, budget) or _holds(element, right, place, size, budget)
+        case ("not", inner):
+            return not _holds(element, inner, place, size, budget)
+        case ("=", ("position",), ("number", number)):
+            return bool(place == number)
+        case ("=", ("position",), ("last",)):
+            return place == size
+        case ("=", left, right):
+            wanted = _evaluate_texts(element, right, budget)
+            return any(text in wanted for text in _evaluate_texts(element, left, budget))
+        case ("contains", whole, part):
+            return any(
+                text in given
+                for given in _evaluate_texts(element, whole, budget)[:1]
+                for text in _evaluate_texts(element, part, budget)[:1]
+            )
+        case ("starts-with", whole, part):
+            return any(
+                given.startswith(text)
+                for given in _evaluate_texts(element, whole, budget)[:1]
+                for text in _evaluate_texts(element, part, budget)[:1]
+            )
+    return any(_evaluate_texts(element, expression, budget))
+
+
+def _evaluate_texts(element: DomElement, expression: tuple[Any, ...], budget: Budget) -> list[str]:
+    """Return the texts that an expression selects."""
+    match expression:
+        case ("text", value):
+            return [value]
+        case ("attribute", name):
+            value = element.read_attribute(name)
+            return [] if value is None else [value]
+        case ("own",):
+            return [child for child in element.children if isinstance(child, str)]
+        case (".",):
+            return [_read_all_text(element, budget)]
+        case ("normalize-space", inner):
+            return [" ".join(text.split()) for text in _evaluate_texts(element, inner, budget)[:1]]
+    raise UnusableSelector
+
+
+def _read_all_text(element: DomElement, budget: Budget) -> str:
+    texts: list[str] = []
+    stack: list[DomElement | str] = [element]
+    while stack:
+        budget.spend()
+        node = stack.pop()
+        if isinstance(node, str):
+            budget.spend(len(node) // 100)
+            texts.append(node)
+        else:
+            stack.extend(reversed(node.children))
+    return "".join(texts)
+
+
+@lru_cache(maxsize=4_096)
+def _parse_xpath(expression: str) -> tuple[_PathStep, ...]:
+    if len(expression) > _MAX_CHARACTERS or expression.count("[") > 200:
+        raise UnusableSelector
+    return _XPathParser(expression).parse()
+
+
+class _XPathParser:
+    """Recursive descent over the tokens of one expression."""
+
+    def __init__(self, expression: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        end = 0
+        while end < len(expression):
+            found = _TOKENS.match(expression, end)
+            if found is None:
+                raise UnusableSelector
+            self._tokens.append((str(found.lastgroup), str(found[found.lastgroup or 0])))
+            end = found.end()
+        self._next = 0
+        self._nesting = 0
+
+    def parse(self) -> tuple[_PathStep, ...]:
+        """Return the steps of a location path."""
+        steps: list[_PathStep] = []
+        if self._peek() not in ("/", "//"):
+            raise UnusableSelector
+        while self._next < len(self._tokens):
+            separator = self._take()
+            if separator not in ("/", "//"):
+                raise UnusableSelector
+            steps.extend(self._parse_step(is_deep=separator == "//"))
+        return tuple(steps)
+
+    def _parse_step(self, *, is_deep: bool) -> list[_PathStep]:
+        axis = "child"
+        symbol = self._take()
+        if symbol in ("..", "."):
+            if is_deep:
+                raise UnusableSelector
+            return [_PathStep("parent" if symbol == ".." else "self", "*", ())]
+        if self._peek() == "::":
+            axis, symbol = symbol, self._take() and self._take()
+            if axis not in _AXES:
+                raise UnusableSelector
+        if symbol != "*" and self._tokens[self._next - 1][0] != "name":
+            raise UnusableSelector
+        predicates = []
+        while self._peek() == "[":
+            self._take()
+            predicates.append(self._parse_or())
+            self._expect("]")
+        step = _PathStep(axis, symbol.lower(), tuple(predicates))
+        if not is_deep:
+            return [step]
+        # Positions in `//a[2]` count within each parent, unlike those of the descendant axis.
+        if axis == "child" and not any(map(_is_positional, predicates)):
+            return [_PathStep("descendant", step.tag, step.predicates)]
+        return [_PathStep("descendant-or-self", "*", ()), step]
+
+    def _parse_or(self) -> tuple[Any, ...]:
+        self._nesting += 1
+        if self._nesting > _MAX_NESTING:
+            raise UnusableSelector
+        left = self._parse_and()
+        while self._peek() == "or":
+            self._take()
+            left = ("or", left, self._parse_and())
+        self._nesting -= 1
+        return left
+
+    def _parse_and(self) -> tuple[Any, ...]:
+        left = self._parse_comparison()
+        while self._peek() == "and":
+            self._take()
+            left = ("and", left, self._parse_comparison())
+        return left
+
+    def _parse_comparison(self) -> tuple[Any, ...]:
+        left = self._parse_value()
+        if self._peek() != "=":
+            return left
+        self._take()
+        return ("=", left, self._parse_value())
+
+    def _parse_value(self) -> tuple[Any, ...]:
+        kind, symbol = self._tokens[self._next] if self._next < len(self._tokens) else ("", "")
+        self._next += 1
+        if kind == "text":
+            return ("text", symbol[1:-1])
+        if kind == "number":
+            return ("number", int(symbol))
+        if symbol == ".":
+            return (".",)
+        if symbol == "@":
+            name_kind, name = self._tokens[self._next] if self._next < len(self._tokens) else ("", "")
+            self._next += 1
+            if name_kind != "name":
+                raise UnusableSelector
+            return ("attribute", name)
+        if symbol == "(":
+            inner = self._parse_or()
+            self._expect(")")
+            return inner
+        if kind != "name" or self._peek() != "(":
+            raise UnusableSelector
+        self._take()
+        return self._parse_call(symbol)
+
+    def _parse_call(self, name: str) -> tuple[Any, ...]:
+        if name in ("last", "position", "text"):
+            self._expect(")")
+            return ("own",) if name == "text" else (name,)
+        count = _FUNCTIONS.get(name)
+        if count is None:
+            raise UnusableSelector
+        if name == "normalize-space" and self._peek() == ")":
+            self._take()
+            return (name, (".",))
+        values = [self._parse_or()]
+        while self._peek() == ",":
+            self._take()
+            values.append(self._parse_or())
+        self._expect(")")
+        if len(values) != count:
+            raise UnusableSelector
+        return (name, *values)
+
+    def _peek(self) -> str:
+        if self._next >= len(self._tokens):
+            return ""
+        kind, symbol = self._tokens[self._next]
+        return "" if kind == "text" else symbol
+
+    def _take(self) -> str:
+        symbol = self._peek()
+        if not symbol:
+            raise UnusableSelector
+        self._next += 1
+        return symbol
+
+    def _expect(self, symbol: str) -> None:
+        if self._take() != symbol:
+            raise UnusableSelector
+
+
+def _is_positional(expression: tuple[Any, ...]) -> bool:
+    if expression[0] in ("number", "last", "position"):
+        return True
+    return any(isinstance(part, tuple) and _is_positional(part) for part in expression[1:])
