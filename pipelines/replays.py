@@ -36,7 +36,7 @@ class ReplaysConfig(dg.Config):
 )
 def replays(
     context: dg.AssetExecutionContext, config: ReplaysConfig, recorder: RecorderResource
-) -> dg.MaterializeResult:
+) -> dg.MaterializeResult[None]:
     """Replay what waits until nothing has waited for some time."""
     run = ReplayRun(recorder.runtime, context.run.run_id)
     if not run.take():
