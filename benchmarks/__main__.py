@@ -28,6 +28,7 @@ from benchmarks import (
     neighbours,
     process_mining,
     reads,
+    resolve,
     seal_memory,
     sealing,
     sealing_lanes,
@@ -72,6 +73,7 @@ class Name(StrEnum):
     READS = "reads"
     BACKUP = "backup"
     ERASURE = "erasure"
+    RESOLVE = "resolve"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -103,6 +105,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.READS: reads.measure,
     Name.BACKUP: backup.measure,
     Name.ERASURE: erasure.measure,
+    Name.RESOLVE: resolve.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory or many minutes: measured when they
 #: are named.

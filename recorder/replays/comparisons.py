@@ -53,7 +53,7 @@ class GraphWalk:
         return (labels.get(expected[1]) if expected else None), labels.get(goal)
 
     def move(self, event: EventItem) -> None:
-        """Go to the node of an event, if it has one."""
+        """Move to the node of an event, if it has one."""
         self._at = self._evidence.node_of.get(event["id"], self._at)
 
 
@@ -70,7 +70,7 @@ class SessionWalk:
         self.is_reached = True
 
     def begin_at(self, tokens: Sequence[str]) -> None:
-        """Go to the step whose state before is the most similar, the first of equals."""
+        """Move to the step whose state before is the most similar, the first of equals."""
         best = (0.0, 0)
         for index, step in enumerate(self._steps):
             frame = self.pages.get_frame(step.before)
@@ -105,11 +105,11 @@ class SessionWalk:
         page = self.read_page()
         if element is None or page is None or not other.get("target"):
             return True
-        own = resolve(page, other["target"], self.pages.budget)
-        return own.element is None or own.element is element
+        resolution = resolve(page, other["target"], self.pages.budget)
+        return resolution.element is None or resolution.element is element
 
     def move(self) -> RecordedFrame | None:
-        """Go past the next step, and return the frame after it."""
+        """Move past the next step, and return the frame after it."""
         step = self._steps[self._next]
         self._next += 1
         return self.pages.get_frame(step.after)

@@ -1,4 +1,4 @@
-"""Consequential steps: those that a replay does not repeat without being told to. Spec §4.6."""
+"""Consequential steps: those that a replay does not repeat without an order. Spec §4.6."""
 
 import re
 from bisect import bisect_left

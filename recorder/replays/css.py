@@ -46,7 +46,7 @@ def find_by_css(
         selector: a CSS selector.
         root: element or shadow root to search in; None for the whole document.
         pierce: whether shadow roots are searched too.
-        budget: every element that is looked at counts.
+        budget: every element that is visited counts.
 
     Raises:
         UnusableSelector, BudgetSpent: as their names say.
@@ -185,9 +185,9 @@ def _has_state(element: DomElement, name: str, budget: Budget) -> bool:
         case "first-child":
             return element.place == 1
         case "last-child":
-            return element.place == _count_siblings(element, budget)
+            return element.place == _count_siblings(element)
         case "only-child":
-            return _count_siblings(element, budget) == 1
+            return _count_siblings(element) == 1
         case "first-of-type":
             return _place_of_type(element, budget) == 1
         case "checked":
@@ -210,17 +210,16 @@ def _is_nth(element: DomElement, tree: Any, budget: Budget) -> bool:
         step, offset = parse_series(tree.arguments)
     except ValueError as error:
         raise UnusableSelector from error
-    place = element.place if tree.name == "nth-child" else _place_of_type(element, budget)
+    number = element.place if tree.name == "nth-child" else _place_of_type(element, budget)
     if step == 0:
-        return bool(place == offset)
-    return (place - offset) % step == 0 and (place - offset) // step >= 0
+        return bool(number == offset)
+    return (number - offset) % step == 0 and (number - offset) // step >= 0
 
 
-def _count_siblings(element: DomElement, budget: Budget) -> int:
+def _count_siblings(element: DomElement) -> int:
     if element.parent is None:
         return 1
-    budget.spend(len(element.parent.children))
-    return len(element.parent.list_elements())
+    return element.parent.size
 
 
 def _place_of_type(element: DomElement, budget: Budget) -> int:

@@ -1,6 +1,6 @@
 """DOM snapshots of format `nodes` as trees of elements. Spec §4.6.
 
-A node is a text or `[tag, {attributes}, …children]`. `[[k, n]]` stands for node n, counted in post-order with
+A node is a text or `[tag, {attributes}, …children]`. `[[k, n]]` refers to node n, counted in post-order with
 texts, of the snapshot k steps back along the `base` members, as in Playwright's traces. A child
 `["template", {"shadowrootmode": "open"}, …]` is a shadow root. `__v` is a value, `__c` checked, `__h` hidden.
 """
@@ -35,8 +35,8 @@ class DomElement:
     """An element: place in the tree, attributes, and its own text."""
 
     __slots__ = (
-        "attrs", "children", "depth", "end", "index", "own_text", "parent", "place", "scope", "tag",
-        "visible",
+        "attrs", "children", "depth", "end", "index", "own_text", "parent", "place", "scope", "size",
+        "tag", "visible",
     )  # fmt: skip
 
     def __init__(self, tag: str, attrs: Mapping[str, Any], parent: "DomElement | None", index: int) -> None:
@@ -52,6 +52,8 @@ class DomElement:
         self.own_text = ""
         #: Position among the elements of its parent, from 1.
         self.place = 1
+        #: Number of child elements.
+        self.size = 0
         #: Index of the shadow root that holds the element; -1 in the document itself.
         self.scope = -1
         self.visible = True
@@ -80,9 +82,8 @@ class DomDocument:
         self._labels: dict[str, DomElement] | None = None
         for element in elements:
             self.by_tag.setdefault(element.tag, []).append(element)
-            identity = element.read_attribute("id")
-            if identity is not None:
-                self.by_id.setdefault(identity, []).append(element)
+            if "id" in element.attrs:
+                self.by_id.setdefault(str(element.attrs["id"]), []).append(element)
 
     def list_by_role(self) -> Mapping[str, list[DomElement]]:
         """Return the visible elements by role."""
@@ -210,6 +211,12 @@ class _TreeBuilder:
                 raise InvalidRecording(f"A DOM snapshot is nested deeper than {MAX_DEPTH} elements.")
             elements.append(element)
             first = 2 if len(node) > 1 and type(node[1]) is dict else 1
+            if len(node) == first + 1 and type(node[first]) is str:
+                # Most elements hold one text: the stack would double their cost.
+                count += 1
+                element.children.append(node[first])
+                element.own_text = node[first][:_OWN_CHARACTERS]
+                continue
             stack.extend([(child, element, level) for child in node[: first - 1 : -1]])
         self._budget.spend(count)
         if not elements:
@@ -220,7 +227,7 @@ class _TreeBuilder:
         return elements
 
     def _follow(self, reference: list[Any], level: int) -> tuple[Any, int]:
-        """Return the node that a reference stands for, and the snapshot that holds it."""
+        """Return the node that a reference names, and the snapshot that holds it."""
         if len(reference) != 2 or type(reference[0]) is not int or type(reference[1]) is not int:
             raise InvalidRecording("A DOM snapshot has a reference other than [[k, n]].")
         back, number = reference
@@ -241,10 +248,10 @@ class _TreeBuilder:
         if type(base) is not str or base in self._seen:
             raise InvalidRecording("A DOM snapshot refers to a base that is missing or cyclic.")
         self._seen.add(base)
-        found = self._read(base)
-        if not isinstance(found, Mapping) or found.get("format") != "nodes":
+        snapshot_of_base = self._read(base)
+        if not isinstance(snapshot_of_base, Mapping) or snapshot_of_base.get("format") != "nodes":
             raise InvalidRecording("A DOM snapshot refers to a base that has no snapshot.")
-        return found
+        return snapshot_of_base
 
     def _list_post_order(self, root: Any) -> list[Any]:
         nodes: list[Any] = []
@@ -273,25 +280,21 @@ def _make_element(node: list[Any], parent: DomElement | None, index: int) -> Dom
     if type(tag) is not str or not tag:
         raise InvalidRecording("A DOM snapshot has an element without a tag.")
     attrs = node[1] if len(node) > 1 and type(node[1]) is dict else _NO_ATTRS
-    element = DomElement(tag.lower(), attrs, parent, index)
-    is_hidden = (
-        attrs.get("__h")
-        or "hidden" in attrs
-        or element.tag in _INVISIBLE
-        or (element.tag == "input" and attrs.get("type") == "hidden")
-    )
-    if parent is None:
-        element.visible = not is_hidden
-        return element
-    is_root = element.tag == "template" and "shadowrootmode" in attrs
-    element.visible = parent.visible and (is_root or not is_hidden)
-    element.scope = parent.index if _is_shadow_root(parent) else parent.scope
-    # The last child element is found from the end, past texts.
-    for sibling in reversed(parent.children):
-        if type(sibling) is DomElement:
-            element.place = sibling.place + 1
-            break
-    parent.children.append(element)
+    tag = tag.lower()
+    element = DomElement(tag, attrs, parent, index)
+    if tag in _INVISIBLE:
+        element.visible = _is_shadow_root(element)
+    elif attrs and (
+        attrs.get("__h") or "hidden" in attrs or (tag == "input" and attrs.get("type") == "hidden")
+    ):
+        element.visible = False
+    if parent is not None:
+        if not parent.visible:
+            element.visible = False
+        element.scope = parent.index if _is_shadow_root(parent) else parent.scope
+        parent.size += 1
+        element.place = parent.size
+        parent.children.append(element)
     return element
 
 

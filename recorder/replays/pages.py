@@ -66,7 +66,7 @@ def find_obstacle(element: DomElement, event: EventItem) -> str | None:
         value = given.get("value")
         wanted = [value] if isinstance(value, str) else value if isinstance(value, list) else []
         options = _list_options(element)
-        if options and any(one not in options for one in wanted):
+        if options and any(option not in options for option in wanted):
             return "without the option"
     return None
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recorder.memory.steps.targets import normal_name
+from recorder.memory.steps.targets import CONTROL_ROLES, normal_name
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_role, read_text
 from recorder.replays.results import Suggestion
-from recorder.replays.selectors import Selector, find_only, kind_of_selector, make_selectors
+from recorder.replays.selectors import Selector, escape_css, find_only, kind_of_selector, make_selectors
 
 Finding = Literal["matched", "relabelled", "target_missing", "target_ambiguous", "target_changed"]
 _WEIGHTS = {"test_id": 5, "aria": 4, "attribute": 3, "text": 2, "path": 1, "xpath": 1}
@@ -23,6 +23,8 @@ _LEAST_SHARED_WORDS = 0.34
 #: Visits for all selectors of one target, and selectors that are read.
 RESOLVE_VISITS = 100_000
 _MAX_SELECTORS = 16
+#: Attributes that tell elements apart, the best first.
+_TELLING = ("name", "href", "placeholder")
 _LEAST_SCORE = 0.55
 _MAX_SUGGESTIONS = 5
 _SUGGESTION_VISITS = 2_000
@@ -40,7 +42,7 @@ class Resolution:
 
     @property
     def is_found(self) -> bool:
-        """Whether the element may be acted on."""
+        """True if the element may be acted on."""
         return self.finding in ("matched", "relabelled")
 
 
@@ -102,15 +104,27 @@ def suggest(document: DomDocument, target: Mapping[str, Any]) -> tuple[Suggestio
 
 
 def list_selectors(target: Mapping[str, Any]) -> list[Selector]:
-    """Return the selectors of a target; role and name stand for an `aria/` selector that is missing."""
+    """Return the selectors of a target.
+
+    Role and name replace an `aria/` selector that is missing, attributes for one by attribute.
+    """
     selectors: list[Selector] = [
         given
         for given in (target.get("selectors") or ())[:_MAX_SELECTORS]
         if given and (type(given) is str or all(given))
     ]
+    kinds = {kind_of_selector(selector) for selector in selectors}
     name, role = target.get("name"), target.get("role")
-    if name and role and '"' not in role and not any(kind_of_selector(one) == "aria" for one in selectors):
+    if name and role and '"' not in role and "aria" not in kinds:
         selectors.append(f'aria/{name}[role="{role}"]')
+    attrs = target.get("attrs") or {}
+    if "attribute" not in kinds:
+        tag = target.get("tag") or ""
+        selectors += [
+            f'{tag}[{attribute}="{escape_css(attrs[attribute])}"]'
+            for attribute in _TELLING
+            if attrs.get(attribute)
+        ]
     return selectors
 
 
@@ -129,8 +143,8 @@ def _collect_votes(
                 raise  # that of the whole replay
             break
         if element is not None:
-            found = votes.setdefault(element.index, _Votes(element, {}))
-            found.kinds.setdefault(kind_of_selector(selector), selector)
+            entry = votes.setdefault(element.index, _Votes(element, {}))
+            entry.kinds.setdefault(kind_of_selector(selector), selector)
     return votes
 
 
@@ -144,10 +158,15 @@ def _compare_identity(
     tag = (target.get("tag") or "").lower()
     if not role and tag and element.tag != tag:
         return None
+    kind, observed_kind = (target.get("attrs") or {}).get("type"), element.read_attribute("type")
+    if kind and observed_kind and kind != observed_kind:
+        return None
     recorded = target.get("name")
     wanted = normal_name(recorded or target.get("text") or "")
     if not wanted:
-        return "matched"
+        # An element that had no name is not one that has.
+        shown = document.find_name(element) if role in CONTROL_ROLES else element.own_text.strip()
+        return None if shown else "matched"
     observed = normal_name(document.find_name(element) if recorded else read_text(element))
     if not recorded and observed.startswith(wanted):
         return "matched"
@@ -156,9 +175,9 @@ def _compare_identity(
     return "relabelled" if _share_words(wanted, observed) >= _LEAST_SHARED_WORDS else None
 
 
-def _share_words(one: str, other: str) -> float:
+def _share_words(text: str, other: str) -> float:
     """Return the Jaccard index of the words of two texts."""
-    words, others = set(one.split()), set(other.split())
+    words, others = set(text.split()), set(other.split())
     union = len(words | others)
     return len(words & others) / union if union else 0.0
 

@@ -25,7 +25,7 @@ Delivery = Literal["confirmed", "uncertain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class DivergenceSide:
     """An element, or the state around it, as expected or observed; None where it is unknown."""
 
     role: str | None = None
@@ -50,8 +50,8 @@ class Divergence:
     event_id: str
     kind: DivergenceKind
     acted: bool
-    expected: Sighting
-    observed: Sighting
+    expected: DivergenceSide
+    observed: DivergenceSide
     similarity: float | None = None
     #: `(role, name)` pairs that the expected state has and the observed one lacks.
     missing: tuple[tuple[str, str], ...] = ()

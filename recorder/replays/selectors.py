@@ -37,8 +37,8 @@ def kind_of_selector(selector: Selector) -> SelectorKind:
     if _TEST_ID.search(css):
         return "test_id"
     # A path from an id to an element without any is a path.
-    own = re.split(r"[\s>+~]+(?![^\[]*\])", css.strip())[-1]
-    return "attribute" if "#" in own or "[" in own else "path"
+    last_part = re.split(r"[\s>+~]+(?![^\[]*\])", css.strip())[-1]
+    return "attribute" if "#" in last_part or "[" in last_part else "path"
 
 
 def find_all(document: DomDocument, selector: Selector, budget: Budget) -> Iterator[DomElement]:
@@ -69,18 +69,18 @@ def find_only(document: DomDocument, selector: Selector, budget: Budget) -> DomE
     Raises:
         UnusableSelector, BudgetSpent: as `find_all`.
     """
-    found = find_all(document, selector, budget)
-    first = next(found, None)
-    return first if first is not None and next(found, None) is None else None
+    matches = find_all(document, selector, budget)
+    first = next(matches, None)
+    return first if first is not None and next(matches, None) is None else None
 
 
 def parse_aria(selector: str) -> tuple[str | None, str | None]:
     """Return name and role of what follows `aria/`."""
     name: str | None = None
     role: str | None = None
-    for found in _ARIA_ATTRIBUTE.finditer(selector):
-        value = _ESCAPED.sub(r"\1", found[2] if found[2] is not None else found[3])
-        if found[1] == "role":
+    for matches in _ARIA_ATTRIBUTE.finditer(selector):
+        value = _ESCAPED.sub(r"\1", matches[2] if matches[2] is not None else matches[3])
+        if matches[1] == "role":
             role = value
         else:
             name = value
@@ -100,17 +100,19 @@ def _find_part(
         if root is not None:
             raise UnusableSelector
         return find_by_xpath(document, rest, budget=budget)
-    found = _find_by_aria(document, rest, budget) if kind == "aria" else _find_by_text(document, rest, budget)
-    return (element for element in found if root is None or root.index < element.index < root.end)
+    matches = (
+        _find_by_aria(document, rest, budget) if kind == "aria" else _find_by_text(document, rest, budget)
+    )
+    return (element for element in matches if root is None or root.index < element.index < root.end)
 
 
 def _find_by_aria(document: DomDocument, wanted: str, budget: Budget) -> Iterator[DomElement]:
     name, role = parse_aria(wanted)
     by_role = document.list_by_role()
-    for own_role, found in by_role.items():
+    for own_role, matches in by_role.items():
         if own_role != role and (role is not None or own_role in _UNNAMED_ROLES):
             continue
-        for element in found:
+        for element in matches:
             budget.spend(4)
             if name is None or document.find_name(element) == name:
                 yield element
@@ -122,16 +124,16 @@ def _find_by_text(document: DomDocument, wanted: str, budget: Budget) -> Iterato
     if not words:
         raise UnusableSelector
     budget.spend(len(document.elements))
-    found = [element for element in document.elements if words in element.own_text]
-    if not found:
+    matches = [element for element in document.elements if words in element.own_text]
+    if not matches:
         outer = len(document.elements)
         for element in reversed(document.elements):
             budget.spend(2)
             if element.visible and element.end <= outer and words in read_text(element):
-                found.append(element)
+                matches.append(element)
                 outer = element.index
-        found.reverse()
-    yield from found
+        matches.reverse()
+    yield from matches
 
 
 def make_selectors(document: DomDocument, element: DomElement) -> list[str]:
@@ -140,7 +142,7 @@ def make_selectors(document: DomDocument, element: DomElement) -> list[str]:
     for attribute in TEST_IDS:
         value = element.read_attribute(attribute)
         if value:
-            selectors.append(f'[{attribute}="{_quote(value)}"]')
+            selectors.append(f'[{attribute}="{escape_css(value)}"]')
     name, role = document.find_name(element), find_role(element)
     if name and role:
         selectors.append(f'aria/{name}[role="{role}"]')
@@ -172,5 +174,6 @@ def _make_path(element: DomElement) -> str:
     return "/" + "/".join(reversed(parts))
 
 
-def _quote(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
+def escape_css(value: str) -> str:
+    """Return a value as the inside of a quoted CSS string."""
+    return re.sub(r'["\\\n\r\f]', lambda matches: f"\\{ord(matches[0]):x} ", value)

@@ -19,11 +19,11 @@ def compare_states(expected: Collection[str], observed: Collection[str]) -> floa
         expected: `state_tokens` of a frame.
         observed: those of the other.
     """
-    one, other = frozenset(expected), frozenset(observed)
-    if one == other:
+    tokens, others = frozenset(expected), frozenset(observed)
+    if tokens == others:
         return 1.0
-    whole = _compute_jaccard(one, other)
-    keys = frozenset(filter(_is_key, one)), frozenset(filter(_is_key, other))
+    whole = _compute_jaccard(tokens, others)
+    keys = frozenset(filter(_is_key, tokens)), frozenset(filter(_is_key, others))
     if not keys[0] and not keys[1]:
         return whole
     return round((_compute_jaccard(*keys) + whole) / 2, 6)
@@ -33,8 +33,8 @@ def list_differences(
     expected: Collection[str], observed: Collection[str]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
     """Return the missing and the unexpected `(role, name)` pairs, those of titles and headings first."""
-    one, other = frozenset(expected), frozenset(observed)
-    return _split_tokens(one - other), _split_tokens(other - one)
+    tokens, others = frozenset(expected), frozenset(observed)
+    return _split_tokens(tokens - others), _split_tokens(others - tokens)
 
 
 def hash_state(tokens: Sequence[str] | None) -> str | None:
@@ -44,9 +44,9 @@ def hash_state(tokens: Sequence[str] | None) -> str | None:
     return f"fsh1_{xxhash.xxh64_hexdigest(chr(10).join(sorted(tokens)).encode('utf-8', 'replace'))}"
 
 
-def _compute_jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    union = len(one | other)
-    return len(one & other) / union if union else 1.0
+def _compute_jaccard(tokens: frozenset[str], others: frozenset[str]) -> float:
+    union = len(tokens | others)
+    return len(tokens & others) / union if union else 1.0
 
 
 def _is_key(token: str) -> bool:

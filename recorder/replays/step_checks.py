@@ -11,14 +11,14 @@ from recorder.replays.pages import TARGETED_TYPES, RecordedPages, find_obstacle
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedFrame, RecordedStep
 from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve, suggest
-from recorder.replays.results import Decision, Divergence, DivergenceKind, Outcome, Sighting
+from recorder.replays.results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
 from recorder.replays.selectors import find_only
 from recorder.replays.states import compare_states, hash_state, list_differences
 
 
 @dataclass(frozen=True, slots=True)
 class StepCheck:
-    """What a step came to; with a divergence it is up to policy and person what follows."""
+    """Result of the check of one step; policy and person decide what follows a divergence."""
 
     outcome: Outcome
     similarity: float | None = None
@@ -61,7 +61,9 @@ class _Scene:
             event_id=event["id"],
             kind=kind,
             acted=acted,
-            expected=Sighting(target.get("role"), target.get("name"), hash_state(expected), event.get("url")),
+            expected=DivergenceSide(
+                target.get("role"), target.get("name"), hash_state(expected), event.get("url")
+            ),
             observed=self._describe_element(hash_state(observed)),
             similarity=self.similarity,
             missing=missing,
@@ -81,10 +83,10 @@ class _Scene:
             **members,
         )
 
-    def _describe_element(self, state: str | None) -> Sighting:
+    def _describe_element(self, state: str | None) -> DivergenceSide:
         if self.element is None or self.page is None:
-            return Sighting(state=state)
-        return Sighting(find_role(self.element), self.page.find_name(self.element), state)
+            return DivergenceSide(state=state)
+        return DivergenceSide(find_role(self.element), self.page.find_name(self.element), state)
 
 
 def check_step(
@@ -122,7 +124,7 @@ def check_step(
         if unseen is not None:
             expected, observed = unseen
             return scene.diverge(
-                "edge_unseen", expected=Sighting(name=expected), observed=Sighting(name=observed)
+                "edge_unseen", expected=DivergenceSide(name=expected), observed=DivergenceSide(name=observed)
             )
     if other is not None and _differs(scene, policy, scene.recorded, scene.observed):
         return scene.diverge("state_mismatch")
@@ -183,7 +185,7 @@ def _compare_next(scene: _Scene, pages: RecordedPages, other: SessionWalk, polic
     if not other.goes_along(scene.step.event, scene.element):
         event = other.get_next_event() or {}
         target = event.get("target") or {}
-        observed = Sighting(target.get("role"), target.get("name"), url=event.get("url"))
+        observed = DivergenceSide(target.get("role"), target.get("name"), url=event.get("url"))
         return scene.diverge("edge_unseen", observed=observed)
     after, observed_after = pages.get_frame(scene.step.after), other.move()
     if _differs(scene, policy, after, observed_after):

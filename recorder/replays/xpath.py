@@ -45,23 +45,23 @@ def find_by_xpath(document: DomDocument, expression: str, *, budget: Budget) -> 
         UnusableSelector: if the expression is malformed or of a part of XPath that is not read.
         BudgetSpent: if the budget ends before.
     """
-    found: list[DomElement] | None = None
+    matches: list[DomElement] | None = None
     for step in _parse_xpath(expression):
         selected: dict[int, DomElement] = {}
-        for context in [None] if found is None else found:
+        for context in [None] if matches is None else matches:
             candidates = _list_axis(document, context, step, budget)
             for predicate in step.predicates:
                 size = len(candidates)
                 budget.spend(size)
                 candidates = [
                     element
-                    for place, element in enumerate(candidates, start=1)
-                    if _holds(element, predicate, place, size, budget)
+                    for number, element in enumerate(candidates, start=1)
+                    if _holds(element, predicate, number, size, budget)
                 ]
             for element in candidates:
                 selected[element.index] = element
-        found = [selected[index] for index in sorted(selected)]
-    yield from found or ()
+        matches = [selected[index] for index in sorted(selected)]
+    yield from matches or ()
 
 
 def _list_axis(
@@ -96,22 +96,24 @@ def _list_axis(
     return [node for node in nodes if node.scope == -1 and step.tag in ("*", node.tag)]
 
 
-def _holds(element: DomElement, expression: tuple[Any, ...], place: int, size: int, budget: Budget) -> bool:
+def _holds(element: DomElement, expression: tuple[Any, ...], number: int, size: int, budget: Budget) -> bool:
     match expression:
-        case ("number", number):
-            return bool(place == number)
+        case ("number", wanted_number):
+            return bool(number == wanted_number)
         case ("last",):
-            return place == size
+            return number == size
         case ("and", left, right):
-            return _holds(element, left, place, size, budget) and _holds(element, right, place, size, budget)
+            return _holds(element, left, number, size, budget) and _holds(
+                element, right, number, size, budget
+            )
         case ("or", left, right):
-            return _holds(element, left, place, size, budget) or _holds(element, right, place, size, budget)
+            return _holds(element, left, number, size, budget) or _holds(element, right, number, size, budget)
         case ("not", inner):
-            return not _holds(element, inner, place, size, budget)
-        case ("=", ("position",), ("number", number)):
-            return bool(place == number)
+            return not _holds(element, inner, number, size, budget)
+        case ("=", ("position",), ("number", wanted_number)):
+            return bool(number == wanted_number)
         case ("=", ("position",), ("last",)):
-            return place == size
+            return number == size
         case ("=", left, right):
             wanted = _evaluate_texts(element, right, budget)
             return any(text in wanted for text in _evaluate_texts(element, left, budget))
@@ -175,11 +177,11 @@ class _XPathParser:
         self._tokens: list[tuple[str, str]] = []
         end = 0
         while end < len(expression):
-            found = _TOKENS.match(expression, end)
-            if found is None:
+            matches = _TOKENS.match(expression, end)
+            if matches is None:
                 raise UnusableSelector
-            self._tokens.append((str(found.lastgroup), str(found[found.lastgroup or 0])))
-            end = found.end()
+            self._tokens.append((str(matches.lastgroup), str(matches[matches.lastgroup or 0])))
+            end = matches.end()
         self._next = 0
         self._nesting = 0
 

@@ -1,4 +1,4 @@
-"""Consequential steps: what must not be repeated without being told to."""
+"""Consequential steps: what must not be repeated without an order."""
 
 from typing import Any
 

@@ -91,8 +91,8 @@ _IDS = st.text("aZ0_é😀", min_size=1, max_size=3)
 def test_anchors_follow_the_order_of_bytes(events: list[tuple[int, str]], t_ms: int) -> None:
     session = make_session(events, tags=[("here", t_ms)])
     places = sorted(events, key=lambda item: (item[0], item[1].encode()))
-    later = [place for place in places if place >= (t_ms, "")]
-    earlier = [place for place in places if place[0] <= t_ms]
+    later = [position for position in places if position >= (t_ms, "")]
+    earlier = [position for position in places if position[0] <= t_ms]
     anchor = ReplayAnchor("tag", "here")
     if later:
         assert find_anchor_event(session, anchor) == EventPosition(*later[0])

@@ -60,7 +60,7 @@ PAGE = read(INVOICE)
     ],
 )
 def test_selectors_find_visible_elements(selector: Selector, texts: list[str]) -> None:
-    assert [read_text(found) for found in find_all(PAGE, selector, Budget(10_000))] == texts
+    assert [read_text(match) for match in find_all(PAGE, selector, Budget(10_000))] == texts
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ DEEP = read(_deep)
 )
 def test_bombs_end_within_their_budget(selector: str) -> None:
     for page in (WIDE, DEEP):
-        began = time.perf_counter()
+        began = time.process_time()
         with contextlib.suppress(BudgetSpent, UnusableSelector):
             assert find_only(page, selector, Budget(100_000)) is None
-        assert time.perf_counter() - began < 3
+        assert time.process_time() - began < 3
 
 
 def test_selectors_that_are_made_match_their_element_alone() -> None:

@@ -75,10 +75,10 @@ BASES = {"self": HOSTILE["cyclic base"], "leaf": snapshot(["div", {}, *[["p", {}
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_snapshots_are_refused_at_once(name: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InvalidRecording):
         read_document(HOSTILE[name], BASES.get, Budget(10_000_000))
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_many_texts_in_one_element_cost_little() -> None:

@@ -93,7 +93,7 @@ def make_frame(number: int, t_ms: int, nodes: list[Any], *, dom: bool = True) ->
 def approval(
     *,
     shown: list[Any] | None = None,
-    asked: list[Any] | None = None,
+    question: list[Any] | None = None,
     end: list[Any] | None = None,
     dom: bool = True,
 ) -> RecordedSession:
@@ -102,6 +102,6 @@ def approval(
         ("fill", "password", sign_in()),
         ("click", "sign-in", sign_in()),
         ("click", "approve", shown or invoice()),
-        ("click", "confirm", asked or confirmation()),
+        ("click", "confirm", question or confirmation()),
     ]
     return record(*acts, end=end or approved(), dom=dom)

@@ -1,0 +1,97 @@
+"""Resolution of targets: votes, identity, and what is only suggested."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.resolve import measure_demonstrations
+from recorder.replays.resolve import list_selectors, resolve, suggest
+from tests.support.demonstrations import REAL, needs_real
+from tests.support.dom_snapshots import read
+from tests.support.replay_sessions import button, page
+
+CONFIRM: dict[str, Any] = {
+    "role": "button",
+    "name": "Confirm",
+    "tag": "button",
+    "selectors": ['aria/Confirm[role="button"]', "#confirm", "text/Confirm", "xpath//html/body/button[1]"],
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "finding"),
+    [
+        ([button("Confirm"), button("Cancel")], "matched"),
+        ([["button", {"id": "x1"}, "Confirm"], button("Cancel")], "matched"),
+        ([["button", {"id": "confirm"}, "Confirm now"]], "relabelled"),
+        ([["button", {"id": "confirm"}, "Send to second approver"]], "target_changed"),
+        ([["a", {"id": "confirm"}, "Confirm"]], "target_missing"),
+        ([button("Cancel")], "target_missing"),
+        ([["button", {}, "Confirm"], ["button", {}, "Confirm"]], "target_missing"),
+        # By role and name it is the second, by id and place the first.
+        ([["button", {"id": "confirm"}, "No"], ["button", {}, "Confirm"]], "target_ambiguous"),
+        ([["input", {"id": "confirm", "type": "hidden"}]], "target_missing"),
+    ],
+)
+def test_only_the_recorded_element_is_acted_on(body: list[Any], finding: str) -> None:
+    resolution = resolve(read(page("Confirm approval", *body)), CONFIRM)
+    assert resolution.finding == finding
+    assert resolution.is_found == (finding in ("matched", "relabelled"))
+
+
+def test_equal_votes_are_ambiguous() -> None:
+    target = {**CONFIRM, "selectors": ["aria/x", "#c", "xpath//html/body/b[1]"]}
+    body = [["button", {}, "x"], ["b", {"id": "c"}, ""]]
+    assert resolve(read(page("Two", *body)), target).finding == "target_ambiguous"
+
+
+def test_many_paths_are_no_better_proof_than_one() -> None:
+    target = {"tag": "button", "selectors": ["body > button", "html button", "button", "h1 + button"]}
+    assert resolve(read(page("One", button("Go"))), target).finding == "target_missing"
+
+
+def test_an_element_without_a_name_is_not_taken_for_one_that_has() -> None:
+    target = {"role": "textbox", "tag": "input", "selectors": ["#t", "xpath//html/body/input"]}
+    assert resolve(read(page("Form", ["input", {"id": "t"}])), target).finding == "matched"
+    assert (
+        resolve(read(page("Form", ["input", {"id": "t", "placeholder": "Amount"}])), target).finding
+        == "target_changed"
+    )
+
+
+def test_passwords_are_never_typed_into_other_fields() -> None:
+    target = {
+        "role": "textbox",
+        "name": "Secret",
+        "attrs": {"type": "password"},
+        "selectors": ["#s", "aria/Secret"],
+    }
+    field = ["input", {"id": "s", "aria-label": "Secret", "type": "text"}]
+    assert resolve(read(page("Form", field)), target).finding == "target_changed"
+
+
+def test_role_name_and_attributes_stand_for_missing_selectors() -> None:
+    target = {"role": "link", "name": "Next", "tag": "a", "attrs": {"href": '/a"b\\c\n'}}
+    assert list_selectors(target) == ['aria/Next[role="link"]', 'a[href="/a\\22 b\\5c c\\a "]']
+    assert (
+        resolve(read(page("List", ["a", {"href": '/a"b\\c\n'}, "Next page"])), target).finding
+        == "target_missing"
+    )
+
+
+def test_suggestions_are_ranked_and_have_selectors() -> None:
+    body = [
+        ["button", {"id": "ok"}, "Confirm all"],
+        ["button", {"class": "x"}, "Cancel"],
+        ["a", {}, "Confirm"],
+    ]
+    suggestions = suggest(read(page("Confirm", *body)), {**CONFIRM, "text": "Confirm"})
+    assert suggestions[0].selector == 'aria/Confirm all[role="button"]'
+    assert all(0.55 <= entry.score <= 1 for entry in suggestions)
+
+
+@needs_real
+def test_wrong_elements_of_real_pages_are_not_accepted() -> None:
+    wrong, accepted = measure_demonstrations(REAL, every=100)
+    assert wrong.ours[0] <= 0.5
+    assert accepted.ours[0] > 30
