@@ -37,7 +37,7 @@ mutation Launch($job: String!) {
 
 
 class Load:
-    """The load on one workspace of a deployment; its counts tell what was done, and what failed."""
+    """The load on one workspace of a deployment; its counts show what was done, and what failed."""
 
     def __init__(self, service: Service, client: Client, *, sessions: int, minutes: float) -> None:
         self._service = service

@@ -181,9 +181,9 @@ def test_a_message_that_is_lost_or_comes_twice_is_found() -> None:
 
 def test_an_erasure_and_a_search_are_timed() -> None:
     erased = erasure.time_erasures(events=20_000, rounds=1)
-    found = erasure.time_search(sessions=1_000, rounds=1)
+    searched = erasure.time_search(sessions=1_000, rounds=1)
     assert erased.detail["events touched"] == 2_000
-    assert erased.ours[0] > 0 and found.ours[0] > 0
+    assert erased.ours[0] > 0 and searched.ours[0] > 0
 
 
 @pytest.mark.parametrize("grown", ["memory", "open files", "WAL", "lake log", "commits", None])
