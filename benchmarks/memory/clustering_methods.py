@@ -103,7 +103,7 @@ def _split(variants: Variants, method: Method) -> Ints:
     parts = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        ways = Ways.of([variants.sequences[row] for row in rows], variants.sessions[rows].tolist())
+        ways = Ways.of([variants.sequences[int(row)] for row in rows], variants.sessions[rows].tolist())
         parts += [rows[part] for part in split_ways(ways)]
     return _labels_of(parts, len(labels))
 
@@ -116,8 +116,8 @@ def _average_linkage(variants: Variants) -> Ints:
 
 
 def _hdbscan(variants: Variants) -> Ints:
-    found = HDBSCAN(min_cluster_size=min(5, len(variants.sequences)), metric="precomputed", copy=False)
-    return _number_alone(found.fit_predict(_distances(variants)))
+    hdbscan = HDBSCAN(min_cluster_size=min(5, len(variants.sequences)), metric="precomputed", copy=False)
+    return _number_alone(hdbscan.fit_predict(_distances(variants)))
 
 
 def _dbscan(variants: Variants) -> Ints:
@@ -135,7 +135,10 @@ def _shared_neighbours(variants: Variants) -> Ints:
     """Group by Louvain's communities of variants whose nearest neighbours by TF-IDF are the same."""
     count = len(variants.sequences)
     neighbours = NearestNeighbors(n_neighbors=min(NEIGHBOURS, count), metric="cosine", algorithm="brute")
-    near = csr_array(neighbours.fit(variants.tfidf).kneighbors_graph(variants.tfidf))
+    near = neighbours.fit(variants.tfidf).kneighbors_graph(variants.tfidf, mode="distance").tocsr()
+    near.data = (near.data <= 1 - PATH_COSINE).astype(np.float64)
+    near.eliminate_zeros()
+    near = csr_array(near)
     shared = near.multiply((near @ near.T) / NEIGHBOURS)
     graph = nx.from_scipy_sparse_array(csr_array(shared.maximum(shared.T)))
     return _labels_of(nx.community.louvain_communities(graph, seed=0), count)
@@ -143,8 +146,8 @@ def _shared_neighbours(variants: Variants) -> Ints:
 
 def _label_propagation(variants: Variants) -> Ints:
     graph = link_neighbours(variants.vectors)
-    found = nx.community.asyn_lpa_communities(graph, weight="weight", seed=0)
-    return _labels_of(found, len(graph))
+    communities = nx.community.asyn_lpa_communities(graph, weight="weight", seed=0)
+    return _labels_of(communities, len(graph))
 
 
 def _greedy_modularity(variants: Variants) -> Ints:

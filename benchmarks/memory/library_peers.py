@@ -131,20 +131,20 @@ def _nearest_neighbour(known: Any, vectors: Any) -> Any:
 
 def _grow_index(features: Sequence[Ints]) -> list[Any]:
     index = InvertedIndex()
-    found = []
+    overlaps = []
     for numbers in features[:_LOOKED_UP]:
-        found.append(index.overlaps(numbers.tolist()))
+        overlaps.append(index.overlaps(numbers.tolist()))
         index.add(numbers.tolist())
-    return found
+    return overlaps
 
 
 def _grow_matrix(features: Sequence[Ints], width: int) -> list[Any]:
-    """Look up each set among those before it in a sparse matrix, which must be made anew for each."""
-    found = []
+    """Look up each set among those before it in a sparse matrix, which is built again for each."""
+    overlaps = []
     for count in range(1, min(_LOOKED_UP, len(features))):
         known = binary_features(features[:count], width)
-        found.append(known @ csr_array(binary_features(features[count : count + 1], width)).T)
-    return found
+        overlaps.append(known @ csr_array(binary_features(features[count : count + 1], width)).T)
+    return overlaps
 
 
 def _rand_indices(variants: int) -> Pair:
