@@ -1,7 +1,7 @@
 """Replays in Dagster: a drain run for dry ones, and what became of them. Design §2.
 
 A Dagster run starts in seconds and a dry replay takes milliseconds: one run replays whatever waits, and ends
-when nothing has waited for some seconds. docs/decisions/0006-no-step-processes.md.
+when nothing has waited for some seconds. docs/decisions/0006-drain-run.md.
 """
 
 import time

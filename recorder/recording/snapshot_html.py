@@ -142,12 +142,12 @@ def _list_attributes(tag: str, sent: dict[str, Any]) -> dict[str, str]:
             if value is True:
                 attributes[name] = ""
             continue
-        if isinstance(value, str) and _is_allowed(tag, name, value):
+        if isinstance(value, str) and _is_allowed(tag, name=name, value=value):
             attributes[name] = value
     return attributes
 
 
-def _is_allowed(tag: str, name: str, value: str) -> bool:
+def _is_allowed(tag: str, *, name: str, value: str) -> bool:
     if name == "src":
         return tag == "img" and _PICTURE.fullmatch(value) is not None
     if name == "style":

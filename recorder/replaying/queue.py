@@ -268,7 +268,7 @@ def _check_places(
     anchor = None if body.anchor is None else _find_time(db, runtime, session, body.anchor)
     until = None if body.until is None else _find_time(db, runtime, session, body.until)
     if anchor is not None and until is not None and until < anchor:
-        raise InvalidRange("/until", "/anchor", where="body", detail="until lies before anchor.")
+        raise InvalidRange("/until", "/anchor", where="body", detail="until is before anchor.")
     if anchor is None:
         return None
     # Ids are longer than "": the page begins with the first event at that time.
@@ -282,16 +282,16 @@ def _check_places(
     return {"event_id": first.id, "t_ms": first.t_ms}
 
 
-def _find_time(db: DbSession, runtime: Runtime, session: SessionRow, place: ReplayPlace) -> int:
-    if place.tag is not None:
-        named = select(TagRow.t_ms).where(TagRow.session_id == session.id, TagRow.name == place.tag)
+def _find_time(db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace) -> int:
+    if position.tag is not None:
+        named = select(TagRow.t_ms).where(TagRow.session_id == session.id, TagRow.name == position.tag)
         t_ms = db.exec(named.order_by(col(TagRow.t_ms).desc()).limit(1)).first()
         kind = "tag"
     else:
-        kind = "event" if place.event_id is not None else "frame"
-        asked = TagCreate(name="anchor", event_id=place.event_id, frame_id=place.frame_id)
+        kind = "event" if position.event_id is not None else "frame"
+        tag = TagCreate(name="anchor", event_id=position.event_id, frame_id=position.frame_id)
         try:
-            t_ms = find_anchor_time(db, runtime.lake, session, asked)
+            t_ms = find_anchor_time(db, runtime.lake, session, tag)
         except ValidationFailed:
             t_ms = None
     if t_ms is None:
@@ -299,5 +299,5 @@ def _find_time(db: DbSession, runtime: Runtime, session: SessionRow, place: Repl
     return t_ms
 
 
-def _describe_place(place: ReplayPlace | None) -> dict[str, Any] | None:
-    return None if place is None else place.model_dump(exclude_none=True)
+def _describe_place(position: ReplayPlace | None) -> dict[str, Any] | None:
+    return None if position is None else position.model_dump(exclude_none=True)

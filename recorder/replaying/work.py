@@ -141,7 +141,7 @@ class ReplayRun:
                 self.report.count(current)
 
     def _store(self, row: ReplayRow, result: DryResult) -> None:
-        """Store steps, result and event of a replay together, unless it was ended or steered meanwhile."""
+        """Store steps, result and event of a replay together, unless it was ended or steered since."""
         with self._held_transaction() as db:
             current = _lock_open(db, row)
             if current is None:
@@ -194,7 +194,7 @@ def _list_due(db: DbSession, *, limit: int, lock: bool = False) -> list[ReplayRo
 
 
 def _lock_open(db: DbSession, row: ReplayRow) -> ReplayRow | None:
-    """Return the current row of a replay, locked; None if it was ended, steered or removed meanwhile."""
+    """Return the current row of a replay, locked; None if it was ended, steered or removed since."""
     statement = select(ReplayRow).where(ReplayRow.id == row.id).with_for_update()
     current = db.exec(statement.execution_options(populate_existing=True)).one_or_none()
     if current is None or current.finished_at is not None or current.decisions != row.decisions:
@@ -222,17 +222,17 @@ def _replay_dry(runtime: Runtime, row: ReplayRow) -> DryResult:
 
 
 def _find_anchor(recording: RecordedSession, row: ReplayRow) -> EventPosition | None:
-    place = row.spec["anchor"]
-    return None if place is None else find_anchor_event(recording, _to_anchor(place))
+    position = row.spec["anchor"]
+    return None if position is None else find_anchor_event(recording, _to_anchor(position))
 
 
 def _find_until(recording: RecordedSession, row: ReplayRow) -> EventPosition | None:
-    place = row.spec["until"]
-    return None if place is None else find_until_event(recording, _to_anchor(place))
+    position = row.spec["until"]
+    return None if position is None else find_until_event(recording, _to_anchor(position))
 
 
-def _to_anchor(place: dict[str, str]) -> ReplayAnchor:
-    ((member, name),) = place.items()
+def _to_anchor(position: dict[str, str]) -> ReplayAnchor:
+    ((member, name),) = position.items()
     return ReplayAnchor(member.removesuffix("_id"), name)  # type: ignore[arg-type]
 
 

@@ -48,8 +48,8 @@ def await_decision(caller: Caller) -> None:
     pay = event(900, "click", target={"role": "button", "name": "Pay"})
     session_id = stopped_session(caller, pay, workflow="checkout")
     seal_all(caller)
-    asked = {"session_id": session_id, "sandbox": "dry", "mode": "guided"}
-    replay_id = caller.post("/v1/replays", asked).json()["id"]
+    body = {"session_id": session_id, "sandbox": "dry", "mode": "guided"}
+    replay_id = caller.post("/v1/replays", body).json()["id"]
     run = ReplayRun(caller.service.runtime, "examples")
     assert run.take() and run.work()
     run.release()

@@ -249,12 +249,12 @@ def test_sessions_and_places_that_are_not_there(caller: Caller) -> None:
     recording = caller.make_session(workflow="approve")
     body = {"session_id": recording, "sandbox": "dry"}
     assert_problem(caller.post("/v1/replays", body), 409, "session_not_sealed")
-    for place, resource in (
+    for position, resource in (
         ({"tag": "nowhere"}, "tag"),
         ({"frame_id": "frm_nowhere"}, "frame"),
         ({"event_id": "evt_nowhere"}, "event"),
     ):
-        for members in ({"mode": "partial", "anchor": place}, {"until": place}):
+        for members in ({"mode": "partial", "anchor": position}, {"until": position}):
             answer = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
             assert assert_problem(answer, 404, "not_found")["resource"] == resource
     frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
@@ -268,7 +268,7 @@ def test_lists_take_filters(caller: Caller) -> None:
     made = [ask(caller, session_id)["id"] for session_id in (first, second)]
     work(caller)
     waiting = ask(caller, first)["id"]
-    found = {
+    ids = {
         query: [row["id"] for row in caller.get(f"/v1/replays?{query}").json()["data"]]
         for query in (
             "sandbox=dry",
@@ -278,7 +278,7 @@ def test_lists_take_filters(caller: Caller) -> None:
             "cause=rcv_00000000000000000000000000",
         )
     }
-    assert list(found.values()) == [[waiting, *made[::-1]], [made[1]], [waiting], [waiting, made[0]], []]
+    assert list(ids.values()) == [[waiting, *made[::-1]], [made[1]], [waiting], [waiting, made[0]], []]
 
 
 def test_a_repeated_request_makes_one_replay(caller: Caller) -> None:

@@ -39,8 +39,8 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
     frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
     events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
-    asked = {"session_id": sealed[0]["id"], "sandbox": "dry"}
-    replay, _ = (caller.post("/v1/replays", asked).json() for _ in range(2))
+    body = {"session_id": sealed[0]["id"], "sandbox": "dry"}
+    replay, _ = (caller.post("/v1/replays", body).json() for _ in range(2))
     with service.runtime.database.transaction(write=True) as db:
         for step in (1, 2):
             made = {"event_id": f"evt_{step}", "outcome": "matched", "delivery": "confirmed"}
