@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pipelines import drift, exports, lake, memory, orchestration_status, retention, sealing
+from pipelines import drift, exports, lake, memory, orchestration_status, replays, retention, sealing
 from pipelines.resources import RecorderResource
 
 defs = dg.Definitions.merge(
@@ -10,6 +10,7 @@ defs = dg.Definitions.merge(
     memory.defs,
     drift.defs,
     exports.defs,
+    replays.defs,
     retention.defs,
     lake.defs,
     orchestration_status.defs,

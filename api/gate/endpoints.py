@@ -27,11 +27,14 @@ class Endpoint:
     is_stream: bool = False
     #: Whether a POST changes nothing: its body holds a query.
     only_reads: bool = False
+    #: Surface that requests for the live sandbox draw on besides, once their body is valid.
+    live_surface: Surface | None = None
 
 
 _SESSION = "/v1/sessions/{session_id}"
 _MEMORY = "/v1/memory"
 _EXPORT = "/v1/exports/{export_id}"
+_REPLAY = "/v1/replays/{replay_id}"
 _WEBHOOK = "/v1/webhooks/{webhook_id}"
 _DELIVERY = f"{_WEBHOOK}/deliveries/{{delivery_id}}"
 
@@ -67,6 +70,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{_EXPORT}/diff", "read", "other"),
     Endpoint("GET", f"{_EXPORT}/manifest", "read", "other", opens_by_signature=True),
     Endpoint("GET", f"{_EXPORT}/files/{{path:path}}", "read", "reads", opens_by_signature=True),
+    Endpoint("POST", "/v1/replays", "write", "other", live_surface="live_replays"),
+    Endpoint("GET", "/v1/replays", "read", "other"),
+    Endpoint("GET", _REPLAY, "read", "other"),
+    Endpoint("GET", f"{_REPLAY}/steps", "read", "other"),
+    Endpoint("POST", f"{_REPLAY}/cancel", "write", "other"),
+    Endpoint("POST", f"{_REPLAY}/decision", "write", "other"),
     Endpoint("GET", "/v1/workflows", "read", "other"),
     Endpoint("GET", "/v1/workflows/{workflow}", "read", "other"),
     Endpoint("PATCH", "/v1/workflows/{workflow}", "write", "other"),

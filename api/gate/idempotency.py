@@ -87,6 +87,7 @@ class KeyedRequest:
         """Yield possible ids of the session in the answer: erasure finds the kept copy by its id."""
         yield self.session_id
         yield _get_member(answer, "id")
+        yield _get_member(answer, "session_id")  # of a replay
         body = _get_member(_get_member(answer, "request"), "body")  # of a delivery: the whole event
         if isinstance(body, str):
             yield _get_member(_get_member(_get_member(orjson.loads(body), "data"), "session"), "id")

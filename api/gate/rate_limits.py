@@ -249,6 +249,10 @@ class RateLimiter:
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
         return await _draw_tokens(self.callers, _BucketPlan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name)))
 
+    async def admit_surface(self, caller: Caller, surface: Surface) -> Admission:
+        """Draw on the buckets of a surface that the requested endpoint does not name for every request."""
+        return await _draw_tokens(self.callers, self._plan_of_surface(caller, surface))
+
     async def close(self) -> None:
         """Close the connections to the stores."""
         await self.callers.close()
@@ -256,7 +260,9 @@ class RateLimiter:
 
     def plan_of(self, caller: Caller, endpoint: Endpoint | None) -> CallerPlan:
         """Return the limits for a key's requests to an endpoint."""
-        surface: Surface = "other" if endpoint is None else endpoint.surface
+        return self._plan_of_surface(caller, "other" if endpoint is None else endpoint.surface)
+
+    def _plan_of_surface(self, caller: Caller, surface: Surface) -> CallerPlan:
         plan = self._plans.get((caller.key_id, surface))
         if plan is not None and plan.tier is caller.tier:
             return plan
@@ -307,7 +313,21 @@ async def limit_webhook(request: Request, webhook_id: str) -> None:
     if not _WEBHOOK_ID.fullmatch(webhook_id):
         return  # no webhook has such an id; the route answers 404
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    admission = await rate_limiter.admit_webhook(request.state.caller, webhook_id)
+    _apply_smaller(request, await rate_limiter.admit_webhook(request.state.caller, webhook_id))
+
+
+async def limit_live_replay(request: Request) -> None:
+    """Draw on the buckets of live replays, for a request whose body asks for one.
+
+    Raises:
+        RateLimited: if the key or its workspace asked for too many.
+    """
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    _apply_smaller(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
+
+
+def _apply_smaller(request: Request, admission: Admission) -> None:
+    """Show the bucket with the smaller share in the answer's headers, and raise the error of a refusal."""
     if admission.error is not None or admission.share < request.state.admission.share:
         request.state.admission = admission
     if admission.error is not None:

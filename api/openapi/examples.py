@@ -79,6 +79,11 @@ _SEALED = [f"session={_read_id('ses', _format_get('/v1/sessions?workflow=checkou
 _EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
 _QUEUED = [f"export={_read_id('exp', _send('POST', '/v1/exports', body=_EXPORT_BODY))}"]
 _COMPLETED = [f"export={_read_id('exp', _format_get('/v1/exports?status=completed&limit=1'))}"]
+_DRY_REPLAY = (
+    "curl -sS -H \"$auth\" -H 'Content-Type: application/json' "
+    '-d "{\\"session_id\\": \\"$session\\", \\"sandbox\\": \\"dry\\"}" "$RECORDER_URL/v1/replays"'
+)
+_REPLAYED = [*_SEALED, f"replay={_read_id('rpl', _DRY_REPLAY)}"]
 _WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.sealed"]}'
 _WEBHOOK = [f"webhook={_read_id('whk', _send('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"]
 _HOOK = "/v1/webhooks/$webhook"
@@ -163,6 +168,15 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
         *_COMPLETED,
         f"file=$({_format_get('/v1/exports/$export/manifest')} | grep -o 'data/[^\"?]*' | head -n 1)",
         _format_get("/v1/exports/$export/files/$file", "-o shard"),
+    ],
+    ("POST", "/v1/replays"): [*_SEALED, _DRY_REPLAY],
+    ("GET", "/v1/replays"): [_format_get("/v1/replays?workflow=checkout&status=diverged")],
+    ("GET", "/v1/replays/{replay_id}"): [*_REPLAYED, _format_get("/v1/replays/$replay")],
+    ("GET", "/v1/replays/{replay_id}/steps"): [*_REPLAYED, _format_get("/v1/replays/$replay/steps")],
+    ("POST", "/v1/replays/{replay_id}/cancel"): [*_REPLAYED, _send("POST", "/v1/replays/$replay/cancel")],
+    ("POST", "/v1/replays/{replay_id}/decision"): [
+        f"replay={_read_id('rpl', _format_get('/v1/replays?status=running&workflow=checkout'))}",
+        _send("POST", "/v1/replays/$replay/decision", body='{"step": 1, "action": "act"}'),
     ],
     ("GET", "/v1/workflows"): [_format_get("/v1/workflows")],
     ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _format_get("/v1/workflows/checkout")],

@@ -26,7 +26,10 @@ from recorder.webhooks.catalogue import list_event_types
 router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
 _ADDRESSES = [
-    (endpoint.surface, endpoint.method, endpoint.path.replace(":path}", "}")) for endpoint in ENDPOINTS
+    (surface, endpoint.method, endpoint.path.replace(":path}", "}"))
+    for endpoint in ENDPOINTS
+    for surface in (endpoint.surface, endpoint.live_surface)
+    if surface is not None
 ]
 _Name = Annotated[str, Query(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 _AUDIT_ANSWER = {

@@ -35,6 +35,13 @@ TABLES = (
     Holding("event_keys", ("event_id", "digest"), "content"),
     Holding("batch_keys", ("answer", "body_digest"), "content"),
     Holding("frames", ("frame_id", "url", "active_rect", "masked_rects", "digest", "sha256"), "content"),
+    Holding(
+        "replays",
+        ("spec", "anchor_event", "input_names", "input_values", "decisions", "summary", "divergence"),
+        "content",
+        "inputs encrypted, until the replay ends",
+    ),
+    Holding("replay_steps", ("event_id", "locator", "frame_id", "delivery"), "content"),
     Holding("tags", ("name", "data", "event_id", "frame_id"), "content"),
     Holding("seal_portions", ("state",), "content"),
     Holding("outbox", ("data", "body"), "content"),

@@ -15,6 +15,7 @@ from recorder.models.governance import PurgeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow, TagRow
 from recorder.models.webhook import DeliveryRow
+from recorder.replaying.removal import remove_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import note_change
@@ -87,6 +88,9 @@ def _remove_some_rows(db: DbSession, purge: PurgeRow) -> bool:
         some = select(key).where(is_ours).limit(limit)
         deleted = db.connection().execute(delete(table).where(is_ours, col(key).in_(some))).rowcount
         has_more = has_more or deleted >= limit
+    for replay_id in remove_replays(db, purge.session_id):
+        _remove_events(db, replay_id)  # a replay has three
+        has_more = True
     return _remove_events(db, purge.session_id) or has_more
 
 

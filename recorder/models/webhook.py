@@ -10,6 +10,7 @@ from sqlmodel import Field, SQLModel
 from recorder import limits
 from recorder.models.drift import DriftBaseline, DriftNode, DriftPath, DriftWindow
 from recorder.models.export import Export
+from recorder.models.replay import Replay
 from recorder.models.session import Session, Tag
 from recorder.models.wire import ShownOnce, WireInput, WireOutput, WireTime
 from recorder.models.workspace import Quota
@@ -229,7 +230,7 @@ class QuotaData(WireOutput):
 class ReplayData(WireOutput):
     """The replay as it was then."""
 
-    replay: dict[str, Any]
+    replay: Replay
 
 
 class RecoveryData(WireOutput):

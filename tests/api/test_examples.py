@@ -11,10 +11,11 @@ import pytest
 
 from api.app import create_app
 from recorder import __version__
+from recorder.replaying.work import ReplayRun
 from recorder.supervisor.run_records import SERVICE, RunRecord
 from tests.support.completed_work import EVENTS, completed_export, seal_all, stopped_session
 from tests.support.databases import create_file
-from tests.support.factories import Caller, running_app
+from tests.support.factories import Caller, event, running_app
 from tests.support.http_service import RunningService, serving
 from tests.support.sealed_sessions import make_settings
 
@@ -37,8 +38,22 @@ def running(folder: Path) -> Iterator[RunningService]:
             stopped_session(caller, *EVENTS, workflow="checkout")
         seal_all(caller)
         completed_export(caller, workflow="checkout")
+        await_decision(caller)
     with serving(create_app(make_settings(folder, database_url=url))) as port:
         yield RunningService(f"http://127.0.0.1:{port}", caller.key.key)
+
+
+def await_decision(caller: Caller) -> None:
+    """A guided replay that waits for the decision on its first step."""
+    pay = event(900, "click", target={"role": "button", "name": "Pay"})
+    session_id = stopped_session(caller, pay, workflow="checkout")
+    seal_all(caller)
+    body = {"session_id": session_id, "sandbox": "dry", "mode": "guided"}
+    replay_id = caller.post("/v1/replays", body).json()["id"]
+    run = ReplayRun(caller.service.runtime, "examples")
+    assert run.take() and run.work()
+    run.release()
+    assert caller.get(f"/v1/replays/{replay_id}").json()["awaiting"] is not None
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ _MISSING = {
     "delivery_id": "dlv",
     "key_id": "key",
     "erasure_id": "era",
+    "replay_id": "rpl",
     "path_id": "pth",
 }
 _VARYING = {

@@ -196,5 +196,5 @@ def test_the_catalogue_names_every_type_with_its_schema(caller: Caller) -> None:
     assert (answer.status_code, [item["type"] for item in types]) == (200, list(EVENT_TYPES))
     assert {tuple(item) for item in types} == {("type", "description", "available", "schema")}
     later = {item["type"].partition(".")[0] for item in types if not item["available"]}
-    assert later == {"replay", "recovery"}
+    assert later == {"recovery"}
     assert all(item["schema"]["properties"]["type"] == {"const": item["type"]} for item in types)

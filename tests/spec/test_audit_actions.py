@@ -53,8 +53,9 @@ BY_KEY: dict[str, list[Step]] = {
         ("POST", "/v1/exports/{id}/cancel", None),
     ],
 }
-#: Changing addresses that record nothing: what they do is the recording itself.
+#: Changing addresses that record nothing: what they do is the recording itself, or a dry replay.
 RECORDING = {
+    *(f"POST /v1/replays{part}" for part in ("", "/{replay_id}/cancel", "/{replay_id}/decision")),
     *("POST /v1/sessions", "POST /v1/sessions:batch_stop"),
     *(
         f"POST /v1/sessions/{{session_id}}/{action}"

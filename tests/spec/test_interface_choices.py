@@ -49,6 +49,7 @@ def values(caller: Caller) -> dict[str, str]:
     export_id = completed_export(caller)["id"]
     webhook_id = caller.post("/v1/webhooks", HOOK).json()["id"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
+    sealed = caller.get("/v1/sessions?status=sealed").json()["data"][0]["id"]
     return {
         "session_id": session_id,
         "frame_id": frame_id,
@@ -58,6 +59,7 @@ def values(caller: Caller) -> dict[str, str]:
         "key_id": caller.key.key_id,
         "workflow": "checkout",
         "erasure_id": caller.post("/v1/privacy/erasure", {"subject": "nowhere", "scope": "all"}).json()["id"],
+        "replay_id": caller.post("/v1/replays", {"session_id": sealed, "sandbox": "dry"}).json()["id"],
         "path:path": manifest["shards"][0]["path"],
     }
 

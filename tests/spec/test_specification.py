@@ -65,7 +65,6 @@ def missing(method: str, path: str) -> Check:
 
 #: What shows that a later part is not built. The day one fails, its rows get their proofs.
 LATER: dict[str, list[Check]] = {
-    "replays": [missing("POST", "/v1/replays")],
     "recoveries": [missing("POST", "/v1/recoveries")],
 }
 

@@ -26,6 +26,7 @@ IDS = {
     "delivery_id": "delivery_id",
     "key_id": "key_id",
     "erasure_id": "erasure_id",
+    "replay_id": "replay_id",
     "workflow": "workflow",
     "actor": "key_id",
     "resource": "session_id",
@@ -43,11 +44,11 @@ PLAIN = {
     "error_tags/*", "success_events/*", "success_tags/*", "allow_hosts/*", "account", "bucket",
     "container", "prefix", "rank", "region", "role_arn", "service_account", "threshold", "failure_tag",
     "min_change", "split/by", "against_since", "against_until", "against_actor.kind", "from_t_ms",
-    "to_t_ms",
+    "to_t_ms", "sandbox", "cause", "on_divergence", "heal", "speed", "selector", "anchor/tag", "until/tag",
 }
 # fmt: on
 #: Members whose name means something else elsewhere.
-MEMBERS = {"filter/path": "path_id", "filter/subpath": "path_id"}
+MEMBERS = {"against/session_id": "session_id", "filter/path": "path_id", "filter/subpath": "path_id"}
 #: Ids of clients' own making: another session's is no id of this one.
 OWN = {"events/*/id": "event_id", "frames/*/id": "frame_id"}
 #: Parameters whose name means something else elsewhere.
@@ -159,6 +160,8 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
             "/v1/memory/similar": {"session_id": ids.get("sealed_id")},
             "/v1/exports": {"workflow": [ids["workflow"]], "format": "parquet", "destination": _HOSTED},
             "/v1/workflows/{workflow}": {"tags": ["finance"]},
+            "/v1/replays": {"session_id": ids.get("sealed_id"), "sandbox": "dry"},
+            "/v1/replays/{replay_id}/decision": {"step": 1, "action": "act"},
             "/v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
             "/v1/webhooks/{webhook_id}": {"description": "moved"},
             "/v1/keys": {"label": "robot", "scope": "read"},
@@ -172,6 +175,7 @@ _BODILESS = {
     "/v1/sessions/{session_id}/start",
     "/v1/sessions/{session_id}/stop",
     "/v1/exports/{export_id}/cancel",
+    "/v1/replays/{replay_id}/cancel",
     "/v1/webhooks/{webhook_id}/secret",
     "/v1/webhooks/{webhook_id}/test",
     "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",

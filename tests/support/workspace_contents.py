@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recorder.exports.runner.run import run_export
+from recorder.models.replay import ReplayStepRow
 from tests.support.completed_work import EVENTS, make_webhook, seal_all, stopped_session
 from tests.support.factories import Caller, Service, event, frame
 
@@ -38,6 +39,12 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
     frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
     events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
+    body = {"session_id": sealed[0]["id"], "sandbox": "dry"}
+    replay, _ = (caller.post("/v1/replays", body).json() for _ in range(2))
+    with service.runtime.database.transaction(write=True) as db:
+        for step in (1, 2):
+            made = {"event_id": f"evt_{step}", "outcome": "matched", "delivery": "confirmed"}
+            db.add(ReplayStepRow(replay_id=replay["id"], step=step, **made))
     ids = {
         "session_id": session_id,
         "frame_id": frames[0]["id"],
@@ -49,6 +56,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "delivery_id": deliveries[0],
         "key_id": key["id"],
         "erasure_id": erasure["id"],
+        "replay_id": replay["id"],
         "workflow": workflow,
         "file": manifest["shards"][0]["path"],
         "path_id": path["path_id"],

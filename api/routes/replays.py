@@ -1,0 +1,101 @@
+"""`/v1/replays`: replays of sealed sessions, their steps and decisions. Spec §4.6, contract §8."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
+from api.errors import problem_responses
+from api.gate.rate_limits import limit_live_replay
+from api.strict_routes import StrictRoute
+from recorder import limits
+from recorder.models.replay import (
+    Replay,
+    ReplayCreate,
+    ReplayDecision,
+    ReplayStatus,
+    ReplayStep,
+    Sandbox,
+)
+from recorder.models.wire import Page
+from recorder.replaying import queue, wire_objects
+
+router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
+
+_Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
+
+
+async def get_admitted(request: Request, caller: CallerDep, body: ReplayCreate) -> ReplayCreate:
+    """Return the body of a request that its key may send, after drawing on the limit of live replays.
+
+    Raises:
+        ValidationFailed, InsufficientScope: as `queue.check_request`.
+        RateLimited: if too many live replays were asked for.
+    """
+    queue.check_request(caller, body)
+    if body.sandbox == "live":
+        await limit_live_replay(request)
+    return body
+
+
+# Routes list it before `db`: scope and limit come before idempotency and existence.
+Admitted = Annotated[ReplayCreate, Depends(get_admitted)]
+
+
+@router.post("", status_code=202, responses=problem_responses(403, 404, 409))
+def create_replay(
+    admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
+) -> Replay:
+    """Queue a replay of a sealed session: `dry` compares it with its snapshots, and touches nothing."""
+    return wire_objects.to_wire(queue.create_replay(db, runtime, caller, admitted, origin=origin))
+
+
+@router.get("")
+def list_replays(
+    pager: PagerDep,
+    db: Db,
+    caller: CallerDep,
+    workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
+    status: ReplayStatus | None = None,
+    sandbox: Sandbox | None = None,
+    session_id: Annotated[str | None, Query(description="Session that is replayed.")] = None,
+    cause: Annotated[str | None, Query(description="Recovery that asked for it.")] = None,
+) -> Page[Replay]:
+    """List the replays, newest first."""
+    filters = {"status": status, "sandbox": sandbox, "session_id": session_id, "cause": cause}
+    page = queue.list_replays(
+        db,
+        caller.tenant,
+        filters={name: value for name, value in filters.items() if value is not None},
+        workflows=tuple(workflow),
+        before_id=pager.read_position(str),
+        limit=pager.limit,
+    )
+    return pager.make_page(page.convert(wire_objects.to_wire))
+
+
+@router.get("/{replay_id}", responses=problem_responses(404))
+def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
+    """Return a replay."""
+    return wire_objects.to_wire(queue.find_replay(db, caller.tenant, replay_id))
+
+
+@router.get("/{replay_id}/steps", responses=problem_responses(404))
+def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[ReplayStep]:
+    """List the steps of a replay, in their order."""
+    row = queue.find_replay(db, caller.tenant, replay_id)
+    return pager.make_page(queue.list_steps(db, row, after=pager.read_position(int), limit=pager.limit))
+
+
+@router.post("/{replay_id}/cancel", responses=problem_responses(403, 404, 409))
+def cancel_replay(replay_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Replay:
+    """Cancel a replay: its status becomes `failed`, with the error type `cancelled`."""
+    return wire_objects.to_wire(queue.cancel_replay(db, caller, replay_id, origin=origin))
+
+
+@router.post("/{replay_id}/decision", responses=problem_responses(403, 404, 409))
+def decide_replay_step(
+    replay_id: str, body: ReplayDecision, db: Db, caller: CallerDep, origin: OriginDep
+) -> Replay:
+    """Decide on the step that a guided replay awaits; it goes on from there."""
+    return wire_objects.to_wire(queue.decide(db, caller, replay_id, body, origin=origin))

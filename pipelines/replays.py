@@ -1,0 +1,102 @@
+"""Replays in Dagster: a drain run for dry ones, and what became of them. Design §2.
+
+A Dagster run starts in seconds and a dry replay takes milliseconds: one run replays whatever waits, and ends
+when nothing has waited for some seconds. docs/decisions/0006-drain-run.md.
+"""
+
+import time
+from collections.abc import Callable
+
+import dagster as dg
+from pydantic import Field
+
+from pipelines.resources import RecorderResource
+from pipelines.runs import instance_of, is_coming_up, pause_after_failures
+from recorder.replaying.work import ReplayReport, ReplayRun, has_waiting
+
+_POLL_S = 0.1
+
+
+class ReplaysConfig(dg.Config):
+    """Duration of a run that replays sessions."""
+
+    idle_seconds: float = Field(
+        default=120, ge=0, le=3_600, description="End after so many seconds without work."
+    )
+    max_seconds: float = Field(
+        default=3_600, gt=0, le=86_400, description="Let another run take over after so many seconds."
+    )
+
+
+@dg.asset(
+    name="replays",
+    description="One row per ended replay of a sealed session: matched, diverged or failed.",
+    group_name="replays",
+    kinds={"python"},
+)
+def replays(
+    context: dg.AssetExecutionContext, config: ReplaysConfig, recorder: RecorderResource
+) -> dg.MaterializeResult[None]:
+    """Replay what waits until nothing has waited for some time."""
+    run = ReplayRun(recorder.runtime, context.run.run_id)
+    if not run.take():
+        context.log.info("Another run replays sessions; nothing to do.")
+        return dg.MaterializeResult(metadata=describe(run.report))
+    began = worked = time.monotonic()
+    try:
+        while (now := time.monotonic()) - began < config.max_seconds:
+            if run.work():
+                worked = time.monotonic()
+            elif now - worked >= config.idle_seconds:
+                break
+            else:
+                time.sleep(_POLL_S)
+    finally:
+        run.release()
+    return dg.MaterializeResult(metadata=describe(run.report))
+
+
+def describe(report: ReplayReport) -> dict[str, dg.MetadataValue]:
+    """Return counts by status, divergences by kind, and a histogram of the least similarities."""
+    tenths = "\n".join(
+        f"| {tenth / 10:.1f} | {report.similarities[tenth]} |" for tenth in sorted(report.similarities)
+    )
+    return {
+        "dagster/row_count": dg.MetadataValue.int(report.statuses.total()),
+        "statuses": dg.MetadataValue.json(dict(report.statuses)),
+        "divergences": dg.MetadataValue.json(dict(report.divergences)),
+        "least_similarity": dg.MetadataValue.md(f"| from | replays |\n|---|---|\n{tenths}"),
+    }
+
+
+replay_sessions = dg.define_asset_job(
+    "replay_sessions",
+    selection=dg.AssetSelection.assets(replays),
+    description="Replays sessions as clients ask for it, until none has waited for some minutes.",
+    executor_def=dg.in_process_executor,
+)
+
+
+@dg.sensor(job=replay_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+def queued_replays(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    """Start a run when replays wait and none is at work."""
+    return request_replay_run(lambda: instance_of(context), RecorderResource())
+
+
+def request_replay_run(
+    open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
+) -> dg.RunRequest | dg.SkipReason:
+    """Return the request for a run if one is needed; Dagster's instance is opened only then."""
+    with recorder.runtime.database.transaction(write=False) as db:
+        if not has_waiting(db):
+            return dg.SkipReason("No replay waits, or a run is at work.")
+    instance = open_instance()
+    if is_coming_up(instance, replay_sessions.name):
+        return dg.SkipReason("A run is coming up.")
+    pause = pause_after_failures(instance, replay_sessions.name)
+    if pause:
+        return dg.SkipReason(f"The last runs failed; the next one starts in {pause:.0f} s.")
+    return dg.RunRequest()
+
+
+defs = dg.Definitions(assets=[replays], jobs=[replay_sessions], sensors=[queued_replays])

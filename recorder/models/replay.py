@@ -1,0 +1,261 @@
+"""Replays: requests, wire objects and rows. Spec §3.3, §4.6; contract §8."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field as WireField
+from pydantic import StringConstraints, model_validator
+from sqlalchemy import JSON, Index, text
+from sqlmodel import Field, SQLModel
+
+from recorder import limits
+from recorder.models.wire import WireInput, WireOutput, WireTime
+from recorder.tenant import Tenant
+
+ReplayStatus = Literal["queued", "running", "completed", "diverged", "failed"]
+Sandbox = Literal["dry", "live"]
+ReplayMode = Literal["full", "partial", "guided"]
+DecisionAction = Literal["act", "skip", "retarget", "abort"]
+
+_ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
+_HostName = Annotated[str, StringConstraints(min_length=1, max_length=limits.HOST_CHARACTERS)]
+_Address = Annotated[
+    str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)
+]
+_InputName = Annotated[str, StringConstraints(min_length=1, max_length=limits.REPLAY_INPUT_NAME_CHARACTERS)]
+_InputValue = Annotated[str, StringConstraints(max_length=limits.REPLAY_INPUT_CHARACTERS)]
+
+
+class ReplayPlace(WireInput):
+    """A place in a session: exactly one of its members."""
+
+    tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
+    frame_id: _ItemId | None = None
+    event_id: _ItemId | None = None
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("send one of tag, frame_id and event_id")
+        return self
+
+
+class ReplayThresholds(WireInput):
+    """Similarities of states: from `ok` on they match, below `diverged` they do not."""
+
+    ok: float = WireField(default=0.75, ge=0, le=1)
+    diverged: float = WireField(default=0.45, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.diverged > self.ok:
+            raise ValueError("diverged must not exceed ok")
+        return self
+
+
+class ReplayViewport(WireInput):
+    """Size of the page in the live sandbox."""
+
+    w: int = WireField(default=1280, ge=100, le=8_192)
+    h: int = WireField(default=800, ge=100, le=8_192)
+
+
+class ReplayPolicyBody(WireInput):
+    """Policy of a replay; members that were not sent have the values shown here."""
+
+    on_divergence: Literal["stop", "skip", "ask"] = "stop"
+    heal: Literal["off", "suggest"] = "suggest"
+    thresholds: ReplayThresholds = WireField(default_factory=ReplayThresholds)
+    min_support: float = WireField(default=0.01, ge=0, le=1)
+    speed: Literal["fast", "recorded"] = "fast"
+    step_timeout_ms: int = WireField(default=5_000, ge=100, le=60_000)
+    max_ms: int = WireField(default=600_000, ge=1_000, le=3_600_000)
+    repeat_consequential: bool = False
+    base_url_map: dict[_Address, _Address] = WireField(default_factory=dict, max_length=limits.LIVE_HOSTS)
+    #: Hosts of the workspace's list that the replay may reach; absent, all of them.
+    allow_hosts: list[_HostName] | None = WireField(default=None, max_length=limits.LIVE_HOSTS)
+    viewport: ReplayViewport = WireField(default_factory=ReplayViewport)
+
+
+class ReplayOther(WireInput):
+    """The session whose snapshots the actions are played on."""
+
+    session_id: str
+
+
+class ReplayCreate(WireInput):
+    """Body of `POST /v1/replays`."""
+
+    session_id: str
+    sandbox: Sandbox
+    mode: ReplayMode = "full"
+    anchor: ReplayPlace | None = None
+    until: ReplayPlace | None = None
+    #: Absent: the recording itself.
+    against: ReplayOther | None = None
+    #: Values to type, by `input.secret_ref` or the event's id; never shown.
+    inputs: dict[_InputName, _InputValue] = WireField(default_factory=dict, max_length=limits.REPLAY_INPUTS)
+    policy: ReplayPolicyBody = WireField(default_factory=ReplayPolicyBody)
+
+
+class ReplayDecision(WireInput):
+    """Body of `POST /v1/replays/{id}/decision`."""
+
+    step: int = WireField(ge=1)
+    action: DecisionAction
+    #: With `retarget`: it must match one element alone.
+    selector: str | None = WireField(default=None, min_length=1, max_length=limits.SELECTOR_CHARACTERS)
+
+    @model_validator(mode="after")
+    def _check_selector(self) -> Self:
+        if (self.action == "retarget") != (self.selector is not None):
+            raise ValueError("retarget takes a selector, the other actions none")
+        return self
+
+
+class ReplayProgress(WireOutput):
+    """Last step that was worked on; the total is null before the replay runs."""
+
+    step: int
+    steps: int | None
+
+
+class ReplayAwaiting(WireOutput):
+    """Step of a guided replay that waits for a decision until a time."""
+
+    step: int
+    expires_at: WireTime
+
+
+class AnchorEvent(WireOutput):
+    """The event with which a replay begins."""
+
+    event_id: str
+    t_ms: int
+
+
+class ReplayFailure(WireOutput):
+    """Why a replay could not run."""
+
+    type: Literal["invalid_recording", "input_missing", "sandbox", "timeout", "cancelled", "internal"]
+    message: str
+
+
+class Replay(WireOutput):
+    """A replay of a sealed session."""
+
+    id: str
+    session_id: str
+    workflow: str
+    sandbox: Sandbox
+    mode: ReplayMode
+    status: ReplayStatus
+    anchor: dict[str, Any] | None
+    anchor_event: AnchorEvent | None
+    until: dict[str, Any] | None
+    against: dict[str, Any] | None
+    #: Names only.
+    inputs: list[str]
+    policy: dict[str, Any]
+    progress: ReplayProgress
+    awaiting: ReplayAwaiting | None
+    summary: dict[str, Any] | None
+    divergence: dict[str, Any] | None
+    result_session_id: str | None
+    cause: str | None
+    attempt: int
+    error: ReplayFailure | None
+    created_at: WireTime
+    started_at: WireTime | None
+    finished_at: WireTime | None
+
+
+class ReplayStep(WireOutput):
+    """A step of a replay."""
+
+    step: int
+    event_id: str
+    outcome: str
+    similarity: float | None
+    locator: str | None
+    #: Null in the dry sandbox, whose times are those of the recording.
+    ms: int | None
+    frame_id: str | None
+    delivery: str
+
+
+class ReplayRow(SQLModel, table=True):
+    """A replay: the row is the queue that the drain run works on."""
+
+    __tablename__ = "replays"
+    __table_args__ = (
+        Index("ix_replays_list", "workspace_id", "mode", "id"),
+        Index("ix_replays_session", "session_id", "id"),
+        Index(
+            "ix_replays_other",
+            "against_session_id",
+            sqlite_where=text("against_session_id IS NOT NULL"),
+            postgresql_where=text("against_session_id IS NOT NULL"),
+        ),
+        Index(
+            "ix_replays_open",
+            "id",
+            sqlite_where=text("finished_at IS NULL"),
+            postgresql_where=text("finished_at IS NULL"),
+        ),
+    )
+
+    id: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+    workflow: str
+    session_id: str
+    sandbox: str
+    kind: str
+    status: str
+    #: Anchor, until and policy as they were sent, with defaults.
+    spec: dict[str, Any] = Field(sa_type=JSON)
+    anchor_event: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    against_session_id: str | None = None
+    input_names: list[str] = Field(sa_type=JSON)
+    #: Nonce and ciphertext of the inputs; null once the replay ended.
+    input_values: bytes | None = None
+    #: Decisions of a guided replay by step.
+    decisions: dict[str, Any] = Field(sa_type=JSON)
+    awaiting_step: int | None = None
+    awaiting_until: datetime | None = None
+    step: int = 0
+    steps: int | None = None
+    summary: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    divergence: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    result_session_id: str | None = None
+    cause: str | None = None
+    attempt: int = 1
+    error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: The POST that asked for it.
+    request_id: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the replay."""
+        return Tenant(self.workspace_id, self.mode)
+
+
+class ReplayStepRow(SQLModel, table=True):
+    """A step of a replay."""
+
+    __tablename__ = "replay_steps"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    replay_id: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    event_id: str
+    outcome: str
+    similarity: float | None = None
+    locator: str | None = None
+    ms: int | None = None
+    frame_id: str | None = None
+    delivery: str

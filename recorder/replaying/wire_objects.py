@@ -1,0 +1,58 @@
+"""Replay object for clients, and its events. Spec §3.3, §6.1; contract §8."""
+
+from sqlmodel import Session as DbSession
+
+from recorder.models.replay import AnchorEvent, Replay, ReplayAwaiting, ReplayProgress, ReplayRow
+from recorder.request_context import following
+from recorder.webhooks.outbox import add_event
+
+_COLUMNS = {
+    "id",
+    "session_id",
+    "workflow",
+    "sandbox",
+    "status",
+    "summary",
+    "divergence",
+    "result_session_id",
+    "cause",
+    "attempt",
+    "error",
+    "created_at",
+    "started_at",
+    "finished_at",
+}
+
+
+def to_wire(row: ReplayRow) -> Replay:
+    """Return the replay object; of inputs it has the names only."""
+    awaiting = None
+    if row.awaiting_step is not None and row.awaiting_until is not None:
+        awaiting = ReplayAwaiting(step=row.awaiting_step, expires_at=row.awaiting_until)
+    against = None if row.against_session_id is None else {"session_id": row.against_session_id}
+    return Replay.model_validate(
+        {
+            **row.model_dump(include=_COLUMNS),
+            "mode": row.kind,
+            "anchor": row.spec["anchor"],
+            "until": row.spec["until"],
+            "policy": row.spec["policy"],
+            "against": against,
+            "anchor_event": None if row.anchor_event is None else AnchorEvent(**row.anchor_event),
+            "inputs": row.input_names,
+            "progress": ReplayProgress(step=row.step, steps=row.steps),
+            "awaiting": awaiting,
+        }
+    )
+
+
+def emit(db: DbSession, row: ReplayRow) -> None:
+    """Queue the event of the status that a replay has just taken, with the whole object."""
+    with following(row.request_id):
+        add_event(
+            db,
+            tenant=row.tenant,
+            type=f"replay.{row.status}",
+            subject_id=row.id,
+            data={"replay": to_wire(row).model_dump(mode="json")},
+        )

@@ -1,0 +1,331 @@
+"""Replays over HTTP: requests, the work of a drain run, steps, decisions, events. Spec §4.6; contract §8."""
+
+from typing import Any
+
+import pytest
+from sqlmodel import select
+
+from recorder.models.operations import OutboxRow
+from recorder.models.replay import ReplayRow, ReplayStepRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.replaying.work import DECISION_TIME, ReplayReport, ReplayRun
+from tests.support.completed_work import seal_all
+from tests.support.dom_snapshots import snapshot
+from tests.support.factories import Caller, assert_problem, event, frame
+
+PAGE = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["button", {"id": "open"}, "Open"],
+        ["button", {"id": "approve"}, "Approve"]]]  # fmt: skip
+DONE = ["html", {}, ["body", {}, ["h1", {}, "Approved"], ["button", {"id": "approve"}, "Close"]]]
+OTHER = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["p", {}, "Nothing to do here"]]]
+
+
+def click(t_ms: int, name: str, **members: Any) -> dict[str, Any]:
+    """A click on a button with a CSS selector and an accessible name."""
+    target = {"role": "button", "name": name, "selectors": [[f"#{name.lower()}"], [f"aria/{name}"]]}
+    return event(t_ms, "click", target=target, **members)
+
+
+def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
+    """A sealed session of two clicks on pages with snapshots, and a tag between them."""
+    session_id = caller.make_session(workflow=workflow)
+    assert caller.add_events(session_id, click(100, "Open"), click(300, "Approve")).status_code == 202
+    frames = (
+        frame(50, dom=snapshot(first)),
+        frame(200, 1, dom=snapshot(first)),
+        frame(400, 2, dom=snapshot(DONE)),
+    )
+    assert caller.add_frames(session_id, *frames).status_code == 202
+    tag = {"name": "ready", "t_ms": 250}
+    assert caller.post(f"/v1/sessions/{session_id}/tags", tag).status_code == 201
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller)
+    return session_id
+
+
+def work(caller: Caller) -> ReplayReport:
+    """Replay what waits, as the drain run does."""
+    run = ReplayRun(caller.service.runtime, "tests")
+    assert run.take()
+    try:
+        while run.work():
+            pass
+    finally:
+        run.release()
+    return run.report
+
+
+def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
+    """A queued replay."""
+    answer = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
+    assert answer.status_code == 202, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def show(caller: Caller, replay_id: str) -> dict[str, Any]:
+    """The replay now."""
+    answer = caller.get(f"/v1/replays/{replay_id}")
+    assert answer.status_code == 200, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def events_of(caller: Caller, replay_id: str) -> list[str]:
+    """Types of the events that a replay has caused, in order."""
+    with caller.service.runtime.database.transaction(write=False) as db:
+        mine = select(OutboxRow).where(OutboxRow.subject_id == replay_id)
+        rows = sorted(db.exec(mine), key=lambda row: row.id)
+    assert [row.data["replay"]["status"] for row in rows] == [row.type.split(".")[1] for row in rows]
+    return [row.type for row in rows]
+
+
+def allow_hosts(caller: Caller, *hosts: str) -> None:
+    """Hosts that live replays of the workspace may reach."""
+    with caller.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(WorkspaceRow, caller.key.workspace_id)
+        row.live_hosts = list(hosts)
+        db.add(row)
+
+
+def test_a_replay_of_an_unchanged_page_is_completed(caller: Caller) -> None:
+    session_id = sealed_run(caller)
+    made = ask(caller, session_id)
+    assert (made["status"], made["mode"], made["sandbox"]) == ("queued", "full", "dry")
+    assert made["progress"] == {"step": 0, "steps": None} and made["finished_at"] is None
+    assert work(caller).statuses == {"completed": 1}
+    shown = show(caller, made["id"])
+    assert (shown["status"], shown["error"], shown["divergence"]) == ("completed", None, None), shown
+    assert shown["summary"]["matched"] == 2 and shown["summary"]["evidence"] == "dom"
+    assert shown["progress"] == {"step": 2, "steps": 2}
+    steps = caller.get(f"/v1/replays/{made['id']}/steps?limit=1").json()
+    assert [step["step"] for step in steps["data"]] == [1] and steps["has_more"]
+    rest = caller.get(f"/v1/replays/{made['id']}/steps?limit=1&cursor={steps['next_cursor']}").json()
+    assert [step["step"] for step in rest["data"]] == [2] and not rest["has_more"]
+    assert {step["outcome"] for step in steps["data"] + rest["data"]} == {"matched"}
+    assert events_of(caller, made["id"]) == ["replay.queued", "replay.running", "replay.completed"]
+
+
+def test_a_replay_against_a_changed_page_diverges(caller: Caller) -> None:
+    session_id, changed = sealed_run(caller), sealed_run(caller, first=OTHER)
+    made = ask(caller, session_id, against={"session_id": changed})
+    report = work(caller)
+    shown = show(caller, made["id"])
+    assert shown["status"] == "diverged" and shown["against"] == {"session_id": changed}
+    assert (shown["divergence"]["step"], shown["divergence"]["kind"]) == (1, "target_missing")
+    assert (report.statuses, report.divergences) == ({"diverged": 1}, {"target_missing": 1})
+    assert events_of(caller, made["id"])[-1] == "replay.diverged"
+
+
+def test_a_partial_replay_begins_with_the_first_event_at_or_after_its_anchor(caller: Caller) -> None:
+    session_id = sealed_run(caller)
+    events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    for anchor, position in (
+        ({"tag": "ready"}, 1),
+        ({"frame_id": frames[0]["id"]}, 0),
+        ({"event_id": events[1]["id"]}, 1),
+    ):
+        made = ask(caller, session_id, mode="partial", anchor=anchor)
+        expected = {"event_id": events[position]["id"], "t_ms": events[position]["t_ms"]}
+        assert (made["anchor"], made["anchor_event"]) == (anchor, expected)
+        work(caller)
+        steps = caller.get(f"/v1/replays/{made['id']}/steps").json()["data"]
+        assert [step["event_id"] for step in steps] == [item["id"] for item in events[position:]]
+
+
+def test_a_guided_replay_waits_for_a_decision_and_goes_on(caller: Caller) -> None:
+    session_id = sealed_run(caller)
+    made = ask(caller, session_id, mode="guided")
+    work(caller)
+    shown = show(caller, made["id"])
+    assert shown["status"] == "running" and shown["awaiting"]["step"] == 2
+    path = f"/v1/replays/{made['id']}/decision"
+    problem = assert_problem(caller.post(path, {"step": 1, "action": "act"}), 409, "invalid_state")
+    assert problem["current_status"] == "running"
+    decided = caller.post(path, {"step": 2, "action": "act"})
+    assert (decided.status_code, decided.json()["awaiting"]) == (200, None)
+    assert_problem(caller.post(path, {"step": 2, "action": "act"}), 409, "invalid_state")
+    work(caller)
+    assert show(caller, made["id"])["status"] == "completed"
+    assert events_of(caller, made["id"]) == ["replay.queued", "replay.running", "replay.completed"]
+
+
+def test_a_guided_replay_without_a_decision_fails_by_timeout(caller: Caller) -> None:
+    made = ask(caller, sealed_run(caller), mode="guided")
+    work(caller)
+    with caller.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(ReplayRow, made["id"])
+        assert row.awaiting_until is not None
+        row.awaiting_until -= DECISION_TIME
+        db.add(row)
+    work(caller)
+    shown = show(caller, made["id"])
+    assert (shown["status"], shown["error"]["type"], shown["awaiting"]) == ("failed", "timeout", None)
+
+
+def test_a_cancelled_replay_stays_so(caller: Caller) -> None:
+    made = ask(caller, sealed_run(caller))
+    path = f"/v1/replays/{made['id']}/cancel"
+    cancelled = caller.post(path).json()
+    assert (cancelled["status"], cancelled["error"]["type"]) == ("failed", "cancelled")
+    assert_problem(caller.post(path), 409, "invalid_state")
+    assert work(caller).statuses == {}
+    assert events_of(caller, made["id"]) == ["replay.queued", "replay.failed"]
+
+
+def test_live_replays_need_their_scope_and_allowed_hosts(caller: Caller) -> None:
+    session_id = sealed_run(caller)
+    body = {"session_id": session_id, "sandbox": "live"}
+    problem = assert_problem(caller.post("/v1/replays", body), 403, "insufficient_scope")
+    assert "replay:live" in problem["detail"]
+    # Before anything is looked up.
+    missing = body | {"session_id": "ses_00000000000000000000000000"}
+    assert_problem(caller.post("/v1/replays", missing), 403, "insufficient_scope")
+    live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
+    assert_problem(live.post("/v1/replays", body), 422, "url_not_allowed")
+    allow_hosts(caller, "erp.example")
+    refused = body | {"policy": {"allow_hosts": ["elsewhere.example"]}}
+    problem = assert_problem(live.post("/v1/replays", refused), 422, "url_not_allowed")
+    assert problem["errors"][0]["pointer"] == "/policy/allow_hosts/0"
+    made = live.post("/v1/replays", body | {"policy": {"allow_hosts": ["erp.example"]}})
+    assert made.status_code == 202
+    assert_problem(caller.post(f"/v1/replays/{made.json()['id']}/cancel"), 403, "insufficient_scope")
+    work(caller)
+    shown = show(caller, made.json()["id"])
+    assert (shown["status"], shown["error"]["type"]) == ("failed", "sandbox")
+    actions = [entry["action"] for entry in caller.get("/v1/audit").json()["data"]]
+    assert actions.count("replay.create") == 1
+
+
+def test_live_replays_draw_on_a_bucket_of_their_own(caller: Caller) -> None:
+    live = caller.service.make_caller(scope="write replay:live", tier="default")
+    body = {"session_id": "ses_00000000000000000000000000", "sandbox": "live"}
+    answers = [live.post("/v1/replays", body) for _ in range(11)]
+    assert [answer.status_code for answer in answers] == [404] * 10 + [429]
+    assert answers[-1].headers["X-Scope"] == "per_key"
+    assert live.post("/v1/replays", body | {"sandbox": "dry"}).status_code == 404
+
+
+def test_inputs_are_named_and_never_shown(caller: Caller) -> None:
+    made = ask(caller, sealed_run(caller), inputs={"password": "hush-hush-42"})
+    assert made["inputs"] == ["password"]
+    with caller.service.runtime.database.transaction(write=False) as db:
+        stored = db.get_one(ReplayRow, made["id"])
+        assert stored.input_values is not None and b"hush" not in stored.input_values
+        assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
+    work(caller)
+    with caller.service.runtime.database.transaction(write=False) as db:
+        assert db.get_one(ReplayRow, made["id"]).input_values is None
+    assert "hush" not in caller.get(f"/v1/replays/{made['id']}").text
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no sandbox": ({"sandbox": None}, "/sandbox"),
+    "unknown sandbox": ({"sandbox": "wet"}, "/sandbox"),
+    "unknown mode": ({"mode": "half"}, "/mode"),
+    "partial without anchor": ({"mode": "partial"}, "/anchor"),
+    "full with anchor": ({"anchor": {"tag": "ready"}}, "/anchor"),
+    "two anchors": ({"mode": "partial", "anchor": {"tag": "a", "event_id": "evt_1"}}, "/anchor"),
+    "empty until": ({"until": {}}, "/until"),
+    "unknown policy": ({"policy": {"retries": 3}}, "/policy/retries"),
+    "thresholds the wrong way": (
+        {"policy": {"thresholds": {"ok": 0.1, "diverged": 0.5}}},
+        "/policy/thresholds",
+    ),
+    "input of the wrong type": ({"inputs": {"password": 7}}, "/inputs/password"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_requests_are_refused_with_a_pointer(caller: Caller, case: str) -> None:
+    members, pointer = WRONG[case]
+    body = {"session_id": "ses_00000000000000000000000000", "sandbox": "dry"} | members
+    problem = assert_problem(caller.post("/v1/replays", body), 422, "validation_failed")
+    assert problem["errors"][0]["pointer"] == pointer
+
+
+def test_sessions_and_places_that_are_not_there(caller: Caller) -> None:
+    session_id = sealed_run(caller)
+    recording = caller.make_session(workflow="approve")
+    body = {"session_id": recording, "sandbox": "dry"}
+    assert_problem(caller.post("/v1/replays", body), 409, "session_not_sealed")
+    for position, resource in (
+        ({"tag": "nowhere"}, "tag"),
+        ({"frame_id": "frm_nowhere"}, "frame"),
+        ({"event_id": "evt_nowhere"}, "event"),
+    ):
+        for members in ({"mode": "partial", "anchor": position}, {"until": position}):
+            answer = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
+            assert assert_problem(answer, 404, "not_found")["resource"] == resource
+    frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    backwards = {"mode": "partial", "anchor": {"tag": "ready"}, "until": {"frame_id": frames[0]["id"]}}
+    answer = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | backwards)
+    assert_problem(answer, 422, "invalid_range")
+
+
+def test_lists_take_filters(caller: Caller) -> None:
+    first, second = sealed_run(caller), sealed_run(caller, workflow="reject")
+    made = [ask(caller, session_id)["id"] for session_id in (first, second)]
+    work(caller)
+    waiting = ask(caller, first)["id"]
+    ids = {
+        query: [row["id"] for row in caller.get(f"/v1/replays?{query}").json()["data"]]
+        for query in (
+            "sandbox=dry",
+            "workflow=reject",
+            "status=queued",
+            f"session_id={first}",
+            "cause=rcv_00000000000000000000000000",
+        )
+    }
+    assert list(ids.values()) == [[waiting, *made[::-1]], [made[1]], [waiting], [waiting, made[0]], []]
+
+
+def test_a_repeated_request_makes_one_replay(caller: Caller) -> None:
+    body = {"session_id": sealed_run(caller), "sandbox": "dry"}
+    first = caller.post("/v1/replays", body, key="once")
+    second = caller.post("/v1/replays", body, key="once")
+    assert (second.status_code, second.json()) == (202, first.json())
+    assert second.headers["Idempotent-Replayed"] == "true"
+    assert_problem(
+        caller.post("/v1/replays", body | {"mode": "guided"}, key="once"), 422, "idempotency_key_reused"
+    )
+
+
+def test_replays_go_with_their_session_and_the_one_they_were_compared_with(caller: Caller) -> None:
+    session_id, changed = sealed_run(caller), sealed_run(caller, first=OTHER)
+    kept = ask(caller, session_id)
+    body = {"session_id": session_id, "sandbox": "dry", "against": {"session_id": changed}}
+    compared = caller.post("/v1/replays", body, key="compared").json()
+    work(caller)
+    assert caller.delete(f"/v1/sessions/{changed}").status_code == 204
+    assert_problem(caller.get(f"/v1/replays/{compared['id']}"), 404, "not_found")
+    assert caller.delete(f"/v1/sessions/{changed}?hard=true").status_code == 204
+    with caller.service.runtime.database.transaction(write=False) as db:
+        assert db.get(ReplayRow, compared["id"]) is None and db.get(ReplayRow, kept["id"]) is not None
+        steps = select(ReplayStepRow).where(ReplayStepRow.replay_id == compared["id"])
+        assert db.exec(steps).all() == []
+    assert events_of(caller, compared["id"]) == []
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    assert caller.get("/v1/replays").json()["data"] == []
+    assert events_of(caller, kept["id"]) == []
+
+
+def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> None:
+    ask(caller, sealed_run(caller))
+    first, second = (ReplayRun(caller.service.runtime, owner) for owner in ("one", "two"))
+    assert first.take() and not second.take()
+    first.release()
+    assert second.take() and second.work()
+    second.release()
+
+
+def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
+    made = ask(caller, sealed_run(caller))
+    for status, expected in (("suspended", {}), ("active", {"completed": 1})):
+        with caller.service.runtime.database.transaction(write=True) as db:
+            row = db.get_one(WorkspaceRow, caller.key.workspace_id)
+            row.status = status
+            db.add(row)
+        assert work(caller).statuses == expected
+    assert show(caller, made["id"])["status"] == "completed"
