@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from sqlalchemy import exists, or_
+from sqlalchemy import exists, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.access.keys import LIVE_REPLAY, Caller
 from recorder.audit.log import Origin, record
 from recorder.errors import (
     InsufficientScope,
     InvalidRange,
     InvalidState,
+    LimitReached,
     NotFound,
     SessionNotSealed,
     UrlNotAllowed,
@@ -77,6 +78,7 @@ def create_replay(
         SessionNotSealed: if a session is not sealed.
         InvalidRange: if the replay would end before it begins.
         UrlNotAllowed: if a live replay may reach no host, or names one that it may not reach.
+        LimitReached: if too many replays of the workspace have not ended.
     """
     tenant = caller.tenant
     session = _find_sealed(db, tenant, body.session_id)
@@ -84,6 +86,7 @@ def create_replay(
     if body.sandbox == "live":
         _check_hosts(db, tenant, body)
     anchor_event = _check_places(db, runtime, session, body)
+    _check_open(db, tenant)
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
         id=replay_id,
@@ -245,6 +248,14 @@ def _find_sealed(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
     if row.status != "sealed":
         raise SessionNotSealed(row.status)
     return row
+
+
+def _check_open(db: DbSession, tenant: Tenant) -> None:
+    is_open = col(ReplayRow.finished_at).is_(None)
+    counted = select(func.count()).select_from(ReplayRow).where(*in_tenant(ReplayRow, tenant), is_open)
+    if db.exec(counted).one() >= limits.OPEN_REPLAYS:
+        remedy = "wait until some have ended, or cancel some"
+        raise LimitReached("replays that have not ended", limits.OPEN_REPLAYS, remedy)
 
 
 def _check_hosts(db: DbSession, tenant: Tenant, body: ReplayCreate) -> None:

@@ -1,0 +1,202 @@
+"""Process that computes dry replays within limits: snapshots and selectors come from clients. Decision 0044.
+
+It has the recording from its parent and reads snapshots from the stores; it imports neither database nor
+lake.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import msgspec
+import orjson
+import zstandard
+
+from recorder import limits
+from recorder.errors import Unavailable
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.replays.anchors import AnchorUnknown, ReplayAnchor, find_anchor_event, find_until_event
+from recorder.replays.dry import replay_dry
+from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recordings import InvalidRecording, RecordedFrame, RecordedSession, RecordedTag
+from recorder.replays.results import Decision, DryResult, Mode
+from recorder.storage.blobs import Blobs
+
+#: Memory and time of a replay; one of a hundred steps takes 30 ms.
+MEMORY_BYTES = 1024**3
+SECONDS = 10.0
+
+
+class EventMessage(msgspec.Struct, array_like=True):
+    """An event of a recording; `payload` is the JSON text of its other members."""
+
+    id: str
+    t_ms: int
+    type: str
+    frame_id: str | None
+    payload: msgspec.Raw
+
+
+class FrameMessage(msgspec.Struct, array_like=True):
+    """A frame of a recording, and where its snapshot is."""
+
+    frame_id: str
+    t_ms: int
+    state_tokens: list[str]
+    dom_object: str | None
+    dom_offset: int | None
+    dom_length: int | None
+
+
+class RecordingMessage(msgspec.Struct):
+    """The recording of a sealed session: events by `(t_ms, id)`, frames by `(t_ms, frame_id)`."""
+
+    session_id: str
+    events: list[EventMessage]
+    frames: list[FrameMessage]
+    tags: list[RecordedTag]
+
+
+class DryTask(msgspec.Struct, kw_only=True):
+    """A replay to compute; `blob_url` and `archive_url` are the stores of the snapshots."""
+
+    blob_url: str
+    archive_url: str | None
+    recording: RecordingMessage
+    against: RecordingMessage | None
+    mode: Mode
+    anchor: ReplayAnchor | None
+    until: ReplayAnchor | None
+    policy: ReplayPolicy
+    input_names: list[str]
+    decisions: dict[int, Decision]
+
+
+class ReplayNotComputed(Exception):
+    """The replay met an error of ours, which the message names."""
+
+
+class DryReply(msgspec.Struct):
+    """Result of a task; without one, what there is instead."""
+
+    result: DryResult | None = None
+    #: Why the recording cannot be replayed.
+    invalid: str = ""
+    #: Kind of an error of ours; neither: a store did not answer.
+    error: str = ""
+
+
+class DryProcess:
+    """Process that computes dry replays, one after the other; the first one starts it."""
+
+    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
+        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
+
+    def replay(self, task: DryTask) -> DryResult:
+        """Compute a replay.
+
+        Raises:
+            InvalidRecording: if the recording cannot be replayed, or takes too much memory or time.
+            ReplayNotComputed: if an error of ours ended it.
+            Unavailable: if the store of the snapshots does not answer.
+        """
+        try:
+            answer = self._process.request(msgspec.json.encode(task))
+        except ProcessEnded:
+            raise InvalidRecording(
+                f"The replay takes more than {self._limits}; replay a part of the session, "
+                "with mode partial, an anchor and until."
+            ) from None
+        reply = msgspec.json.decode(answer, type=DryReply)
+        if reply.result is not None:
+            return reply.result
+        if reply.invalid:
+            raise InvalidRecording(reply.invalid)
+        if reply.error:
+            raise ReplayNotComputed(reply.error)
+        raise Unavailable("The blob store")
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.end()
+
+
+def serve(memory_bytes: int) -> None:
+    """Compute the replays that standard input names, until it ends."""
+    serve_requests(_answer, memory_bytes)
+
+
+def _answer(message: bytes) -> bytes:
+    task = msgspec.json.decode(message, type=DryTask)
+    try:
+        reply = DryReply(_compute(task))
+    except (InvalidRecording, AnchorUnknown) as error:
+        reply = DryReply(invalid=str(error))
+    except Unavailable:
+        reply = DryReply()
+    except MemoryError:
+        raise
+    except Exception as error:  # a defect of ours: the run goes on with other replays
+        reply = DryReply(error=type(error).__name__)
+    return msgspec.json.encode(reply)
+
+
+def _compute(task: DryTask) -> DryResult:
+    blobs = _open_blobs(task.blob_url, task.archive_url)
+    recording = open_recording(task.recording, blobs)
+    return replay_dry(
+        recording,
+        mode=task.mode,
+        anchor=None if task.anchor is None else find_anchor_event(recording, task.anchor),
+        until=None if task.until is None else find_until_event(recording, task.until),
+        policy=task.policy,
+        input_names=frozenset(task.input_names),
+        against=None if task.against is None else open_recording(task.against, blobs),
+        decisions=task.decisions,
+    )
+
+
+@lru_cache(maxsize=2)
+def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
+    return Blobs(blob_url, archive_url=archive_url)
+
+
+def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
+    """Return a recording whose snapshots are read from the store when they are needed."""
+    events = []
+    for event in message.events:
+        members = {
+            **orjson.loads(bytes(event.payload)),
+            "id": event.id,
+            "t_ms": event.t_ms,
+            "type": event.type,
+        }
+        if event.frame_id is not None:
+            members["frame_id"] = event.frame_id
+        events.append(members)
+    frames = [
+        RecordedFrame(frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, blobs, frame))
+        for frame in message.frames
+    ]
+    return RecordedSession(message.session_id, events, frames, message.tags)
+
+
+def _read_dom(blobs: Blobs, frame: FrameMessage) -> Mapping[str, Any] | None:
+    """Return the snapshot of a frame; None without one, or if its bytes are gone or damaged."""
+    if frame.dom_object is None or frame.dom_offset is None:
+        return None
+    try:
+        packed = blobs.get(frame.dom_object, frame.dom_offset, frame.dom_length)
+    except KeyError:
+        return None
+    except Exception as error:  # clients of stores raise errors of many kinds
+        raise Unavailable("The blob store") from error
+    try:
+        size = zstandard.get_frame_parameters(packed).content_size
+        if not 0 < size <= limits.DOM_BYTES:
+            return None
+        value = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
+    except (zstandard.ZstdError, orjson.JSONDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
