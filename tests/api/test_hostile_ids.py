@@ -35,6 +35,7 @@ RESOURCES = {
     "delivery",
     "key",
     "erasure",
+    "replay",
     "file",
     "manifest",
     "route",
