@@ -27,6 +27,15 @@ def test_alike_vectors_are_a_group_and_one_without_features_is_alone() -> None:
     assert groups_of(vectors) == [0, 1, 0, 2, 1, 3]
 
 
+def test_two_groups_that_one_link_joins_stay_apart() -> None:
+    first = [[1, 0, part / 20] for part in range(5)]
+    other = [[0, 1, part / 20] for part in range(5)]
+    # The last of each are linked, their cosine is .64.
+    vectors = vectors_of(*first, [0.6, 0, 0.8], *other, [0, 0.6, 0.8])
+    assert groups_of(vectors) == [0] * 6 + [1] * 6
+    assert groups_of(vectors) == groups_of(vectors)
+
+
 def test_variants_beyond_those_grouped_at_once_join_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(communities, "MAX_GROUPED", 2)
     vectors = vectors_of([1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 0, 1], [0, 0.1, 1], [0.1, 1, 0])

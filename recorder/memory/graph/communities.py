@@ -1,7 +1,8 @@
 """Groups of variants that are alike: communities of the graph of nearest neighbours. Spec §2.6.
 
-Each variant is linked to the nearest others by cosine; Louvain's communities of that graph are the groups,
-and a group whose sessions go several ways is split. Measured beside other methods in decision 0038.
+Each variant is linked to the nearest others by cosine. Variants are a group that are in one community both by
+Louvain's method and by label propagation; a group whose sessions go several ways is split. Measured beside other
+methods in decision 0038.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ import numpy as np
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.shown_way import Ways, split_ways
 
+#: Method by which variants are grouped, as graph versions record it.
+GROUPING = "louvain_and_label_propagation"
 #: Cosine from which on two variants are linked, and a variant joins a path.
 PATH_COSINE = 0.55
 NEIGHBOURS = 30
@@ -94,5 +97,17 @@ def _list_communities(vectors: Any) -> list[Ints]:
 
     if vectors.shape[0] == 1:
         return [np.zeros(1, dtype=np.int64)]
-    communities = nx.community.louvain_communities(link_neighbours(vectors), seed=0)
-    return sorted((np.array(sorted(part), dtype=np.int64) for part in communities), key=lambda part: part[0])
+    graph = link_neighbours(vectors)
+    # Louvain leaves small groups in large ones; labels spread from group to group over a single link. Neither
+    # draws by chance: the one has a seed, the other is semi-synchronous (Cordasco and Gargano, 2010).
+    numbers = [
+        {row: number for number, part in enumerate(parts) for row in part}
+        for parts in (
+            nx.community.louvain_communities(graph, seed=0),
+            nx.community.label_propagation_communities(graph),
+        )
+    ]
+    communities: dict[tuple[int, ...], list[int]] = {}
+    for row in range(vectors.shape[0]):
+        communities.setdefault(tuple(number_of[row] for number_of in numbers), []).append(row)
+    return [np.array(rows, dtype=np.int64) for rows in communities.values()]
