@@ -1,8 +1,8 @@
 """Groups of variants that are alike: communities of the graph of nearest neighbours. Spec §2.6.
 
 Each variant is linked to the nearest others by cosine. Variants are a group that are in one community both by
-Louvain's method and by label propagation; a group whose sessions go several ways is split. Measured beside other
-methods in decision 0038.
+Louvain's method and by label propagation; a group whose sessions go several ways is split. Decision 0038 compares
+it with other methods.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,9 @@ PATH_COSINE = 0.55
 NEIGHBOURS = 30
 #: Variants that are grouped at once, those of most sessions first; the others join the nearest.
 MAX_GROUPED = 2_000
+#: Rounds of so many variants that all later ones are compared with; what is still apart then is grouped among
+#: its own, so that a graph of ever new variants takes time in proportion to them, not to their square.
+MAX_ROUNDS = 4
 #: Cosines that are computed at once: 32 MB.
 _MAX_CELLS = 4_000_000
 #: Group of a variant that has none yet.
@@ -36,8 +39,11 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
     """
     groups = np.full(len(sequences), NO_GROUP, dtype=np.int64)
     rest = np.flatnonzero(np.diff(vectors.indptr))
-    count = 0
+    count = rounds = 0
     while len(rest):
+        if rounds == MAX_ROUNDS:
+            # Those that share the feature of most weight come together.
+            rest = rest[np.argsort(vectors[rest].argmax(axis=1), kind="stable")]
         some, rest = rest[:MAX_GROUPED], rest[MAX_GROUPED:]
         for community in _list_communities(vectors[some]):
             rows = some[community]
@@ -45,7 +51,8 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
             for part in split_ways(ways):
                 groups[rows[part]] = count
                 count += 1
-        if len(rest):
+        rounds += 1
+        if len(rest) and rounds <= MAX_ROUNDS:
             nearest, cosine = find_nearest(vectors[some], vectors[rest])
             is_near = cosine >= PATH_COSINE
             groups[rest[is_near]] = groups[some[nearest[is_near]]]
