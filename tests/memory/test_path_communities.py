@@ -49,7 +49,7 @@ def test_variants_that_are_apart_after_some_rounds_are_grouped_among_their_own(
 ) -> None:
     monkeypatch.setattr(communities, "MAX_GROUPED", 2)
     monkeypatch.setattr(communities, "MAX_ROUNDS", 1)
-    rows = [[float(place == column) for column in range(6)] for place in (0, 1, 2, 3, 4, 2, 3, 4)]
+    rows = [[float(column == number) for column in range(6)] for number in (0, 1, 2, 3, 4, 2, 3, 4)]
     assert groups_of(vectors_of(*rows)) == [0, 1, 2, 3, 4, 2, 3, 4]
 
 
@@ -88,6 +88,6 @@ def test_a_new_variant_is_compared_with_those_of_most_sessions(monkeypatch: pyte
     monkeypatch.setattr(paths, "_MAX_EXEMPLARS", 2)
     index = paths.PathIndex(GraphScope(Tenant("wsp_paths", "live"), "checkout"))
     index.add({key: ((key,), sessions) for key, sessions in ((0, 3), (1, 9), (2, 6))}, nodes)
-    made, found = index.add({4: ((0, 0), 1), 5: ((1, 1), 1)}, nodes)
-    assert [variant.path for variant in made] == [3, index.variants[1].path]
-    assert [path.number for path in found] == [3]
+    variants, new_paths = index.add({4: ((0, 0), 1), 5: ((1, 1), 1)}, nodes)
+    assert [variant.path for variant in variants] == [3, index.variants[1].path]
+    assert [path.number for path in new_paths] == [3]

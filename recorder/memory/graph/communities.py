@@ -1,8 +1,8 @@
 """Groups of variants that are alike: communities of the graph of nearest neighbours. Spec §2.6.
 
 Each variant is linked to the nearest others by cosine. Variants are a group that are in one community both by
-Louvain's method and by label propagation; a group whose sessions go several ways is split. Decision 0038 compares
-it with other methods.
+Louvain's method and by label propagation; a group whose sessions go several ways is split. Decision 0038
+shows other methods.
 """
 
 from collections.abc import Sequence

@@ -231,14 +231,14 @@ class NodeLabels:
             equal: defaultdict[str, dict[int, str]] = defaultdict(dict)
             for number in _find_equal(shown, lives):
                 located = self._list_locations(number)
-                place = next((text for text in located if text.startswith(preposition)), "")
-                equal[shown[number]][number] = place
+                location = next((text for text in located if text.startswith(preposition)), "")
+                equal[shown[number]][number] = location
             for label, places in equal.items():
                 if len(set(places.values())) == 1:
                     continue
-                for number, place in places.items():
-                    if place and not label.endswith(f" {place}"):
-                        shown[number] = f"{label} {place}"
+                for number, location in places.items():
+                    if location and not label.endswith(f" {location}"):
+                        shown[number] = f"{label} {location}"
 
 
 def _list_texts(step: Step) -> Iterator[tuple[TextKind, str]]:

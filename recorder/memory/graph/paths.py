@@ -21,8 +21,8 @@ from recorder.tenant import GraphScope
 
 #: Path of the sessions without any step: none.
 NO_PATH = -1
-#: Most frequent variants of a path that new variants are compared with, and those of all paths: a batch takes no
-#: longer where each session of a workflow is a path of its own.
+#: Most frequent variants of a path that new variants are compared with, and those of all paths: a batch takes
+#: no longer where each session of a workflow is a path of its own.
 _EXEMPLARS, _MAX_EXEMPLARS = 8, 16_000
 
 

@@ -49,6 +49,15 @@ class Step:
         """Best label within its own session, which may quote the page."""
         return next(iter(self.names), self.words or self.label)
 
+    @property
+    def location(self) -> str:
+        """Places of the element, one a line, as the lake stores them."""
+        return "\n".join(self.locations)
+
+
+#: Columns of a step in the lake.
+STEP_COLUMNS = tuple("location" if name == "locations" else name for name in Step.__slots__)
+
 
 class PointerAct(NamedTuple):
     """A press or click at the end of a walk, with what it takes to undo it."""
