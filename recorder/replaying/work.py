@@ -20,8 +20,12 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
+from recorder.replaying.candidates import find_candidates
+from recorder.replaying.failures import find_failure
+from recorder.replaying.graph_evidence import read_evidence
 from recorder.replaying.queue import end, end_failed, has_sessions
 from recorder.replaying.recording import read_recording
+from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
 from recorder.replaying.wire_objects import emit
 from recorder.replays.anchors import (
     AnchorUnknown,
@@ -30,17 +34,19 @@ from recorder.replays.anchors import (
     find_anchor_event,
     find_until_event,
 )
-from recorder.replays.dry import replay_dry
+from recorder.replays.comparisons import GraphEvidence
+from recorder.replays.dry import ReplayStart, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording, RecordedSession
 from recorder.replays.results import Decision, DryResult
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, hold_lease, is_lease_held
+from recorder.storage.leases import HeldLease, LeaseKeeper, hold_lease, is_lease_held
 
 log = logging.getLogger("recorder.replays")
 
 LEASE = "replays"
 LEASE_MS = 60_000
+_RENEWAL_S = 15
 #: Replays that are claimed in one transaction.
 _AT_ONCE = 50
 #: Time for the decision on a step of a guided replay.
@@ -51,6 +57,11 @@ _NO_SANDBOX = (
 )
 
 
+_NO_CANDIDATE = (
+    "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
+)
+
+
 @dataclass
 class ReplayReport:
     """Counts of the replays that a run ended."""
@@ -58,6 +69,8 @@ class ReplayReport:
     statuses: Counter[str] = field(default_factory=Counter)
     #: Divergences by kind.
     divergences: Counter[str] = field(default_factory=Counter)
+    #: Ended recoveries by status, failed ones by reason.
+    recoveries: Counter[str] = field(default_factory=Counter)
     #: Replays by tenth of their least similarity: 0 to 9.
     similarities: Counter[int] = field(default_factory=Counter)
 
@@ -78,29 +91,44 @@ class ReplayRun:
         self._runtime = runtime
         self._owner = owner
         self._held: HeldLease | None = None
+        self._keeper: LeaseKeeper | None = None
         self.report = ReplayReport()
 
     def take(self) -> bool:
-        """Take the lease; False while another run has it."""
+        """Take the lease, and renew it while one replay takes long; False while another run has it."""
         with self._runtime.database.transaction(write=True) as db:
             self._held = hold_lease(db, LEASE, self._owner, ttl_ms=LEASE_MS)
+        if self._held is not None:
+            held = self._held
+            self._keeper = LeaseKeeper(self._runtime.database, lambda: [held], every_s=_RENEWAL_S)
+            self._keeper.start()
         return self._held is not None
 
     def release(self) -> None:
         """Give the lease back."""
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper.join()
+            self._keeper = None
         if self._held is not None:
             with self._runtime.database.transaction(write=True) as db:
                 self._held.release(db)
             self._held = None
 
     def work(self) -> bool:
-        """Replay some of what waits; return False if nothing does.
+        """Continue recoveries, and replay some of what waits; return False if nothing does.
 
         Raises:
             LeaseLost: if another run took over.
             Unavailable: if a store does not answer; what was claimed is replayed later.
         """
         assert self._held is not None
+        with self._runtime.database.transaction(write=False) as db:
+            recoveries = list_due_recoveries(db)
+        for recovery in recoveries:
+            ended = continue_recovery(self._runtime, self._held, recovery)
+            if ended is not None:
+                self.report.recoveries[ended.reason or ended.status] += 1
         with self._held.transaction(self._runtime.database) as db:
             rows = _list_due(db, limit=_AT_ONCE, lock=True)
             for row in rows:
@@ -110,7 +138,7 @@ class ReplayRun:
                     emit(db, row)
         for row in rows:
             self._replay(row)
-        return bool(rows)
+        return bool(rows) or bool(recoveries)
 
     def _replay(self, row: ReplayRow) -> None:
         if row.awaiting_step is not None:
@@ -120,7 +148,7 @@ class ReplayRun:
             self._fail(row, "sandbox", _NO_SANDBOX)
             return
         try:
-            result = _replay_dry(self._runtime, row)
+            result, anchor = _replay_dry(self._runtime, row)
         except (InvalidRecording, AnchorUnknown) as error:
             self._fail(row, "invalid_recording", str(error))
         except NotFound:
@@ -131,7 +159,7 @@ class ReplayRun:
             log.exception("replay %s", row.id)
             self._fail(row, "internal", f"The replay could not be computed: {type(error).__name__}.")
         else:
-            self._store(row, result)
+            self._store(row, result, anchor)
 
     def _fail(self, row: ReplayRow, type: str, message: str) -> None:
         with self._held_transaction() as db:
@@ -140,7 +168,7 @@ class ReplayRun:
                 end_failed(db, current, type, message)
                 self.report.count(current)
 
-    def _store(self, row: ReplayRow, result: DryResult) -> None:
+    def _store(self, row: ReplayRow, result: DryResult, anchor: EventPosition | None) -> None:
         """Store steps, result and event of a replay together, unless it was ended or steered since."""
         with self._held_transaction() as db:
             current = _lock_open(db, row)
@@ -151,6 +179,8 @@ class ReplayRun:
             db.flush()
             for made in result.steps:
                 db.add(ReplayStepRow(replay_id=row.id, **asdict(made)))
+            if anchor is not None:
+                current.anchor_event = {"event_id": anchor.event_id, "t_ms": anchor.t_ms}
             current.summary = asdict(result.summary)
             current.divergence = None if result.divergence is None else asdict(result.divergence)
             current.step = current.steps = len(result.steps)
@@ -172,8 +202,10 @@ class ReplayRun:
 
 
 def has_waiting(db: DbSession) -> bool:
-    """Return whether replays wait and no run is at work."""
-    return not is_lease_held(db, LEASE, now_ms=clock.now_ms()) and bool(_list_due(db, limit=1))
+    """Return whether replays or recoveries wait and no run is at work."""
+    if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
+        return False
+    return bool(_list_due(db, limit=1)) or bool(list_due_recoveries(db, limit=1))
 
 
 def _list_due(db: DbSession, *, limit: int, lock: bool = False) -> list[ReplayRow]:
@@ -202,28 +234,54 @@ def _lock_open(db: DbSession, row: ReplayRow) -> ReplayRow | None:
     return current
 
 
-def _replay_dry(runtime: Runtime, row: ReplayRow) -> DryResult:
+def _replay_dry(runtime: Runtime, row: ReplayRow) -> tuple[DryResult, EventPosition | None]:
+    """Replay a session; return the result, and the event with which the replay began, if it has an anchor."""
+    against, start = row.spec["against"] or {}, row.spec.get("start")
+    evidence: GraphEvidence | None = None
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, row.tenant, row.session_id)
         other: SessionRow | None = None
         if row.against_session_id is not None:
             other = find_session(db, row.tenant, row.against_session_id)
+        if "path_id" in against or "graph" in against:
+            evidence = read_evidence(db, runtime, session, against.get("path_id"))
     recording = read_recording(runtime, session)
-    return replay_dry(
+    compared = None if other is None else read_recording(runtime, other)
+    anchor = _find_anchor(runtime, session, recording, row)
+    result = replay_dry(
         recording,
         mode=row.kind,  # type: ignore[arg-type]
-        anchor=_find_anchor(recording, row),
+        anchor=anchor,
         until=_find_until(recording, row),
         policy=_make_policy(row),
         input_names=frozenset(row.input_names),
-        against=None if other is None else read_recording(runtime, other),
+        against=evidence if start is not None or evidence is not None else compared,
+        start=None if start is None or compared is None else _find_start(compared, start["event_id"]),
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
     )
+    return result, anchor
 
 
-def _find_anchor(recording: RecordedSession, row: ReplayRow) -> EventPosition | None:
+def _find_start(recording: RecordedSession, event_id: str) -> ReplayStart:
+    return ReplayStart(recording, find_anchor_event(recording, ReplayAnchor("event", event_id)))
+
+
+def _find_anchor(
+    runtime: Runtime, session: SessionRow, recording: RecordedSession, row: ReplayRow
+) -> EventPosition | None:
     position = row.spec["anchor"]
-    return None if position is None else find_anchor_event(recording, _to_anchor(position))
+    if position is None:
+        return None
+    if row.anchor_event is not None:  # known since the request, or since a guided replay began
+        return EventPosition(row.anchor_event["t_ms"], row.anchor_event["event_id"])
+    if "auto" not in position:
+        return find_anchor_event(recording, _to_anchor(position))
+    with runtime.database.transaction(write=False) as db:
+        failure = find_failure(db, session, None, pointer="/anchor/auto")
+    for candidate in find_candidates(runtime, session, failure):
+        if candidate["event_id"] is not None:
+            return find_anchor_event(recording, ReplayAnchor("event", candidate["event_id"]))
+    raise InvalidRecording(_NO_CANDIDATE)
 
 
 def _find_until(recording: RecordedSession, row: ReplayRow) -> EventPosition | None:
