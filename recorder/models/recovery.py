@@ -127,6 +127,8 @@ class RecoveryRow(SQLModel, table=True):
         ),
         Index(
             "ix_recoveries_open",
+            "workspace_id",
+            "mode",
             "id",
             sqlite_where=text("finished_at IS NULL"),
             postgresql_where=text("finished_at IS NULL"),

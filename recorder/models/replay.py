@@ -230,6 +230,8 @@ class ReplayRow(SQLModel, table=True):
         ),
         Index(
             "ix_replays_open",
+            "workspace_id",
+            "mode",
             "id",
             sqlite_where=text("finished_at IS NULL"),
             postgresql_where=text("finished_at IS NULL"),

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -22,18 +21,24 @@ from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
 from recorder.recording.recovery_points import RecordedStepIds, read_steps, read_tag_times
 from recorder.recording.sessions import find_session
+from recorder.replaying.dry_process import (
+    Act,
+    ActsTask,
+    DryProcess,
+    RecordingMessage,
+    Suffix,
+    SuffixTask,
+)
 from recorder.replaying.failures import Failure, read_failures
 from recorder.replaying.recording import read_recording
 from recorder.replays.anchors import EventPosition
-from recorder.replays.consequences import list_consequential
-from recorder.replays.dry import compute_replayability
-from recorder.replays.recordings import InvalidRecording, RecordedSession, list_steps
+from recorder.replays.recordings import InvalidRecording
 from recorder.replays.recovery import RankedCandidate, RecoveryCandidate, rank_candidates
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
-#: Recordings of donors in memory; most candidates share theirs.
-_KEPT = 2
+#: Donors of a candidate that are tried: one may be too large, or take too long.
+_DONORS = 3
 #: Candidates whose recordings are read: those with the highest bounds of their score.
 _READ = 10
 
@@ -68,18 +73,24 @@ class _Suffix:
 
 
 def find_candidates(
-    runtime: Runtime, session: SessionRow, failure: Failure, point: PointTime | None = None
+    runtime: Runtime,
+    process: DryProcess,
+    session: SessionRow,
+    failure: Failure,
+    point: PointTime | None = None,
 ) -> list[dict[str, Any]]:
     """Return the candidates of a failed session, the best first, as `RecoveryRow.candidates` keeps them.
 
     Args:
         runtime: the deployment.
+        process: reads the recordings.
         session: the failed session.
         failure: its failure.
         point: the requested recovery point; the only candidate then is its node.
 
     Raises:
-        InvalidRecording: if the session has too many events.
+        InvalidRecording: if the session is too large, or takes too much memory or time.
+        ReplayNotComputed: if an error of ours ended the process.
         NotFound: if it was deleted.
         Unavailable: if a store does not answer.
     """
@@ -87,9 +98,17 @@ def find_candidates(
         found = _find_nodes(db, runtime, session, failure, point)
     if not found:
         return []
-    acts = _list_acts(read_recording(runtime, session), failure)
+    acts = process.list_acts(
+        ActsTask(
+            blob_url=runtime.settings.blob_url,
+            archive_url=runtime.settings.cold_url,
+            recording=read_recording(runtime, session),
+            until_ms=failure.t_ms,
+        )
+    )
     with runtime.database.transaction(write=False) as db:
-        suffixes = _SuffixReader(runtime, session.tenant, read_rules(db, session).success_tags)
+        success_tags = sorted(read_rules(db, session).success_tags)
+    suffixes = _SuffixReader(runtime, process, session.tenant, success_tags)
     ranked = rank_candidates(_describe(acts, entry) for entry in found)
     by_node = {entry.node_id: entry for entry in found}
     kept = []
@@ -158,20 +177,13 @@ def _read_tag_times(
     return [t_ms for name, t_ms in tags if name not in names]
 
 
-def _list_acts(recording: RecordedSession, failure: Failure) -> list[tuple[EventPosition, bool]]:
-    """Return the acts before the failing one, each with whether it is consequential."""
-    consequential = list_consequential(recording)
-    acts = [step.event for step in list_steps(recording) if step.event["t_ms"] <= failure.t_ms]
-    # The last act before the failure is the one that failed: it has not had its effect.
-    return [(EventPosition(act["t_ms"], act["id"]), act["id"] in consequential) for act in acts[:-1]]
-
-
-def _describe(acts: Sequence[tuple[EventPosition, bool]], found: _Found) -> RecoveryCandidate:
+def _describe(acts: Sequence[Act], found: _Found) -> RecoveryCandidate:
     passed, step = found.passed, found.step
     position = EventPosition(passed.entered_ms or 0, "" if step is None else step.event_id)
     repeated = 0
     if step is not None:
-        repeated = sum(is_consequential for act, is_consequential in acts if act >= position)
+        # The last act before the failure is the one that failed: it has not had its effect.
+        repeated = sum(act.is_consequential for act in acts[:-1] if (act.t_ms, act.event_id) >= position)
     return RecoveryCandidate(
         node_id=found.node_id,
         event_id=position.event_id,
@@ -186,42 +198,40 @@ def _describe(acts: Sequence[tuple[EventPosition, bool]], found: _Found) -> Reco
 
 
 class _SuffixReader:
-    """Reader of donors' recordings; the last ones are kept."""
+    """Reader of the ways that donors took; the last recording is kept, since candidates share donors."""
 
-    def __init__(self, runtime: Runtime, tenant: Tenant, success_tags: frozenset[str]) -> None:
-        self._runtime, self._tenant = runtime, tenant
+    def __init__(
+        self, runtime: Runtime, process: DryProcess, tenant: Tenant, success_tags: list[str]
+    ) -> None:
+        self._runtime, self._process, self._tenant = runtime, process, tenant
         self._success_tags = success_tags
-        self._recordings: LRUCache[str, RecordedSession | None] = LRUCache(_KEPT)
+        self._last: RecordingMessage | None = None
 
     def read(self, donors: Sequence[tuple[str, str]]) -> _Suffix | None:
-        """Return the suffix of the first donor that is still recorded; None without one."""
-        for session_id, event_id in donors:
-            recording = self._read_recording(session_id)
-            suffix = None if recording is None else self._make_suffix(recording, event_id)
+        """Return the suffix of the first donor that is recorded and can be read; None without one."""
+        for session_id, event_id in donors[:_DONORS]:
+            try:
+                suffix = self._read_suffix(session_id, event_id)
+            except (NotFound, InvalidRecording):
+                continue
             if suffix is not None:
-                return suffix
+                return _Suffix(session_id, event_id, suffix.until_event_id, suffix.replayability)
         return None
 
-    def _read_recording(self, session_id: str) -> RecordedSession | None:
-        if session_id not in self._recordings:
-            try:
-                with self._runtime.database.transaction(write=False) as db:
-                    row = find_session(db, self._tenant, session_id)
-                self._recordings[session_id] = read_recording(self._runtime, row)
-            except (NotFound, InvalidRecording):
-                self._recordings[session_id] = None
-        return self._recordings[session_id]
-
-    def _make_suffix(self, recording: RecordedSession, event_id: str) -> _Suffix | None:
-        positions = [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
-        anchor = next((position for position in positions if position.event_id == event_id), None)
-        if anchor is None:
-            return None
-        ends = [tag.t_ms for tag in recording.tags if tag.name in self._success_tags]
-        success_ms = min((t_ms for t_ms in ends if t_ms >= anchor.t_ms), default=None)
-        until = max(position for position in positions if success_ms is None or position.t_ms <= success_ms)
-        replayability = compute_replayability(recording, anchor=anchor, until=until)
-        return _Suffix(recording.session_id, event_id, until.event_id, replayability)
+    def _read_suffix(self, session_id: str, event_id: str) -> Suffix | None:
+        if self._last is None or self._last.session_id != session_id:
+            with self._runtime.database.transaction(write=False) as db:
+                row = find_session(db, self._tenant, session_id)
+            self._last = read_recording(self._runtime, row)
+        return self._process.read_suffix(
+            SuffixTask(
+                blob_url=self._runtime.settings.blob_url,
+                archive_url=self._runtime.settings.cold_url,
+                recording=self._last,
+                event_id=event_id,
+                success_tags=self._success_tags,
+            )
+        )
 
 
 def _to_json(entry: RankedCandidate, found: _Found, suffix: _Suffix) -> dict[str, Any]:

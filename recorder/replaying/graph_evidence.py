@@ -12,7 +12,7 @@ from recorder.memory.storage.graph_store import scope_of
 from recorder.memory.views.network import END, START, network_of
 from recorder.models.session import SessionRow
 from recorder.recording.recovery_points import read_steps
-from recorder.replays.comparisons import GraphEvidence
+from recorder.replaying.dry_process import GraphMessage
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 
@@ -24,7 +24,7 @@ _NOT_IN_GRAPH = (
 
 def read_evidence(
     db: DbSession, runtime: Runtime, session: SessionRow, path_id: str | None = None
-) -> GraphEvidence:
+) -> GraphMessage:
     """Return the evidence of the other sessions of a workflow, or of those on one path.
 
     Raises:
@@ -47,7 +47,7 @@ def read_evidence(
     # The session's own steps say nothing about whether others go this way.
     shares = _compute_shares(columns, chosen, own if chosen[row] else [])
     labels = {node.node_id: node.label for node in columns.nodes}
-    return GraphEvidence(node_of=node_of, edge_share=shares, labels=labels)
+    return GraphMessage(node_of, [(*edge, share) for edge, share in shares.items()], labels)
 
 
 def _choose_rows(columns: GraphColumns, path_id: str | None) -> Mask:

@@ -2,16 +2,17 @@
 
 from typing import Any
 
-from sqlalchemy import exists, or_
+from sqlalchemy import exists, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.access.keys import LIVE_REPLAY, Caller
 from recorder.audit.log import Origin, record
 from recorder.errors import (
     InsufficientScope,
     InvalidState,
+    LimitReached,
     NotFound,
     ValidationFailed,
 )
@@ -132,6 +133,7 @@ def create_replay(
         SessionNotSealed: if a session is not sealed.
         InvalidRange: if the replay would end before it begins.
         UrlNotAllowed: if a live replay may reach no host, or names one that it may not reach.
+        LimitReached: if too many replays of the workspace have not ended.
     """
     tenant = caller.tenant
     session = find_sealed(db, tenant, body.session_id)
@@ -140,6 +142,7 @@ def create_replay(
         allowed = require_live_hosts(db, tenant)
         check_hosts(allowed, body)
     anchor_event = check_places(db, runtime, session, body)
+    check_open(db, tenant)
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
         id=replay_id,
@@ -295,6 +298,19 @@ def has_sessions() -> list[Any]:
     source = exists().where(col(SessionRow.id) == ReplayRow.session_id, alive)
     other = exists().where(col(SessionRow.id) == ReplayRow.against_session_id, alive)
     return [source, or_(col(ReplayRow.against_session_id).is_(None), other)]
+
+
+def check_open(db: DbSession, tenant: Tenant) -> None:
+    """Check that a workspace may have one more replay that has not ended.
+
+    Raises:
+        LimitReached: if it has too many.
+    """
+    is_open = col(ReplayRow.finished_at).is_(None)
+    counted = select(func.count()).select_from(ReplayRow).where(*in_tenant(ReplayRow, tenant), is_open)
+    if db.exec(counted).one() >= limits.OPEN_REPLAYS:
+        remedy = "wait until some have ended, or cancel some"
+        raise LimitReached("replays that have not ended", limits.OPEN_REPLAYS, remedy)
 
 
 def _describe_place(position: ReplayPlace | None) -> dict[str, Any] | None:

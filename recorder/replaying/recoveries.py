@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from sqlalchemy import exists, or_
+from sqlalchemy import exists, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
-from recorder.errors import InvalidState, NotFound, ValidationFailed
+from recorder.errors import InvalidState, LimitReached, NotFound, ValidationFailed
 from recorder.ids import is_id, new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayPlace, ReplayRow
@@ -37,6 +37,7 @@ def create_recovery(
         SessionNotSealed: if a session is not sealed.
         ValidationFailed: if the session did not fail, or the recovery point is of another workflow.
         UrlNotAllowed: if live replays may reach no host.
+        LimitReached: if too many recoveries of the workspace have not ended.
     """
     tenant = caller.tenant
     session = find_sealed(db, tenant, body.session_id)
@@ -51,6 +52,7 @@ def create_recovery(
             raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
         place = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
         point_t_ms = find_time(db, runtime, other, ReplayPlace(**place))
+    _check_open(db, tenant)
     recovery_id, now = new_timed_id("rcv")
     row = RecoveryRow(
         id=recovery_id,
@@ -175,6 +177,14 @@ def to_wire(row: RecoveryRow) -> Recovery:
         for candidate in row.candidates or ()
     ]
     return Recovery.model_validate({**row.model_dump(include=_COLUMNS), "candidates": candidates})
+
+
+def _check_open(db: DbSession, tenant: Tenant) -> None:
+    is_open = col(RecoveryRow.finished_at).is_(None)
+    counted = select(func.count()).select_from(RecoveryRow).where(*in_tenant(RecoveryRow, tenant), is_open)
+    if db.exec(counted).one() >= limits.OPEN_REPLAYS:
+        remedy = "wait until some have ended, or cancel some"
+        raise LimitReached("recoveries that have not ended", limits.OPEN_REPLAYS, remedy)
 
 
 def _emit(db: DbSession, row: RecoveryRow) -> None:

@@ -6,9 +6,10 @@ leaves a recovery that the next run continues.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import exists
+from sqlalchemy import exists, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -19,6 +20,7 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
 from recorder.replaying.candidates import PointTime, find_candidates
+from recorder.replaying.dry_process import DryProcess, ReplayNotComputed
 from recorder.replaying.failures import Failure
 from recorder.replaying.queue import create_attempt
 from recorder.replaying.recoveries import end_recovery, has_recovered_sessions
@@ -34,20 +36,35 @@ _AT_ONCE = 20
 _NODE = ("node_id", "event_id", "t_ms", "frame_id")
 
 
-def list_due_recoveries(db: DbSession, *, limit: int = _AT_ONCE) -> list[RecoveryRow]:
-    """Return the oldest open recoveries without an open attempt; those of suspended workspaces wait."""
+def list_due_recoveries(
+    db: DbSession, *, limit: int = _AT_ONCE, without: Sequence[str] = ()
+) -> list[RecoveryRow]:
+    """Return open recoveries without an open attempt, the oldest of each workspace first.
+
+    Those of suspended workspaces wait.
+    """
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
     attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
-    statement = select(RecoveryRow).where(
-        col(RecoveryRow.finished_at).is_(None),
-        ~attempt,
-        col(RecoveryRow.workspace_id).in_(active),
-        *has_recovered_sessions(),
+    tenant = (col(RecoveryRow.workspace_id), col(RecoveryRow.mode))
+    turn = func.row_number().over(partition_by=tenant, order_by=col(RecoveryRow.id)).label("turn")
+    turns = (
+        select(RecoveryRow.id, turn)
+        .where(
+            col(RecoveryRow.finished_at).is_(None),
+            ~attempt,
+            col(RecoveryRow.workspace_id).in_(active),
+            col(RecoveryRow.id).not_in(without),
+            *has_recovered_sessions(),
+        )
+        .subquery()
     )
-    return list(db.exec(statement.order_by(col(RecoveryRow.id)).limit(limit)))
+    statement = select(RecoveryRow).join(turns, turns.c.id == RecoveryRow.id)
+    return list(db.exec(statement.order_by(turns.c.turn, turns.c.id).limit(limit)))
 
 
-def continue_recovery(runtime: Runtime, held: HeldLease, row: RecoveryRow) -> RecoveryRow | None:
+def continue_recovery(
+    runtime: Runtime, held: HeldLease, process: DryProcess, row: RecoveryRow
+) -> RecoveryRow | None:
     """Compute the candidates of a recovery or read its last attempt, and start the next one or end it.
 
     Returns:
@@ -61,14 +78,14 @@ def continue_recovery(runtime: Runtime, held: HeldLease, row: RecoveryRow) -> Re
     reason: RecoveryReason | None = None
     if candidates is None:
         try:
-            candidates = _compute_candidates(runtime, row)
+            candidates = _compute_candidates(runtime, process, row)
         except NotFound:
             return None  # deleted meanwhile: the purge of the session removes the recovery
         except InvalidRecording:
             reason = "invalid_recording"
         except Unavailable:
             raise
-        except (RecorderError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ReplayNotComputed, RecorderError, ValueError, TypeError, KeyError):
             log.exception("recovery %s", row.id)
             reason = "internal"
     with held.transaction(runtime.database) as db:
@@ -84,13 +101,14 @@ def continue_recovery(runtime: Runtime, held: HeldLease, row: RecoveryRow) -> Re
         return current if current.finished_at is not None else None
 
 
-def _compute_candidates(runtime: Runtime, row: RecoveryRow) -> list[dict[str, Any]]:
+def _compute_candidates(runtime: Runtime, process: DryProcess, row: RecoveryRow) -> list[dict[str, Any]]:
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, row.tenant, row.session_id)
     point = None
     if row.point_session_id is not None and row.point_t_ms is not None:
         point = PointTime(row.point_session_id, row.point_t_ms)
-    return find_candidates(runtime, session, Failure(row.failure_tag, row.failed_at_ms), point)
+    failure = Failure(row.failure_tag, row.failed_at_ms)
+    return find_candidates(runtime, process, session, failure, point)
 
 
 def _lock_open(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:

@@ -1,16 +1,20 @@
 """Work of a drain run: replays that wait, each result stored in one transaction. Design §3.
 
 One run at a time works, under a lease. Every transaction that writes checks it, so a run that lost it stores
-nothing; the replays it left are replayed again, which touches nothing and gives the same result.
+nothing; the replays it left are replayed again, which touches nothing and gives the same result. Workspaces
+take turns, and each replay is computed in a process that the kernel ends: a recording that takes too long
+ends its own replay alone.
 """
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import or_
+from sqlalchemy import delete, func, insert, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -21,23 +25,23 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
 from recorder.replaying.candidates import find_candidates
+from recorder.replaying.dry_process import (
+    DryProcess,
+    DryTask,
+    GraphMessage,
+    RecordingMessage,
+    ReplayNotComputed,
+    StartMessage,
+)
 from recorder.replaying.failures import find_failure
 from recorder.replaying.graph_evidence import read_evidence
 from recorder.replaying.queue import end, end_failed, has_sessions
 from recorder.replaying.recording import read_recording
 from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
 from recorder.replaying.wire_objects import emit
-from recorder.replays.anchors import (
-    AnchorUnknown,
-    EventPosition,
-    ReplayAnchor,
-    find_anchor_event,
-    find_until_event,
-)
-from recorder.replays.comparisons import GraphEvidence
-from recorder.replays.dry import ReplayStart, replay_dry
+from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import InvalidRecording, RecordedSession
+from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import Decision, DryResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, hold_lease, is_lease_held
@@ -46,17 +50,17 @@ log = logging.getLogger("recorder.replays")
 
 LEASE = "replays"
 LEASE_MS = 60_000
-_RENEWAL_S = 15
 #: Replays that are claimed in one transaction.
 _AT_ONCE = 50
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
+#: Time for a store to answer again, and the pause between two attempts.
+STORE_TIME, _STORE_PAUSE = timedelta(minutes=10), timedelta(seconds=30)
+_MOST_PAUSED = 1_000
 _NO_SANDBOX = (
     "This deployment has no live sandbox; replay with sandbox dry, which compares the session with its "
     "snapshots."
 )
-
-
 _NO_CANDIDATE = (
     "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
 )
@@ -85,52 +89,52 @@ class ReplayReport:
 
 
 class ReplayRun:
-    """The work of one run, under its lease."""
+    """The work of one run, under its lease, which a thread renews."""
 
     def __init__(self, runtime: Runtime, owner: str) -> None:
         self._runtime = runtime
         self._owner = owner
         self._held: HeldLease | None = None
         self._keeper: LeaseKeeper | None = None
+        self._process = DryProcess()
+        #: Replays that wait for a store, with the time of the next attempt.
+        self._paused: dict[str, datetime] = {}
         self.report = ReplayReport()
 
     def take(self) -> bool:
-        """Take the lease, and renew it while one replay takes long; False while another run has it."""
-        with self._runtime.database.transaction(write=True) as db:
-            self._held = hold_lease(db, LEASE, self._owner, ttl_ms=LEASE_MS)
-        if self._held is not None:
-            held = self._held
-            self._keeper = LeaseKeeper(self._runtime.database, lambda: [held], every_s=_RENEWAL_S)
-            self._keeper.start()
-        return self._held is not None
+        """Take the lease; False while another run has it."""
+        database = self._runtime.database
+        with database.transaction(write=True) as db:
+            held = self._held = hold_lease(db, LEASE, self._owner, ttl_ms=LEASE_MS)
+        if held is None:
+            return False
+        self._keeper = LeaseKeeper(database, lambda: [held], every_s=LEASE_MS / 4_000)
+        self._keeper.start()
+        return True
 
     def release(self) -> None:
-        """Give the lease back."""
+        """End the process and the renewals, and give the lease back."""
+        self._process.end()
         if self._keeper is not None:
             self._keeper.stop()
             self._keeper.join()
-            self._keeper = None
         if self._held is not None:
             with self._runtime.database.transaction(write=True) as db:
                 self._held.release(db)
-            self._held = None
+            self._held = self._keeper = None
 
     def work(self) -> bool:
         """Continue recoveries, and replay some of what waits; return False if nothing does.
 
         Raises:
             LeaseLost: if another run took over.
-            Unavailable: if a store does not answer; what was claimed is replayed later.
+            Unavailable: if many replays wait for a store; what was claimed is replayed later.
         """
-        assert self._held is not None
-        with self._runtime.database.transaction(write=False) as db:
-            recoveries = list_due_recoveries(db)
-        for recovery in recoveries:
-            ended = continue_recovery(self._runtime, self._held, recovery)
-            if ended is not None:
-                self.report.recoveries[ended.reason or ended.status] += 1
-        with self._held.transaction(self._runtime.database) as db:
-            rows = _list_due(db, limit=_AT_ONCE, lock=True)
+        now = clock.now()
+        self._paused = {replay_id: until for replay_id, until in self._paused.items() if until > now}
+        has_recoveries = self._continue_recoveries()
+        with self._held_transaction() as db:
+            rows = _list_due(db, limit=_AT_ONCE, without=list(self._paused))
             for row in rows:
                 if row.status == "queued":
                     row.status, row.started_at = "running", clock.now()
@@ -138,7 +142,23 @@ class ReplayRun:
                     emit(db, row)
         for row in rows:
             self._replay(row)
-        return bool(rows) or bool(recoveries)
+        return bool(rows) or has_recoveries
+
+    def _continue_recoveries(self) -> bool:
+        """Continue the recoveries that wait for no attempt; return False if there are none."""
+        assert self._held is not None
+        with self._runtime.database.transaction(write=False) as db:
+            due = list_due_recoveries(db, without=list(self._paused))
+        for row in due:
+            try:
+                ended = continue_recovery(self._runtime, self._held, self._process, row)
+            except Unavailable:
+                # A store does not answer: later again, without end, since nothing was tried yet.
+                self._paused[row.id] = clock.now() + _STORE_PAUSE
+                continue
+            if ended is not None:
+                self.report.recoveries[ended.reason or ended.status] += 1
+        return bool(due)
 
     def _replay(self, row: ReplayRow) -> None:
         if row.awaiting_step is not None:
@@ -148,18 +168,34 @@ class ReplayRun:
             self._fail(row, "sandbox", _NO_SANDBOX)
             return
         try:
-            result, anchor = _replay_dry(self._runtime, row)
-        except (InvalidRecording, AnchorUnknown) as error:
+            task = _read_task(self._runtime, self._process, row)
+            result = self._process.replay(task)
+        except InvalidRecording as error:
             self._fail(row, "invalid_recording", str(error))
         except NotFound:
             return  # deleted meanwhile: the purge of the session removes the replay
         except Unavailable:
-            raise  # replayed once the store answers
-        except (RecorderError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self._pause(row)
+        except (ReplayNotComputed, RecorderError, ValueError, TypeError, KeyError) as error:
             log.exception("replay %s", row.id)
-            self._fail(row, "internal", f"The replay could not be computed: {type(error).__name__}.")
+            self._fail(row, "internal", f"The replay could not be computed: {error or type(error).__name__}.")
         else:
-            self._store(row, result, anchor)
+            self._store(row, result, _find_anchor_event(task))
+
+    def _pause(self, row: ReplayRow) -> None:
+        """Try a replay again later, because a store did not answer; after some minutes it fails.
+
+        Raises:
+            Unavailable: if many replays wait for a store.
+        """
+        now = clock.now()
+        if len(self._paused) >= _MOST_PAUSED:
+            raise Unavailable("The blob store")
+        if row.started_at is None or now - row.started_at < STORE_TIME:
+            self._paused[row.id] = now + _STORE_PAUSE
+        else:
+            minutes = STORE_TIME.seconds // 60
+            self._fail(row, "internal", f"A store did not answer for {minutes} minutes; replay it again.")
 
     def _fail(self, row: ReplayRow, type: str, message: str) -> None:
         with self._held_transaction() as db:
@@ -168,19 +204,17 @@ class ReplayRun:
                 end_failed(db, current, type, message)
                 self.report.count(current)
 
-    def _store(self, row: ReplayRow, result: DryResult, anchor: EventPosition | None) -> None:
+    def _store(self, row: ReplayRow, result: DryResult, anchor_event: dict[str, Any] | None) -> None:
         """Store steps, result and event of a replay together, unless it was ended or steered since."""
         with self._held_transaction() as db:
             current = _lock_open(db, row)
             if current is None:
                 return
-            for step in db.exec(select(ReplayStepRow).where(ReplayStepRow.replay_id == row.id)):
-                db.delete(step)
-            db.flush()
-            for made in result.steps:
-                db.add(ReplayStepRow(replay_id=row.id, **asdict(made)))
-            if anchor is not None:
-                current.anchor_event = {"event_id": anchor.event_id, "t_ms": anchor.t_ms}
+            db.connection().execute(delete(ReplayStepRow).where(col(ReplayStepRow.replay_id) == row.id))
+            steps = [{"replay_id": row.id, **asdict(step)} for step in result.steps]
+            if steps:
+                db.connection().execute(insert(ReplayStepRow), steps)
+            current.anchor_event = current.anchor_event or anchor_event
             current.summary = asdict(result.summary)
             current.divergence = None if result.divergence is None else asdict(result.divergence)
             current.step = current.steps = len(result.steps)
@@ -205,24 +239,34 @@ def has_waiting(db: DbSession) -> bool:
     """Return whether replays or recoveries wait and no run is at work."""
     if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
         return False
-    return bool(_list_due(db, limit=1)) or bool(list_due_recoveries(db, limit=1))
+    has_replays = db.exec(select(ReplayRow.id).where(*_are_due()).limit(1)).first() is not None
+    return has_replays or bool(list_due_recoveries(db, limit=1))
 
 
-def _list_due(db: DbSession, *, limit: int, lock: bool = False) -> list[ReplayRow]:
-    """Return the oldest replays that need work; those of suspended workspaces wait."""
+def _are_due() -> list[Any]:
+    """Return the conditions of replays that need work; those of suspended workspaces wait."""
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
+    return [
+        col(ReplayRow.finished_at).is_(None),
+        or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
+        col(ReplayRow.workspace_id).in_(active),
+        *has_sessions(),
+    ]
+
+
+def _list_due(db: DbSession, *, limit: int, without: Sequence[str]) -> list[ReplayRow]:
+    """Lock and return replays that need work: the oldest of each workspace first."""
+    tenant = (col(ReplayRow.workspace_id), col(ReplayRow.mode))
+    turn = func.row_number().over(partition_by=tenant, order_by=col(ReplayRow.id)).label("turn")
+    turns = select(ReplayRow.id, turn).where(*_are_due(), col(ReplayRow.id).not_in(without)).subquery()
     statement = (
         select(ReplayRow)
-        .where(
-            col(ReplayRow.finished_at).is_(None),
-            or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
-            col(ReplayRow.workspace_id).in_(active),
-            *has_sessions(),
-        )
-        .order_by(col(ReplayRow.id))
+        .join(turns, turns.c.id == ReplayRow.id)
+        .order_by(turns.c.turn, turns.c.id)
         .limit(limit)
+        .with_for_update(of=ReplayRow)
     )
-    return list(db.exec(statement.with_for_update(of=ReplayRow) if lock else statement))
+    return list(db.exec(statement))
 
 
 def _lock_open(db: DbSession, row: ReplayRow) -> ReplayRow | None:
@@ -234,62 +278,68 @@ def _lock_open(db: DbSession, row: ReplayRow) -> ReplayRow | None:
     return current
 
 
-def _replay_dry(runtime: Runtime, row: ReplayRow) -> tuple[DryResult, EventPosition | None]:
-    """Replay a session; return the result, and the event with which the replay began, if it has an anchor."""
+def _read_task(runtime: Runtime, process: DryProcess, row: ReplayRow) -> DryTask:
+    """Return the task of a dry replay.
+
+    Raises:
+        InvalidRecording: if a session is too large to be replayed, not in the graph that it is compared
+            with, or has no candidate for an automatic anchor.
+        NotFound: if a session was deleted.
+        Unavailable: if a store does not answer.
+    """
     against, start = row.spec["against"] or {}, row.spec.get("start")
-    evidence: GraphEvidence | None = None
+    compared: RecordingMessage | GraphMessage | None = None
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, row.tenant, row.session_id)
         other: SessionRow | None = None
         if row.against_session_id is not None:
             other = find_session(db, row.tenant, row.against_session_id)
         if "path_id" in against or "graph" in against:
-            evidence = read_evidence(db, runtime, session, against.get("path_id"))
-    recording = read_recording(runtime, session)
-    compared = None if other is None else read_recording(runtime, other)
-    anchor = _find_anchor(runtime, session, recording, row)
-    result = replay_dry(
-        recording,
+            compared = read_evidence(db, runtime, session, against.get("path_id"))
+    recording = None if other is None else read_recording(runtime, other)
+    return DryTask(
+        blob_url=runtime.settings.blob_url,
+        archive_url=runtime.settings.cold_url,
+        recording=read_recording(runtime, session),
+        against=recording if start is None and recording is not None else compared,
+        start=None if start is None or recording is None else StartMessage(recording, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
-        anchor=anchor,
-        until=_find_until(recording, row),
+        anchor=_find_anchor(runtime, process, session, row),
+        until=_to_anchor(row.spec["until"]),
         policy=_make_policy(row),
-        input_names=frozenset(row.input_names),
-        against=evidence if start is not None or evidence is not None else compared,
-        start=None if start is None or compared is None else _find_start(compared, start["event_id"]),
+        input_names=row.input_names,
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
     )
-    return result, anchor
-
-
-def _find_start(recording: RecordedSession, event_id: str) -> ReplayStart:
-    return ReplayStart(recording, find_anchor_event(recording, ReplayAnchor("event", event_id)))
 
 
 def _find_anchor(
-    runtime: Runtime, session: SessionRow, recording: RecordedSession, row: ReplayRow
-) -> EventPosition | None:
+    runtime: Runtime, process: DryProcess, session: SessionRow, row: ReplayRow
+) -> ReplayAnchor | None:
+    """Return the anchor of a replay; an automatic one is the best candidate, and stays what it was found."""
     position = row.spec["anchor"]
-    if position is None:
-        return None
-    if row.anchor_event is not None:  # known since the request, or since a guided replay began
-        return EventPosition(row.anchor_event["t_ms"], row.anchor_event["event_id"])
-    if "auto" not in position:
-        return find_anchor_event(recording, _to_anchor(position))
+    if position is None or "auto" not in position:
+        return _to_anchor(position)
+    if row.anchor_event is not None:
+        return ReplayAnchor("event", row.anchor_event["event_id"])
     with runtime.database.transaction(write=False) as db:
         failure = find_failure(db, session, None, pointer="/anchor/auto")
-    for candidate in find_candidates(runtime, session, failure):
+    for candidate in find_candidates(runtime, process, session, failure):
         if candidate["event_id"] is not None:
-            return find_anchor_event(recording, ReplayAnchor("event", candidate["event_id"]))
+            return ReplayAnchor("event", candidate["event_id"])
     raise InvalidRecording(_NO_CANDIDATE)
 
 
-def _find_until(recording: RecordedSession, row: ReplayRow) -> EventPosition | None:
-    position = row.spec["until"]
-    return None if position is None else find_until_event(recording, _to_anchor(position))
+def _find_anchor_event(task: DryTask) -> dict[str, Any] | None:
+    """Return the event of an anchor that names one."""
+    if task.anchor is None or task.anchor.kind != "event":
+        return None
+    times = {event.id: event.t_ms for event in task.recording.events}
+    return {"event_id": task.anchor.name, "t_ms": times[task.anchor.name]}
 
 
-def _to_anchor(position: dict[str, str]) -> ReplayAnchor:
+def _to_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
+    if position is None:
+        return None
     ((member, name),) = position.items()
     return ReplayAnchor(member.removesuffix("_id"), name)  # type: ignore[arg-type]
 

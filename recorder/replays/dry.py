@@ -31,6 +31,8 @@ from recorder.replays.step_checks import StepCheck, check_start, check_step
 
 #: Visits for a whole replay: a share of its own, and one for each step.
 _VISITS, _STEP_VISITS = 2_000_000, 5_000
+#: Steps of a replay; a longer session is replayed in parts.
+MOST_STEPS = 5_000
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,14 @@ def replay_dry(
         decisions: by number of the step.
     """
     steps = list_steps(recording)
-    budget = Budget(_VISITS + _STEP_VISITS * len(steps))
+    budget = Budget(_VISITS + _STEP_VISITS * min(len(steps), MOST_STEPS))
     chosen = [step for step in steps if _is_between(step, anchor, until)]
     try:
         if not chosen:
             raise InvalidRecording("The recording has no action in the range to replay.")
+        if len(chosen) > MOST_STEPS:
+            text = f"A replay has at most {MOST_STEPS:,} steps; choose fewer with anchor and until."
+            raise InvalidRecording(text)
         run = _DryRun(recording, chosen, mode, policy, against, start, decisions or {}, budget)
         result = run.run(is_partial=anchor is not None)
     except (InvalidRecording, BudgetSpent) as error:

@@ -47,12 +47,12 @@ def upgrade() -> None:
     )
     op.create_index("ix_replays_list", "replays", ["workspace_id", "mode", "id"])
     op.create_index("ix_replays_session", "replays", ["session_id", "id"])
-    for name, column, condition in (
-        ("ix_replays_other", "against_session_id", sa.text("against_session_id IS NOT NULL")),
-        ("ix_replays_cause", "cause", sa.text("cause IS NOT NULL")),
-        ("ix_replays_open", "id", sa.text("finished_at IS NULL")),
+    for name, columns, condition in (
+        ("ix_replays_other", ["against_session_id"], sa.text("against_session_id IS NOT NULL")),
+        ("ix_replays_cause", ["cause"], sa.text("cause IS NOT NULL")),
+        ("ix_replays_open", ["workspace_id", "mode", "id"], sa.text("finished_at IS NULL")),
     ):
-        op.create_index(name, "replays", [column], sqlite_where=condition, postgresql_where=condition)
+        op.create_index(name, "replays", columns, sqlite_where=condition, postgresql_where=condition)
     op.create_table(
         "replay_steps",
         sa.Column("replay_id", sa.String(), nullable=False),
@@ -93,11 +93,11 @@ def upgrade() -> None:
     )
     op.create_index("ix_recoveries_list", "recoveries", ["workspace_id", "mode", "id"])
     op.create_index("ix_recoveries_session", "recoveries", ["session_id"])
-    for name, column, condition in (
-        ("ix_recoveries_point", "point_session_id", sa.text("point_session_id IS NOT NULL")),
-        ("ix_recoveries_open", "id", sa.text("finished_at IS NULL")),
+    for name, columns, condition in (
+        ("ix_recoveries_point", ["point_session_id"], sa.text("point_session_id IS NOT NULL")),
+        ("ix_recoveries_open", ["workspace_id", "mode", "id"], sa.text("finished_at IS NULL")),
     ):
-        op.create_index(name, "recoveries", [column], sqlite_where=condition, postgresql_where=condition)
+        op.create_index(name, "recoveries", columns, sqlite_where=condition, postgresql_where=condition)
 
 
 def downgrade() -> None:
