@@ -163,7 +163,11 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
             "/v1/workflows/{workflow}": {"tags": ["finance"]},
             "/v1/replays": {"session_id": ids.get("sealed_id"), "sandbox": "dry"},
             "/v1/replays/{replay_id}/decision": {"step": 1, "action": "act"},
-            "/v1/recoveries": {"session_id": ids.get("failed_id"), "sandbox": "dry"},
+            "/v1/recoveries": {
+                "session_id": ids.get("sealed_id"),
+                "sandbox": "dry",
+                "failure_tag": "stuck",
+            },
             "/v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
             "/v1/webhooks/{webhook_id}": {"description": "moved"},
             "/v1/keys": {"label": "robot", "scope": "read"},

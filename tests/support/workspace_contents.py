@@ -45,6 +45,9 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         for step in (1, 2):
             made = {"event_id": f"evt_{step}", "outcome": "matched", "delivery": "confirmed"}
             db.add(ReplayStepRow(replay_id=replay["id"], step=step, **made))
+    assert caller.post(f"/v1/sessions/{sealed[0]['id']}/tags", {"name": "stuck"}).status_code == 201
+    stuck = body | {"failure_tag": "stuck"}
+    recovery, _ = (caller.post("/v1/recoveries", stuck).json() for _ in range(2))
     ids = {
         "session_id": session_id,
         "frame_id": frames[0]["id"],
@@ -57,6 +60,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "key_id": key["id"],
         "erasure_id": erasure["id"],
         "replay_id": replay["id"],
+        "recovery_id": recovery["id"],
         "workflow": workflow,
         "file": manifest["shards"][0]["path"],
         "path_id": path["path_id"],

@@ -1,0 +1,91 @@
+"""Replays against a path or the whole graph, and from an automatic anchor. Contract §8."""
+
+from typing import Any
+
+from recorder.models.workflow import WorkflowRow
+from recorder.replaying.work import ReplayRun
+from tests.support.factories import Caller, assert_problem
+from tests.support.failing_runs import make_run
+
+USUAL = ("Open", "Review", "Approve")
+
+
+def replayed(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
+    """A dry replay at its end."""
+    made = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
+    assert made.status_code == 202, made.text
+    run = ReplayRun(caller.service.runtime, "comparisons")
+    assert run.take()
+    while run.work():
+        pass
+    run.release()
+    shown: dict[str, Any] = caller.get(f"/v1/replays/{made.json()['id']}").json()
+    return shown
+
+
+def test_ways_that_no_other_session_takes_are_unseen(caller: Caller) -> None:
+    for _ in range(3):
+        make_run(caller, *USUAL)
+    usual = make_run(caller, *USUAL)
+    rare = make_run(caller, "Open", "Review", "Check", "Approve", seal=True)
+    graph = {"graph": True}
+    assert replayed(caller, usual, against=graph)["status"] == "completed"
+    shown = replayed(caller, rare, against=graph)
+    assert (shown["status"], shown["against"], shown["divergence"]["step"]) == ("diverged", graph, 3)
+    divergence = shown["divergence"]
+    assert (divergence["kind"], divergence["acted"]) == ("edge_unseen", False)
+    assert "Approve" in divergence["expected"]["name"] and "Check" in divergence["observed"]["name"]
+    # No share is less than nothing, but an edge that none takes has none.
+    tolerant = replayed(caller, usual, against=graph, policy={"min_support": 1.0})
+    assert tolerant["divergence"]["kind"] == "edge_unseen"  # one of five went on to Check
+    paths = caller.get("/v1/memory/paths?workflow=approve").json()["data"]
+    by_length = {len(path["node_ids"]): path["path_id"] for path in paths}
+    strict = {"min_support": 1.0}
+    if len(by_length) == 2:  # on its own path all go on to Approve
+        on_path = replayed(caller, usual, against={"path_id": by_length[3]}, policy=strict)
+        assert on_path["status"] == "completed"
+
+
+def test_comparisons_with_what_is_not_there_are_refused(caller: Caller) -> None:
+    session_id = make_run(caller, *USUAL, seal=True)
+    body = {"session_id": session_id, "sandbox": "dry"}
+    make_run(caller, *USUAL, workflow="other", seal=True)
+    (path,) = caller.get("/v1/memory/paths?workflow=other").json()["data"]
+    for path_id in (path["path_id"], "pth_00000000000000000000000000", "nonsense"):
+        answer = caller.post("/v1/replays", body | {"against": {"path_id": path_id}})
+        assert assert_problem(answer, 404, "not_found")["resource"] == "path"
+    for against in ({}, {"graph": False}, {"graph": True, "session_id": session_id}):
+        assert_problem(caller.post("/v1/replays", body | {"against": against}), 422, "validation_failed")
+    for anchor in ({"auto": False}, {"auto": True, "tag": "ready"}):
+        wrong = body | {"mode": "partial", "anchor": anchor}
+        assert_problem(caller.post("/v1/replays", wrong), 422, "validation_failed")
+    answer = caller.post("/v1/replays", body | {"mode": "partial", "anchor": {"auto": True}})
+    problem = assert_problem(answer, 422, "validation_failed")
+    assert (problem["errors"][0]["pointer"], problem["errors"][0]["code"]) == ("/anchor/auto", "no_failure")
+
+
+def test_an_automatic_anchor_is_the_best_candidate(caller: Caller) -> None:
+    for _ in range(2):
+        make_run(caller, *USUAL)
+    session_id = make_run(caller, *USUAL, error_at=3_200, seal=True)
+    shown = replayed(caller, session_id, mode="partial", anchor={"auto": True})
+    events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    assert shown["anchor"] == {"auto": True}
+    assert shown["anchor_event"] == {"event_id": events[1]["id"], "t_ms": 2_000}
+    assert (shown["status"], shown["progress"]["steps"]) == ("completed", 2)
+    lost = make_run(caller, "Retry", error_at=1_100, seal=True)
+    failed = replayed(caller, lost, mode="partial", anchor={"auto": True})
+    assert (failed["status"], failed["error"]["type"]) == ("failed", "invalid_recording")
+
+
+def test_a_session_that_is_in_no_graph_is_not_compared_with_one(caller: Caller) -> None:
+    make_run(caller, *USUAL, seal=True)
+    with caller.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(WorkflowRow, (caller.key.workspace_id, caller.key.mode, "approve"))
+        row.memory_graph = False
+        db.add(row)
+    paused = make_run(caller, *USUAL, seal=True)
+    shown = replayed(caller, paused, against={"graph": True})
+    assert (shown["status"], shown["error"]["type"]) == ("failed", "invalid_recording")
+    assert "paused" in shown["error"]["message"]
+    assert replayed(caller, paused)["status"] == "completed"
