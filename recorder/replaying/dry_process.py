@@ -36,9 +36,9 @@ from recorder.replays.recordings import (
 from recorder.replays.results import Decision, DryResult, Mode
 from recorder.storage.blobs import Blobs
 
-#: Memory and time of a replay; one of a hundred steps takes 30 ms.
+#: Memory and time of a replay; one of a hundred steps takes 30 ms, and the process a second to start.
 MEMORY_BYTES = 1024**3
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 class EventMessage(msgspec.Struct, array_like=True):

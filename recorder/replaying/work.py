@@ -183,7 +183,7 @@ class ReplayRun:
             self._store(row, result, _find_anchor_event(task))
 
     def _pause(self, row: ReplayRow) -> None:
-        """Try a replay again later, because a store did not answer; after some minutes it fails.
+        """Let a replay wait, because a store did not answer; after some minutes it fails.
 
         Raises:
             Unavailable: if many replays wait for a store.

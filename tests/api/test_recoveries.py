@@ -10,25 +10,13 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replaying.dry_process import DryProcess
 from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
-from recorder.replaying.work import ReplayReport, ReplayRun
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import PAGES, make_run, page
+from tests.support.replayed_sessions import replay_all
 
 USUAL = ("Open", "Review", "Approve")
-
-
-def work(caller: Caller) -> ReplayReport:
-    """Continue recoveries and replay what waits, as the drain run does."""
-    run = ReplayRun(caller.service.runtime, "tests")
-    assert run.take()
-    try:
-        while run.work():
-            pass
-    finally:
-        run.release()
-    return run.report
 
 
 def failing(caller: Caller, *, successes: int = 3, **given: Any) -> str:
@@ -57,7 +45,7 @@ def show(caller: Caller, recovery_id: str) -> dict[str, Any]:
 def recovered(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
     """The recovery at its end."""
     made = ask(caller, session_id, **members)
-    work(caller)
+    replay_all(caller)
     return show(caller, made["id"])
 
 
@@ -82,7 +70,7 @@ def test_a_failed_session_is_recovered_from_the_last_node_that_no_success_gets_r
     session_id = failing(caller)
     made = ask(caller, session_id)
     assert (made["status"], made["candidates"], made["failure_tag"]) == ("started", [], "error")
-    report = work(caller)
+    report = replay_all(caller)
     shown = show(caller, made["id"])
     assert (shown["status"], shown["reason"], shown["evidence"]) == ("succeeded", None, "dom"), shown
     events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
@@ -223,7 +211,7 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
     (attempt,) = attempts_of(caller, cancelled)
     assert (attempt["status"], attempt["error"]["type"]) == ("failed", "cancelled")
     assert_problem(caller.post(path), 409, "invalid_state")
-    work(caller)
+    replay_all(caller)
     assert events_of(caller, made["id"]) == ["recovery.started", "recovery.failed"]
 
 
@@ -239,7 +227,7 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
         db.add(row)
     made = live.post("/v1/recoveries", body).json()
     assert_problem(caller.post(f"/v1/recoveries/{made['id']}/cancel"), 403, "insufficient_scope")
-    work(caller)
+    replay_all(caller)
     shown = show(caller, made["id"])
     dry, tried = attempts_of(caller, shown)
     assert (dry["sandbox"], dry["status"], tried["sandbox"], tried["mode"]) == (
@@ -292,7 +280,7 @@ def test_lists_take_filters_and_a_repeated_request_makes_one_recovery(caller: Ca
     assert again.json() == first.json() and again.headers["Idempotent-Replayed"] == "true"
     changed = body | {"failure_tag": "error"}
     assert_problem(caller.post("/v1/recoveries", changed, key="once"), 422, "idempotency_key_reused")
-    work(caller)
+    replay_all(caller)
     waiting = ask(caller, session_id)["id"]
     ids = {
         query: [row["id"] for row in caller.get(f"/v1/recoveries?{query}").json()["data"]]
@@ -308,7 +296,7 @@ def test_recoveries_of_suspended_workspaces_wait(caller: Caller) -> None:
             row = db.get_one(WorkspaceRow, caller.key.workspace_id)
             row.status = status
             db.add(row)
-        work(caller)
+        replay_all(caller)
         with caller.service.runtime.database.transaction(write=False) as db:
             assert db.get_one(RecoveryRow, made["id"]).status == expected
 
@@ -318,10 +306,10 @@ def test_recoveries_go_with_their_session(caller: Caller, is_ended: bool) -> Non
     session_id = failing(caller)
     made = ask(caller, session_id)
     if is_ended:
-        work(caller)
+        replay_all(caller)
     assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
     assert_problem(caller.get(f"/v1/recoveries/{made['id']}"), 404, "not_found")
-    work(caller)
+    replay_all(caller)
     assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
     with caller.service.runtime.database.transaction(write=False) as db:
         assert db.exec(select(RecoveryRow).where(RecoveryRow.session_id == session_id)).all() == []
@@ -335,7 +323,7 @@ def test_the_next_candidate_is_tried_when_the_donor_was_deleted(caller: Caller) 
     donor = caller.get("/v1/sessions?outcome=success").json()["data"][0]["id"]
     seal_all(caller)
     assert caller.delete(f"/v1/sessions/{donor}").status_code == 204
-    work(caller)
+    replay_all(caller)
     shown = show(caller, made["id"])
     assert (shown["status"], shown["candidates"]) == ("failed", [])
     assert shown["reason"] == "no_recovery_points"

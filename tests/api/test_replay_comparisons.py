@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from recorder.replaying.work import ReplayRun
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import make_run
+from tests.support.replayed_sessions import replay_all
 
 USUAL = ("Open", "Review", "Approve")
 
@@ -14,11 +14,7 @@ def replayed(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
     """A dry replay at its end."""
     made = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
     assert made.status_code == 202, made.text
-    run = ReplayRun(caller.service.runtime, "comparisons")
-    assert run.take()
-    while run.work():
-        pass
-    run.release()
+    replay_all(caller)
     shown: dict[str, Any] = caller.get(f"/v1/replays/{made.json()['id']}").json()
     return shown
 

@@ -195,7 +195,10 @@ _NEEDED = {
     "/v1/exports/{export_id}/diff": {"against": "empty_id"},
 }
 #: Addresses that take what is in another state than the rest.
-_OTHERS = {"/v1/exports/{export_id}/cancel": {"export_id": "queued_id"}}
+_OTHERS = {
+    "/v1/exports/{export_id}/cancel": {"export_id": "queued_id"},
+    "/v1/replays/{replay_id}/decision": {"replay_id": "awaiting_id"},
+}
 _GIVEN = {"moment": "30d", "all": "1"}
 
 
