@@ -68,7 +68,7 @@ class RecoveryNode(WireOutput):
     frame_id: str | None
 
 
-class RecoveryCandidate(RecoveryNode):
+class ScoredNode(RecoveryNode):
     """A node from which the session may be recovered, with every factor of its score."""
 
     basis: Literal["in_session", "cross_session"]
@@ -103,7 +103,7 @@ class Recovery(WireOutput):
     #: The node of the attempt that succeeded.
     recovery_point: RecoveryNode | None
     #: The best first; empty before they are computed.
-    candidates: list[RecoveryCandidate]
+    candidates: list[ScoredNode]
     replay_ids: list[str]
     reason: RecoveryReason | None
     #: Time from the request to success.

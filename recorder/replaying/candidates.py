@@ -52,7 +52,7 @@ class PointTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _CountedNode:
     """A candidate as the graph counts it, with its step in the failed session and its donors."""
 
     passed: PassedNode
@@ -95,8 +95,8 @@ def find_candidates(
         Unavailable: if a store does not answer.
     """
     with runtime.database.transaction(write=False) as db:
-        found = _find_nodes(db, runtime, session, failure, point)
-    if not found:
+        counted = _find_nodes(db, runtime, session, failure, point)
+    if not counted:
         return []
     acts = process.list_acts(
         ActsTask(
@@ -109,8 +109,8 @@ def find_candidates(
     with runtime.database.transaction(write=False) as db:
         success_tags = sorted(read_rules(db, session).success_tags)
     suffixes = _SuffixReader(runtime, process, session.tenant, success_tags)
-    ranked = rank_candidates(_describe(acts, entry) for entry in found)
-    by_node = {entry.node_id: entry for entry in found}
+    ranked = rank_candidates(_describe(acts, entry) for entry in counted)
+    by_node = {entry.node_id: entry for entry in counted}
     kept = []
     for entry in ranked[:_READ]:
         suffix = suffixes.read(by_node[entry.candidate.node_id].donors)
@@ -125,7 +125,7 @@ def find_candidates(
 
 def _find_nodes(
     db: DbSession, runtime: Runtime, session: SessionRow, failure: Failure, point: PointTime | None
-) -> list[_Found]:
+) -> list[_CountedNode]:
     scope = scope_of(session)
     columns = read_graph(db, scope)
     (row,) = lookup_of(columns).find([session.id]).tolist()
@@ -147,7 +147,7 @@ def _find_nodes(
     wanted |= {Witness(row, node.pos) for node in passed if node.pos is not None}
     steps = read_steps(db, runtime.lake, scope, columns, sorted(wanted)) if wanted else {}
     return [
-        _Found(
+        _CountedNode(
             node,
             columns.nodes[node.node].node_id,
             None if node.pos is None else steps.get(Witness(row, node.pos)),
@@ -177,15 +177,15 @@ def _read_tag_times(
     return [t_ms for name, t_ms in tags if name not in names]
 
 
-def _describe(acts: Sequence[Act], found: _Found) -> RecoveryCandidate:
-    passed, step = found.passed, found.step
+def _describe(acts: Sequence[Act], counted: _CountedNode) -> RecoveryCandidate:
+    passed, step = counted.passed, counted.step
     position = EventPosition(passed.entered_ms or 0, "" if step is None else step.event_id)
     repeated = 0
     if step is not None:
         # The last act before the failure is the one that failed: it has not had its effect.
         repeated = sum(act.is_consequential for act in acts[:-1] if (act.t_ms, act.event_id) >= position)
     return RecoveryCandidate(
-        node_id=found.node_id,
+        node_id=counted.node_id,
         event_id=position.event_id,
         t_ms=position.t_ms,
         frame_id=None if step is None else step.frame_id,
@@ -234,14 +234,14 @@ class _SuffixReader:
         )
 
 
-def _to_json(entry: RankedCandidate, found: _Found, suffix: _Suffix) -> dict[str, Any]:
+def _to_json(entry: RankedCandidate, counted: _CountedNode, suffix: _Suffix) -> dict[str, Any]:
     """Return a candidate as it is stored: what is shown, and the donor of the attempt."""
-    counted = asdict(entry.candidate)
-    if found.step is None:
-        counted |= {"event_id": None, "t_ms": None}
+    described = asdict(entry.candidate)
+    if counted.step is None:
+        described |= {"event_id": None, "t_ms": None}
     return {
-        **counted,
-        "basis": found.passed.basis,
+        **described,
+        "basis": counted.passed.basis,
         "frequency": entry.frequency,
         "lower_bound": entry.lower_bound,
         "consequence_factor": entry.consequence_factor,

@@ -87,7 +87,7 @@ class StartMessage(msgspec.Struct):
 
 
 class RecordingTask(msgspec.Struct, kw_only=True):
-    """What all tasks have; `blob_url` and `archive_url` are the stores of the snapshots."""
+    """Task with a recording; `blob_url` and `archive_url` are the stores of the snapshots."""
 
     blob_url: str
     archive_url: str | None

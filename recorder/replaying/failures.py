@@ -72,5 +72,5 @@ def read_failures(
         marks = [(session_id, mark) for session_id, mark in marks if mark["outcome"] == "error"]
         rows = lookup_of(columns).find([session_id for session_id, _ in marks]).tolist()
         failed_ms = {row: mark["t_ms"] for row, (_, mark) in zip(rows, marks, strict=True) if row != NOWHERE}
-    (own,) = lookup_of(columns).find([session.id]).tolist()
-    return {**failed_ms, own: failure.t_ms}
+    (failed_row,) = lookup_of(columns).find([session.id]).tolist()
+    return {**failed_ms, failed_row: failure.t_ms}

@@ -18,7 +18,7 @@ from recorder.runtime import Runtime
 
 _NOT_IN_GRAPH = (
     "The session was sealed while the memory graph was paused, so no node is known for its steps; "
-    "replay it against its own snapshots."
+    "replay it against its own_nodes snapshots."
 )
 
 
@@ -42,10 +42,10 @@ def read_evidence(
     }
     steps = read_steps(db, runtime.lake, scope, columns, list(nodes)) if nodes else {}
     node_of = {step.event_id: columns.nodes[nodes[witness]].node_id for witness, step in steps.items()}
-    own = [columns.nodes[node].node_id for node in visits.node.tolist()]
+    own_nodes = [columns.nodes[node].node_id for node in visits.node.tolist()]
     chosen = _choose_rows(columns, path_id)
     # The session's own steps say nothing about whether others go this way.
-    shares = _compute_shares(columns, chosen, own if chosen[row] else [])
+    shares = _compute_shares(columns, chosen, own_nodes if chosen[row] else [])
     labels = {node.node_id: node.label for node in columns.nodes}
     return GraphMessage(node_of, [(*edge, share) for edge, share in shares.items()], labels)
 
@@ -59,14 +59,16 @@ def _choose_rows(columns: GraphColumns, path_id: str | None) -> Mask:
     return chosen
 
 
-def _compute_shares(columns: GraphColumns, chosen: Mask, own: list[str]) -> dict[tuple[str, str], float]:
+def _compute_shares(
+    columns: GraphColumns, chosen: Mask, own_nodes: list[str]
+) -> dict[tuple[str, str], float]:
     """Return the share of the crossings out of a node that take each edge, without those of one session."""
     crossings = {
         (source, target): int(count)
         for source, target, count in network_of(columns, chosen).graph.edges(data="n")
         if source != START
     }
-    for edge in [*pairwise(own), *([(own[-1], END)] if own else [])]:
+    for edge in [*pairwise(own_nodes), *([(own_nodes[-1], END)] if own_nodes else [])]:
         crossings[edge] = crossings.get(edge, 0) - 1
     left: dict[str, int] = {}
     for (source, _), count in crossings.items():

@@ -76,7 +76,7 @@ def create_attempt(
     sandbox: str,
     attempt: int,
     cause: str,
-    place: tuple[str, str],
+    event_ids: tuple[str, str],
     start: dict[str, Any] | None,
     request_id: str | None,
 ) -> ReplayRow:
@@ -88,7 +88,7 @@ def create_attempt(
         sandbox: `dry`, or `live`, where it is guided.
         attempt: its number within the recovery, from 1 on.
         cause: id of the recovery.
-        place: ids of the first and the last event.
+        event_ids: ids of the first and the last event.
         start: session and event of the failed session before which it begins.
         request_id: the POST that asked for the recovery.
     """
@@ -103,8 +103,8 @@ def create_attempt(
         kind="guided" if sandbox == "live" else "partial",
         status="queued",
         spec={
-            "anchor": {"event_id": place[0]},
-            "until": {"event_id": place[1]},
+            "anchor": {"event_id": event_ids[0]},
+            "until": {"event_id": event_ids[1]},
             "policy": ReplayPolicyBody().model_dump(mode="json"),
             "against": None,
             "start": start,

@@ -50,8 +50,8 @@ def create_recovery(
         if other.workflow != session.workflow:
             text = "The recovery point must be in a session of the same workflow as the failed one."
             raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
-        place = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
-        point_t_ms = find_time(db, runtime, other, ReplayPlace(**place))
+        named = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
+        point_t_ms = find_time(db, runtime, other, ReplayPlace(**named))
     _check_open(db, tenant)
     recovery_id, now = new_timed_id("rcv")
     row = RecoveryRow(

@@ -167,7 +167,7 @@ def _start_attempt(db: DbSession, row: RecoveryRow, candidate: dict[str, Any], s
         sandbox=sandbox,
         attempt=len(row.replay_ids) + 1,
         cause=row.id,
-        place=(donor["event_id"], donor["until_event_id"]),
+        event_ids=(donor["event_id"], donor["until_event_id"]),
         start=start,
         request_id=row.request_id,
     )

@@ -83,8 +83,8 @@ class SessionWalk:
 
     def begin_before(self, position: EventPosition) -> None:
         """Move to the first step at or after a position."""
-        places = (EventPosition(step.event["t_ms"], step.event["id"]) for step in self._steps)
-        self._next = sum(place < position for place in places)
+        positions = (EventPosition(step.event["t_ms"], step.event["id"]) for step in self._steps)
+        self._next = sum(earlier < position for earlier in positions)
 
     def get_frame(self) -> RecordedFrame | None:
         """Return the frame that shows the present state."""

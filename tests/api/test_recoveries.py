@@ -88,8 +88,8 @@ def test_a_failed_session_is_recovered_from_the_last_node_that_no_success_gets_r
     assert (best["replayability"], best["consequential_steps"], best["consequence_factor"]) == (1, 0, 1)
     assert best["score"] == best["lower_bound"] and best["median_recovery_ms"] == 1_001
     frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
-    place = {"event_id": events[1]["id"], "t_ms": 2_000, "frame_id": frames[1]["id"]}
-    assert shown["recovery_point"] == {"node_id": best["node_id"], **place}
+    step = {"event_id": events[1]["id"], "t_ms": 2_000, "frame_id": frames[1]["id"]}
+    assert shown["recovery_point"] == {"node_id": best["node_id"], **step}
     (attempt,) = attempts_of(caller, shown)
     assert attempt["status"] == "completed" and attempt["session_id"] != session_id
     assert attempt["start"] == {"session_id": session_id, "event_id": events[1]["id"]}
@@ -163,12 +163,12 @@ def test_a_requested_recovery_point_is_the_only_candidate(caller: Caller) -> Non
     other = caller.get("/v1/sessions?outcome=success&limit=1").json()["data"][0]["id"]
     events = caller.get(f"/v1/sessions/{other}/events").json()["data"]
     frames = caller.get(f"/v1/sessions/{other}/frames").json()["data"]
-    for place in ({"event_id": events[0]["id"]}, {"frame_id": frames[0]["id"]}):
-        shown = recovered(caller, session_id, recovery_point={"session_id": other, **place})
+    for named in ({"event_id": events[0]["id"]}, {"frame_id": frames[0]["id"]}):
+        shown = recovered(caller, session_id, recovery_point={"session_id": other, **named})
         assert [candidate["t_ms"] for candidate in shown["candidates"]] == (
-            [1_000] if "event_id" in place else []
+            [1_000] if "event_id" in named else []
         )
-        if "event_id" in place:
+        if "event_id" in named:
             assert shown["status"] == "succeeded" and shown["recovery_point"]["t_ms"] == 1_000
     make_run(caller, "Check", *USUAL)
     aside = make_run(caller, "Check", "Open", seal=True)
@@ -264,12 +264,12 @@ def test_wrong_requests_are_refused_with_a_pointer(caller: Caller) -> None:
     )
     session_id = failing(caller)
     elsewhere = make_run(caller, "Open", workflow="other", seal=True)
-    for place, status in (
+    for point, status in (
         ({"session_id": elsewhere, "event_id": "evt_nowhere"}, 422),
         ({"session_id": session_id, "event_id": "evt_nowhere"}, 404),
         ({"session_id": session_id, "frame_id": "frm_nowhere"}, 404),
     ):
-        body = {"session_id": session_id, "sandbox": "dry", "recovery_point": place}
+        body = {"session_id": session_id, "sandbox": "dry", "recovery_point": point}
         assert caller.post("/v1/recoveries", body).status_code == status
 
 

@@ -105,6 +105,6 @@ def call(method: Any) -> None:
 
 
 def is_at(path: str, verb: str, made: tuple[str, str]) -> bool:
-    """Whether a request is one to this address."""
+    """Return whether a request is one to this address."""
     pattern = re.sub(r"\\\{[^}]+\\\}", "[^/]+", re.escape(path))
     return made[0] == verb.upper() and re.fullmatch(pattern, made[1]) is not None

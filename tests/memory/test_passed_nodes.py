@@ -18,8 +18,8 @@ def no_tags(_: Ints) -> Mapping[int, Sequence[int]]:
 def passed(
     columns: GraphColumns, row: int, failed_ms: Mapping[int, int], tags: Sequence[int] = ()
 ) -> dict[str, PassedNode]:
-    found = PassedNodes(columns, row, failed_ms, no_tags).list_candidates(tags)
-    return {columns.nodes[node.node].label: node for node in found}
+    candidates = PassedNodes(columns, row, failed_ms, no_tags).list_candidates(tags)
+    return {columns.nodes[node.node].label: node for node in candidates}
 
 
 def counts(nodes: Mapping[str, PassedNode]) -> dict[str, tuple[int, int]]:

@@ -49,7 +49,12 @@ PLAIN = {
 }
 # fmt: on
 #: Members whose name means something else elsewhere.
-MEMBERS = {"against/session_id": "session_id", "filter/path": "path_id", "filter/subpath": "path_id"}
+MEMBERS = {
+    "against/session_id": "session_id",
+    "against/path_id": "path_id",
+    "filter/path": "path_id",
+    "filter/subpath": "path_id",
+}
 #: Ids of clients' own making: another session's is no id of this one.
 OWN = {"events/*/id": "event_id", "frames/*/id": "frame_id"}
 #: Parameters whose name means something else elsewhere.

@@ -95,22 +95,22 @@ class PassedNodes:
         Args:
             tag_times: times of the session's tags; a tag is that of the first step at or after it.
         """
-        own = self._before.only(self._before.row == self._row)
-        if not len(own.node):
+        own_visits = self._before.only(self._before.row == self._row)
+        if not len(own_visits.node):
             return []
-        tagged = {
-            int(own.node[place])
-            for place in np.searchsorted(own.entered_ms, np.array(sorted(tag_times), dtype=np.int64)).tolist()
-            if place < len(own.node)
-        }
-        failing_act = int(own.node[-1])
-        last = {node: place for place, node in enumerate(own.node.tolist()) if node != failing_act}
+        times = np.array(sorted(tag_times), dtype=np.int64)
+        at_tags = np.searchsorted(own_visits.entered_ms, times)
+        tagged = frozenset(own_visits.node[at_tags[at_tags < len(own_visits.node)]].tolist())
+        failing_act = int(own_visits.node[-1])
+        last = {node: visit for visit, node in enumerate(own_visits.node.tolist()) if node != failing_act}
         wanted = [
-            (node, place)
-            for node, place in sorted(last.items(), key=lambda item: item[1])
+            (node, visit)
+            for node, visit in sorted(last.items(), key=lambda item: item[1])
             if node in tagged or self._columns.nodes[node].node_id in self._required
         ][-_CANDIDATES:]
-        places = {node: (int(own.pos[place]), int(own.entered_ms[place])) for node, place in wanted}
+        places = {
+            node: (int(own_visits.pos[visit]), int(own_visits.entered_ms[visit])) for node, visit in wanted
+        }
         in_session: list[_Counts] = [self._count_returns(node) for node in places]
         is_returned = any(successes for _, successes, _ in in_session)
         counts = in_session if is_returned else [self._count_passes(node) for node in places]
@@ -122,12 +122,12 @@ class PassedNodes:
 
     def describe(self, node: int) -> PassedNode:
         """Return what the graph counts about one node, whether the session passed it or not."""
-        own = self._before.only((self._before.row == self._row) & (self._before.node == node))
+        own_visits = self._before.only((self._before.row == self._row) & (self._before.node == node))
         returns = self._count_returns(node)
         basis: Basis = "in_session" if returns[1] else "cross_session"
         hits, successes, median = returns if returns[1] else self._count_passes(node)
-        pos = int(own.pos[-1]) if len(own.pos) else None
-        entered_ms = int(own.entered_ms[-1]) if len(own.pos) else None
+        pos = int(own_visits.pos[-1]) if len(own_visits.pos) else None
+        entered_ms = int(own_visits.entered_ms[-1]) if len(own_visits.pos) else None
         return PassedNode(node, pos, entered_ms, basis, hits, successes, median, self.list_donors(node))
 
     def list_donors(self, node: int) -> tuple[Witness, ...]:
@@ -193,8 +193,8 @@ class PassedNodes:
 def find_node_at(columns: GraphColumns, row: int, t_ms: int) -> int | None:
     """Return the node that a session was on at a time; None before its first step."""
     visits = list_visits(columns, np.array([row], dtype=np.int64))
-    place = int(np.searchsorted(visits.entered_ms, t_ms, side="right")) - 1
-    return int(visits.node[place]) if place >= 0 else None
+    last = int(np.searchsorted(visits.entered_ms, t_ms, side="right")) - 1
+    return int(visits.node[last]) if last >= 0 else None
 
 
 def _last_visits(visits: Visits, node: int) -> Visits:
