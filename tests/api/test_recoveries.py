@@ -1,9 +1,9 @@
 """Recoveries over HTTP: candidates, attempts, ends, events, and what goes with a purge. Contract §8."""
 
+from dataclasses import dataclass
 from typing import Any
 
-import pytest
-from sqlmodel import select
+from sqlmodel import col, select
 
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
@@ -11,7 +11,7 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.replaying.dry_process import DryProcess
 from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
 from recorder.storage.leases import lease_for_block
-from tests.support.completed_work import seal_all
+from tests.support.completed_work import once, seal_all
 from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.replayed_sessions import replay_all
@@ -19,11 +19,49 @@ from tests.support.replayed_sessions import replay_all
 USUAL = ("Open", "Review", "Approve")
 
 
-def failing(caller: Caller, *, successes: int = 3, **given: Any) -> str:
+def failing(caller: Caller, *, successes: int = 1, **given: Any) -> str:
     """A sealed session that failed at Approve, after others that did not."""
     for _ in range(successes):
-        make_run(caller, *USUAL, has_dom=given.get("has_dom", True))
+        make_run(caller, *USUAL)
     return make_run(caller, *USUAL, error_at=3_200, seal=True, **given)
+
+
+@dataclass(frozen=True)
+class Story:
+    """Recoveries of one workspace that ended, by name, with the ids of their failed sessions."""
+
+    owner: Caller
+    sessions: dict[str, str]
+    recoveries: dict[str, dict[str, Any]]
+
+
+@once
+def story(caller: Caller) -> Story:
+    """Runs of several workflows, sealed at once, whose recoveries one drain run brings to their ends."""
+    error = page("Server error", "Retry")
+    back = ("Open", "Review", "Retry", "Review", "Approve")
+    repeating = ("Open", "Approve", "Review", "Check")
+    for _ in range(3):
+        make_run(caller, *USUAL)
+        make_run(caller, *back, error_at=3_100, tags=[("success", 5_001)], workflow="return")
+    for way in (repeating, repeating, repeating, ("Open", "Approve", "Check")):
+        make_run(caller, *way, workflow="repeat")
+    make_run(caller, *USUAL, has_dom=False, workflow="plain")
+    make_run(caller, *USUAL, workflow="return")
+    sessions = {
+        "usual": make_run(caller, *USUAL, error_at=3_200),
+        "changed": make_run(caller, *USUAL, error_at=3_200, pages={"Review": error}),
+        "lost": make_run(caller, *USUAL, error_at=3_200, pages=dict.fromkeys(PAGES, error)),
+        "first": make_run(caller, "Retry", error_at=1_100),
+        "plain": make_run(caller, *USUAL, error_at=3_200, has_dom=False, workflow="plain"),
+        "repeat": make_run(caller, *repeating, error_at=4_100, tags=[("ready", 2_900)], workflow="repeat"),
+        "return": make_run(caller, "Open", "Review", "Retry", error_at=3_100, workflow="return"),
+    }
+    seal_all(caller)
+    made = {name: ask(caller, session_id)["id"] for name, session_id in sessions.items()}
+    report = replay_all(caller)
+    assert report.recoveries["succeeded"] >= 5 and report.recoveries["candidates_exhausted"] >= 1
+    return Story(caller, sessions, {name: show(caller, recovery_id) for name, recovery_id in made.items()})
 
 
 def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
@@ -67,76 +105,62 @@ def attempts_of(caller: Caller, recovery: dict[str, Any]) -> list[dict[str, Any]
 
 
 def test_a_failed_session_is_recovered_from_the_last_node_that_no_success_gets_round(caller: Caller) -> None:
-    session_id = failing(caller)
-    made = ask(caller, session_id)
-    assert (made["status"], made["candidates"], made["failure_tag"]) == ("started", [], "error")
-    report = replay_all(caller)
-    shown = show(caller, made["id"])
+    told = story(caller)
+    session_id, shown = told.sessions["usual"], told.recoveries["usual"]
     assert (shown["status"], shown["reason"], shown["evidence"]) == ("succeeded", None, "dom"), shown
-    events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
-    assert [candidate["event_id"] for candidate in shown["candidates"]] == [
-        events[1]["id"],
-        events[0]["id"],
-    ]
+    events = told.owner.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    passed = [candidate["event_id"] for candidate in shown["candidates"]]
+    assert passed == [events[1]["id"], events[0]["id"]]
     best = shown["candidates"][0]
-    assert (best["hits"], best["successes"], best["frequency"], best["basis"]) == (
-        4,
-        3,
-        0.75,
-        "cross_session",
-    )
-    assert (best["replayability"], best["consequential_steps"], best["consequence_factor"]) == (1, 0, 1)
+    # Three went on to success, three failed after Review.
+    assert (best["hits"], best["successes"], best["frequency"]) == (6, 3, 0.5)
+    assert (best["basis"], best["replayability"]) == ("cross_session", 1)
+    assert (best["consequential_steps"], best["consequence_factor"]) == (0, 1)
     assert best["score"] == best["lower_bound"] and best["median_recovery_ms"] == 1_001
-    frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    frames = told.owner.get(f"/v1/sessions/{session_id}/frames").json()["data"]
     step = {"event_id": events[1]["id"], "t_ms": 2_000, "frame_id": frames[1]["id"]}
     assert shown["recovery_point"] == {"node_id": best["node_id"], **step}
-    (attempt,) = attempts_of(caller, shown)
+    (attempt,) = attempts_of(told.owner, shown)
     assert attempt["status"] == "completed" and attempt["session_id"] != session_id
     assert attempt["start"] == {"session_id": session_id, "event_id": events[1]["id"]}
     assert (attempt["against"], attempt["attempt"], attempt["mode"]) == (None, 1, "partial")
     assert attempt["progress"]["steps"] == 2 and best["replay_id"] == attempt["id"]
     assert shown["recovery_ms"] >= 0 and shown["finished_at"] is not None
-    assert events_of(caller, made["id"]) == ["recovery.started", "recovery.succeeded"]
-    assert report.recoveries["succeeded"] >= 1
+    assert events_of(told.owner, shown["id"]) == ["recovery.started", "recovery.succeeded"]
 
 
 def test_the_next_candidate_is_tried_where_the_page_is_another(caller: Caller) -> None:
-    changed = {"Review": page("Server error", "Retry")}
-    shown = recovered(caller, failing(caller, pages=changed))
+    told = story(caller)
+    shown = told.recoveries["changed"]
     assert shown["status"] == "succeeded"
-    first, second = attempts_of(caller, shown)
+    first, second = attempts_of(told.owner, shown)
     assert (first["status"], first["divergence"]["kind"]) == ("diverged", "anchor_unreachable")
     assert (second["status"], second["attempt"]) == ("completed", 2)
     assert shown["recovery_point"]["event_id"] == shown["candidates"][1]["event_id"]
 
 
 def test_a_recovery_fails_when_no_candidate_matches(caller: Caller) -> None:
-    changed = {name: page("Server error", "Retry") for name in PAGES}
-    shown = recovered(caller, failing(caller, pages=changed))
+    told = story(caller)
+    shown = told.recoveries["lost"]
     assert (shown["status"], shown["reason"]) == ("failed", "candidates_exhausted")
-    assert [attempt["status"] for attempt in attempts_of(caller, shown)] == ["diverged"] * 2
+    assert [attempt["status"] for attempt in attempts_of(told.owner, shown)] == ["diverged"] * 2
     assert shown["recovery_point"] is None and shown["recovery_ms"] is None
-    assert events_of(caller, shown["id"]) == ["recovery.started", "recovery.failed"]
+    assert events_of(told.owner, shown["id"]) == ["recovery.started", "recovery.failed"]
 
 
 def test_a_session_that_passed_no_such_node_has_no_recovery_points(caller: Caller) -> None:
-    make_run(caller, *USUAL)
-    shown = recovered(caller, make_run(caller, "Retry", error_at=1_100, seal=True))
+    shown = story(caller).recoveries["first"]
     assert (shown["status"], shown["reason"], shown["candidates"]) == ("failed", "no_recovery_points", [])
 
 
 def test_without_snapshots_the_graph_alone_decides(caller: Caller) -> None:
-    shown = recovered(caller, failing(caller, has_dom=False))
+    shown = story(caller).recoveries["plain"]
     assert (shown["status"], shown["evidence"]) == ("succeeded", "graph")
     assert {candidate["replayability"] for candidate in shown["candidates"]} == {None}
 
 
 def test_tags_make_candidates_and_consequential_steps_count_against_them(caller: Caller) -> None:
-    names = ("Open", "Approve", "Review", "Check")
-    for way in (names, names, names, ("Open", "Approve", "Check")):
-        make_run(caller, *way)
-    session_id = make_run(caller, *names, error_at=4_100, tags=[("ready", 2_900)], seal=True)
-    shown = recovered(caller, session_id)
+    shown = story(caller).recoveries["repeat"]
     counted = [
         (candidate["t_ms"], candidate["consequential_steps"], candidate["consequence_factor"])
         for candidate in shown["candidates"]
@@ -147,12 +171,7 @@ def test_tags_make_candidates_and_consequential_steps_count_against_them(caller:
 
 
 def test_returns_of_those_that_failed_alike_are_counted(caller: Caller) -> None:
-    make_run(caller, *USUAL)
-    back = ("Open", "Review", "Retry", "Review", "Approve")
-    for _ in range(3):
-        make_run(caller, *back, error_at=3_100, tags=[("success", 5_001)])
-    session_id = make_run(caller, "Open", "Review", "Retry", error_at=3_100, seal=True)
-    shown = recovered(caller, session_id)
+    shown = story(caller).recoveries["return"]
     best = shown["candidates"][0]
     assert (best["t_ms"], best["hits"], best["successes"], best["basis"]) == (2_000, 4, 3, "in_session")
     assert best["median_recovery_ms"] == 1_001 and shown["status"] == "succeeded"
@@ -183,6 +202,7 @@ def test_a_requested_recovery_point_is_the_only_candidate(caller: Caller) -> Non
 def test_failures_by_an_error_event_and_by_a_named_tag(caller: Caller) -> None:
     for _ in range(2):
         make_run(caller, *USUAL)
+    crashed = make_run(caller, *USUAL, error_event=True)
     stuck = make_run(caller, *USUAL, tags=[("stuck", 2_500)], seal=True)
     assert_problem(
         caller.post("/v1/recoveries", {"session_id": stuck, "sandbox": "dry"}), 422, "validation_failed"
@@ -190,6 +210,11 @@ def test_failures_by_an_error_event_and_by_a_named_tag(caller: Caller) -> None:
     shown = recovered(caller, stuck, failure_tag="stuck")
     assert (shown["failure_tag"], shown["failed_at_ms"]) == ("stuck", 2_500)
     assert [candidate["t_ms"] for candidate in shown["candidates"]] == [1_000]
+    shown = recovered(caller, crashed)
+    assert (shown["failure_tag"], shown["failed_at_ms"], shown["status"]) == (None, 3_001, "succeeded")
+    # Of four that passed Review only the crashed one failed in this way.
+    best = shown["candidates"][0]
+    assert (best["t_ms"], best["hits"], best["successes"]) == (2_000, 4, 3)
     unknown = {"session_id": stuck, "sandbox": "dry", "failure_tag": "lost"}
     assert assert_problem(caller.post("/v1/recoveries", unknown), 404, "not_found")["resource"] == "tag"
 
@@ -216,7 +241,8 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
 
 
 def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
-    session_id = failing(caller)
+    told = story(caller)
+    caller, session_id = told.owner, told.sessions["usual"]
     body = {"session_id": session_id, "sandbox": "live"}
     assert_problem(caller.post("/v1/recoveries", body), 403, "insufficient_scope")
     live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
@@ -274,19 +300,25 @@ def test_wrong_requests_are_refused_with_a_pointer(caller: Caller) -> None:
 
 
 def test_lists_take_filters_and_a_repeated_request_makes_one_recovery(caller: Caller) -> None:
-    session_id = failing(caller)
+    told = story(caller)
+    caller, session_id = told.owner, told.sessions["plain"]
     body = {"session_id": session_id, "sandbox": "dry"}
     first, again = (caller.post("/v1/recoveries", body, key="once") for _ in range(2))
     assert again.json() == first.json() and again.headers["Idempotent-Replayed"] == "true"
     changed = body | {"failure_tag": "error"}
     assert_problem(caller.post("/v1/recoveries", changed, key="once"), 422, "idempotency_key_reused")
-    replay_all(caller)
-    waiting = ask(caller, session_id)["id"]
+    waiting, ended = first.json()["id"], told.recoveries["plain"]["id"]
     ids = {
         query: [row["id"] for row in caller.get(f"/v1/recoveries?{query}").json()["data"]]
-        for query in ("sandbox=dry", "workflow=other", "status=started", f"session_id={session_id}&limit=1")
+        for query in (
+            "workflow=plain",
+            "workflow=other",
+            "workflow=plain&status=started&sandbox=dry",
+            f"session_id={session_id}&limit=1",
+        )
     }
-    assert list(ids.values()) == [[waiting, first.json()["id"]], [], [waiting], [waiting]]
+    assert list(ids.values()) == [[waiting, ended], [], [waiting], [waiting]]
+    assert caller.post(f"/v1/recoveries/{waiting}/cancel").status_code == 200
 
 
 def test_recoveries_of_suspended_workspaces_wait(caller: Caller) -> None:
@@ -301,19 +333,20 @@ def test_recoveries_of_suspended_workspaces_wait(caller: Caller) -> None:
             assert db.get_one(RecoveryRow, made["id"]).status == expected
 
 
-@pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "open"])
-def test_recoveries_go_with_their_session(caller: Caller, is_ended: bool) -> None:
+def test_recoveries_go_with_their_session(caller: Caller) -> None:
     session_id = failing(caller)
+    ended = recovered(caller, session_id)
     made = ask(caller, session_id)
-    if is_ended:
-        replay_all(caller)
     assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
-    assert_problem(caller.get(f"/v1/recoveries/{made['id']}"), 404, "not_found")
-    replay_all(caller)
+    for recovery in (ended, made):
+        assert_problem(caller.get(f"/v1/recoveries/{recovery['id']}"), 404, "not_found")
+    with caller.service.runtime.database.transaction(write=False) as db:
+        assert made["id"] not in {row.id for row in list_due_recoveries(db)}
     assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
     with caller.service.runtime.database.transaction(write=False) as db:
         assert db.exec(select(RecoveryRow).where(RecoveryRow.session_id == session_id)).all() == []
-        assert db.exec(select(OutboxRow).where(OutboxRow.subject_id == made["id"])).all() == []
+        subjects = [made["id"], ended["id"], *ended["replay_ids"]]
+        assert db.exec(select(OutboxRow).where(col(OutboxRow.subject_id).in_(subjects))).all() == []
     assert caller.get("/v1/replays").json()["data"] == []
 
 

@@ -31,6 +31,7 @@ def make_run(
     caller: Caller,
     *names: str,
     error_at: int | None = None,
+    error_event: bool = False,
     tags: Sequence[tuple[str, int]] = (),
     pages: dict[str, Any] | None = None,
     has_dom: bool = True,
@@ -41,6 +42,7 @@ def make_run(
 
     Args:
         error_at: time of a tag `error`; without one the session ends with the tag `success`.
+        error_event: whether it ends with an error event, and no tag, instead.
         tags: names and times of further tags.
         pages: pages that are other than usual, by the name of the button.
         has_dom: whether its frames have snapshots.
@@ -57,6 +59,8 @@ def make_run(
         )
         for number, name in enumerate(names, 1)
     ]
+    if error_event:
+        clicks.append(event(STEP_MS * len(names) + 1, "error"))
     assert caller.add_events(session_id, *clicks).status_code == 202
     frames = [
         frame(STEP_MS * number - 500, number, **({"dom": snapshot(shown[name])} if has_dom else {}))
@@ -64,7 +68,7 @@ def make_run(
     ]
     assert caller.add_frames(session_id, *frames).status_code == 202
     marks = [*tags, ("success", STEP_MS * len(names) + 1) if error_at is None else ("error", error_at)]
-    for name, t_ms in marks:
+    for name, t_ms in tags if error_event else marks:
         tag = {"name": name, "t_ms": t_ms}
         assert caller.post(f"/v1/sessions/{session_id}/tags", tag).status_code == 201
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200

@@ -25,6 +25,7 @@ from recorder.memory.queries.recovery import (
 )
 from recorder.memory.queries.similarity import similar_index
 from recorder.memory.queries.success_evidence import read_evidence
+from recorder.models.event_types import event_type
 
 _SUCCESS = OUTCOMES.index("success")
 #: Candidates: of more, those passed last.
@@ -95,7 +96,11 @@ class PassedNodes:
         Args:
             tag_times: times of the session's tags; a tag is that of the first step at or after it.
         """
-        own_visits = self._before.only(self._before.row == self._row)
+        nodes = self._columns.nodes
+        # An error event is a step, and neither the act that failed nor one to repeat.
+        is_act = np.array([event_type(node.kind).event_class != "system" for node in nodes], dtype=np.bool_)
+        is_own_act = (self._before.row == self._row) & is_act[self._before.node]
+        own_visits = self._before.only(is_own_act)
         if not len(own_visits.node):
             return []
         times = np.array(sorted(tag_times), dtype=np.int64)
@@ -106,7 +111,7 @@ class PassedNodes:
         wanted = [
             (node, visit)
             for node, visit in sorted(last.items(), key=lambda item: item[1])
-            if node in tagged or self._columns.nodes[node].node_id in self._required
+            if node in tagged or nodes[node].node_id in self._required
         ][-_CANDIDATES:]
         places = {
             node: (int(own_visits.pos[visit]), int(own_visits.entered_ms[visit])) for node, visit in wanted
