@@ -13,9 +13,8 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.replaying import work
 from recorder.replaying.dry_process import DryProcess
 from recorder.replaying.work import DECISION_TIME, ReplayRun
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, assert_problem
-from tests.support.replayed_sessions import OTHER, click, replay_all, sealed_run
+from tests.support.replayed_sessions import OTHER, replay_all, sealed_run
 
 
 def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
@@ -348,20 +347,3 @@ def test_a_workspace_has_a_limit_of_open_replays(caller: Caller, monkeypatch: py
     assert_problem(caller.post("/v1/replays", body), 422, "limit_reached")
     replay_all(caller)
     ask(caller, session_id)
-
-
-def test_a_session_with_too_many_steps_is_replayed_in_parts(caller: Caller) -> None:
-    session_id = caller.make_session()
-    clicks = [click(t_ms, "Open") for t_ms in range(5_001)]
-    for start in range(0, len(clicks), 500):
-        assert caller.add_events(session_id, *clicks[start : start + 500]).status_code == 202
-    caller.post(f"/v1/sessions/{session_id}/stop")
-    seal_all(caller)
-    events = caller.get(f"/v1/sessions/{session_id}/events?limit=2").json()["data"]
-    whole = ask(caller, session_id)
-    part = ask(caller, session_id, until={"event_id": events[1]["id"]})
-    replay_all(caller)
-    shown = show(caller, whole["id"])
-    assert (shown["status"], shown["error"]["type"]) == ("failed", "invalid_recording")
-    assert "choose fewer with anchor and until" in shown["error"]["message"]
-    assert show(caller, part["id"])["progress"]["steps"] == 2
