@@ -56,6 +56,9 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     if body.mode == "full" and body.anchor is not None:
         text = "A full replay begins with the first event; send mode partial or guided with an anchor."
         raise ValidationFailed.of("/anchor", "invalid_value", message=text)
+    if body.sandbox == "live" and body.anchor is not None and body.anchor.auto:
+        text = "A live replay takes no automatic anchor; recover the session with POST /v1/recoveries."
+        raise ValidationFailed.of("/anchor/auto", "invalid_value", message=text)
     require_scope(caller, body.sandbox)
 
 

@@ -105,10 +105,10 @@ def attempts_of(caller: Caller, recovery: dict[str, Any]) -> list[dict[str, Any]
 
 
 def test_a_failed_session_is_recovered_from_the_last_node_that_no_success_gets_round(caller: Caller) -> None:
-    told = story(caller)
-    session_id, shown = told.sessions["usual"], told.recoveries["usual"]
+    shared = story(caller)
+    session_id, shown = shared.sessions["usual"], shared.recoveries["usual"]
     assert (shown["status"], shown["reason"], shown["evidence"]) == ("succeeded", None, "dom"), shown
-    events = told.owner.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    events = shared.owner.get(f"/v1/sessions/{session_id}/events").json()["data"]
     passed = [candidate["event_id"] for candidate in shown["candidates"]]
     assert passed == [events[1]["id"], events[0]["id"]]
     best = shown["candidates"][0]
@@ -117,35 +117,35 @@ def test_a_failed_session_is_recovered_from_the_last_node_that_no_success_gets_r
     assert (best["basis"], best["replayability"]) == ("cross_session", 1)
     assert (best["consequential_steps"], best["consequence_factor"]) == (0, 1)
     assert best["score"] == best["lower_bound"] and best["median_recovery_ms"] == 1_001
-    frames = told.owner.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    frames = shared.owner.get(f"/v1/sessions/{session_id}/frames").json()["data"]
     step = {"event_id": events[1]["id"], "t_ms": 2_000, "frame_id": frames[1]["id"]}
     assert shown["recovery_point"] == {"node_id": best["node_id"], **step}
-    (attempt,) = attempts_of(told.owner, shown)
+    (attempt,) = attempts_of(shared.owner, shown)
     assert attempt["status"] == "completed" and attempt["session_id"] != session_id
     assert attempt["start"] == {"session_id": session_id, "event_id": events[1]["id"]}
     assert (attempt["against"], attempt["attempt"], attempt["mode"]) == (None, 1, "partial")
     assert attempt["progress"]["steps"] == 2 and best["replay_id"] == attempt["id"]
     assert shown["recovery_ms"] >= 0 and shown["finished_at"] is not None
-    assert events_of(told.owner, shown["id"]) == ["recovery.started", "recovery.succeeded"]
+    assert events_of(shared.owner, shown["id"]) == ["recovery.started", "recovery.succeeded"]
 
 
 def test_the_next_candidate_is_tried_where_the_page_is_another(caller: Caller) -> None:
-    told = story(caller)
-    shown = told.recoveries["changed"]
+    shared = story(caller)
+    shown = shared.recoveries["changed"]
     assert shown["status"] == "succeeded"
-    first, second = attempts_of(told.owner, shown)
+    first, second = attempts_of(shared.owner, shown)
     assert (first["status"], first["divergence"]["kind"]) == ("diverged", "anchor_unreachable")
     assert (second["status"], second["attempt"]) == ("completed", 2)
     assert shown["recovery_point"]["event_id"] == shown["candidates"][1]["event_id"]
 
 
 def test_a_recovery_fails_when_no_candidate_matches(caller: Caller) -> None:
-    told = story(caller)
-    shown = told.recoveries["lost"]
+    shared = story(caller)
+    shown = shared.recoveries["lost"]
     assert (shown["status"], shown["reason"]) == ("failed", "candidates_exhausted")
-    assert [attempt["status"] for attempt in attempts_of(told.owner, shown)] == ["diverged"] * 2
+    assert [attempt["status"] for attempt in attempts_of(shared.owner, shown)] == ["diverged"] * 2
     assert shown["recovery_point"] is None and shown["recovery_ms"] is None
-    assert events_of(told.owner, shown["id"]) == ["recovery.started", "recovery.failed"]
+    assert events_of(shared.owner, shown["id"]) == ["recovery.started", "recovery.failed"]
 
 
 def test_a_session_that_passed_no_such_node_has_no_recovery_points(caller: Caller) -> None:
@@ -241,8 +241,8 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
 
 
 def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
-    told = story(caller)
-    caller, session_id = told.owner, told.sessions["usual"]
+    shared = story(caller)
+    caller, session_id = shared.owner, shared.sessions["usual"]
     body = {"session_id": session_id, "sandbox": "live"}
     assert_problem(caller.post("/v1/recoveries", body), 403, "insufficient_scope")
     live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
@@ -300,14 +300,14 @@ def test_wrong_requests_are_refused_with_a_pointer(caller: Caller) -> None:
 
 
 def test_lists_take_filters_and_a_repeated_request_makes_one_recovery(caller: Caller) -> None:
-    told = story(caller)
-    caller, session_id = told.owner, told.sessions["plain"]
+    shared = story(caller)
+    caller, session_id = shared.owner, shared.sessions["plain"]
     body = {"session_id": session_id, "sandbox": "dry"}
     first, again = (caller.post("/v1/recoveries", body, key="once") for _ in range(2))
     assert again.json() == first.json() and again.headers["Idempotent-Replayed"] == "true"
     changed = body | {"failure_tag": "error"}
     assert_problem(caller.post("/v1/recoveries", changed, key="once"), 422, "idempotency_key_reused")
-    waiting, ended = first.json()["id"], told.recoveries["plain"]["id"]
+    waiting, ended = first.json()["id"], shared.recoveries["plain"]["id"]
     ids = {
         query: [row["id"] for row in caller.get(f"/v1/recoveries?{query}").json()["data"]]
         for query in (

@@ -55,6 +55,9 @@ def test_comparisons_with_what_is_not_there_are_refused(caller: Caller) -> None:
     for anchor in ({"auto": False}, {"auto": True, "tag": "ready"}):
         wrong = body | {"mode": "partial", "anchor": anchor}
         assert_problem(caller.post("/v1/replays", wrong), 422, "validation_failed")
+    live = body | {"mode": "partial", "anchor": {"auto": True}, "sandbox": "live"}
+    problem = assert_problem(caller.post("/v1/replays", live), 422, "validation_failed")
+    assert "POST /v1/recoveries" in problem["errors"][0]["message"]
     answer = caller.post("/v1/replays", body | {"mode": "partial", "anchor": {"auto": True}})
     problem = assert_problem(answer, 422, "validation_failed")
     assert (problem["errors"][0]["pointer"], problem["errors"][0]["code"]) == ("/anchor/auto", "no_failure")
