@@ -15,10 +15,24 @@ import zstandard
 from recorder import limits
 from recorder.errors import Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
-from recorder.replays.anchors import AnchorUnknown, ReplayAnchor, find_anchor_event, find_until_event
-from recorder.replays.dry import replay_dry
+from recorder.replays.anchors import (
+    AnchorUnknown,
+    EventPosition,
+    ReplayAnchor,
+    find_anchor_event,
+    find_until_event,
+)
+from recorder.replays.comparisons import GraphEvidence
+from recorder.replays.consequences import list_consequential
+from recorder.replays.dry import ReplayStart, compute_replayability, replay_dry
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import InvalidRecording, RecordedFrame, RecordedSession, RecordedTag
+from recorder.replays.recordings import (
+    InvalidRecording,
+    RecordedFrame,
+    RecordedSession,
+    RecordedTag,
+    list_steps,
+)
 from recorder.replays.results import Decision, DryResult, Mode
 from recorder.storage.blobs import Blobs
 
@@ -48,7 +62,7 @@ class FrameMessage(msgspec.Struct, array_like=True):
     dom_length: int | None
 
 
-class RecordingMessage(msgspec.Struct):
+class RecordingMessage(msgspec.Struct, tag="recording"):
     """The recording of a sealed session: events by `(t_ms, id)`, frames by `(t_ms, frame_id)`."""
 
     session_id: str
@@ -57,13 +71,47 @@ class RecordingMessage(msgspec.Struct):
     tags: list[RecordedTag]
 
 
-class DryTask(msgspec.Struct, kw_only=True):
-    """A replay to compute; `blob_url` and `archive_url` are the stores of the snapshots."""
+class GraphMessage(msgspec.Struct, tag="graph"):
+    """`GraphEvidence`, whose edges are `(source, target, share)`."""
+
+    node_of: dict[str, str]
+    edges: list[tuple[str, str, float]]
+    labels: dict[str, str]
+
+
+class StartMessage(msgspec.Struct):
+    """The session, and the event in it, before which a replay begins."""
+
+    recording: RecordingMessage
+    event_id: str
+
+
+class RecordingTask(msgspec.Struct, kw_only=True):
+    """Task with a recording; `blob_url` and `archive_url` are the stores of the snapshots."""
 
     blob_url: str
     archive_url: str | None
     recording: RecordingMessage
-    against: RecordingMessage | None
+
+
+class SuffixTask(RecordingTask, kw_only=True, tag=True):
+    """The part of a recording from an event to the next success tag, whose targets are to be resolved."""
+
+    event_id: str
+    success_tags: list[str]
+
+
+class ActsTask(RecordingTask, kw_only=True, tag=True):
+    """The actions of a recording up to a time."""
+
+    until_ms: int
+
+
+class DryTask(RecordingTask, kw_only=True, tag=True):
+    """A replay to compute."""
+
+    against: RecordingMessage | GraphMessage | None
+    start: StartMessage | None = None
     mode: Mode
     anchor: ReplayAnchor | None
     until: ReplayAnchor | None
@@ -76,14 +124,33 @@ class ReplayNotComputed(Exception):
     """The replay met an error of ours, which the message names."""
 
 
+class Suffix(msgspec.Struct):
+    """The last event of a suffix, and the share of its steps that can be resolved, as `SuffixTask` asks."""
+
+    until_event_id: str
+    replayability: float | None
+
+
+class Act(msgspec.Struct, array_like=True):
+    """An action of a recording."""
+
+    t_ms: int
+    event_id: str
+    is_consequential: bool
+
+
 class DryReply(msgspec.Struct):
     """Result of a task; without one, what there is instead."""
 
     result: DryResult | None = None
+    suffix: Suffix | None = None
+    acts: list[Act] | None = None
     #: Why the recording cannot be replayed.
     invalid: str = ""
-    #: Kind of an error of ours; neither: a store did not answer.
+    #: Kind of an error of ours.
     error: str = ""
+    #: A store did not answer.
+    is_unavailable: bool = False
 
 
 class DryProcess:
@@ -101,6 +168,27 @@ class DryProcess:
             ReplayNotComputed: if an error of ours ended it.
             Unavailable: if the store of the snapshots does not answer.
         """
+        result = self._request(task).result
+        assert result is not None
+        return result
+
+    def read_suffix(self, task: SuffixTask) -> Suffix | None:
+        """Return the suffix of a recording; None if it lacks the event.
+
+        Raises:
+            InvalidRecording, ReplayNotComputed, Unavailable: as `replay` does.
+        """
+        return self._request(task).suffix
+
+    def list_acts(self, task: ActsTask) -> list[Act]:
+        """Return the actions of a recording, in order.
+
+        Raises:
+            InvalidRecording, ReplayNotComputed, Unavailable: as `replay` does.
+        """
+        return self._request(task).acts or []
+
+    def _request(self, task: DryTask | SuffixTask | ActsTask) -> DryReply:
         try:
             answer = self._process.request(msgspec.json.encode(task))
         except ProcessEnded:
@@ -109,13 +197,13 @@ class DryProcess:
                 "with mode partial, an anchor and until."
             ) from None
         reply = msgspec.json.decode(answer, type=DryReply)
-        if reply.result is not None:
-            return reply.result
+        if reply.is_unavailable:
+            raise Unavailable("The blob store")
         if reply.invalid:
             raise InvalidRecording(reply.invalid)
         if reply.error:
             raise ReplayNotComputed(reply.error)
-        raise Unavailable("The blob store")
+        return reply
 
     def end(self) -> None:
         """End the process."""
@@ -128,13 +216,20 @@ def serve(memory_bytes: int) -> None:
 
 
 def _answer(message: bytes) -> bytes:
-    task = msgspec.json.decode(message, type=DryTask)
+    task = msgspec.json.decode(message, type=DryTask | SuffixTask | ActsTask)
+    blobs = _open_blobs(task.blob_url, task.archive_url)
     try:
-        reply = DryReply(_compute(task))
+        recording = open_recording(task.recording, blobs)
+        if isinstance(task, DryTask):
+            reply = DryReply(_replay(task, recording, blobs))
+        elif isinstance(task, SuffixTask):
+            reply = DryReply(suffix=_compute_suffix(task, recording))
+        else:
+            reply = DryReply(acts=_list_acts(task, recording))
     except (InvalidRecording, AnchorUnknown) as error:
         reply = DryReply(invalid=str(error))
     except Unavailable:
-        reply = DryReply()
+        reply = DryReply(is_unavailable=True)
     except MemoryError:
         raise
     except Exception as error:  # a defect of ours: the run goes on with other replays
@@ -142,9 +237,11 @@ def _answer(message: bytes) -> bytes:
     return msgspec.json.encode(reply)
 
 
-def _compute(task: DryTask) -> DryResult:
-    blobs = _open_blobs(task.blob_url, task.archive_url)
-    recording = open_recording(task.recording, blobs)
+def _replay(task: DryTask, recording: RecordedSession, blobs: Blobs) -> DryResult:
+    start = None
+    if task.start is not None:
+        other = open_recording(task.start.recording, blobs)
+        start = ReplayStart(other, find_anchor_event(other, ReplayAnchor("event", task.start.event_id)))
     return replay_dry(
         recording,
         mode=task.mode,
@@ -152,9 +249,36 @@ def _compute(task: DryTask) -> DryResult:
         until=None if task.until is None else find_until_event(recording, task.until),
         policy=task.policy,
         input_names=frozenset(task.input_names),
-        against=None if task.against is None else open_recording(task.against, blobs),
+        against=_open_against(task.against, blobs),
+        start=start,
         decisions=task.decisions,
     )
+
+
+def _open_against(
+    against: RecordingMessage | GraphMessage | None, blobs: Blobs
+) -> RecordedSession | GraphEvidence | None:
+    if isinstance(against, GraphMessage):
+        shares = {(source, target): share for source, target, share in against.edges}
+        return GraphEvidence(against.node_of, shares, against.labels)
+    return None if against is None else open_recording(against, blobs)
+
+
+def _compute_suffix(task: SuffixTask, recording: RecordedSession) -> Suffix | None:
+    positions = [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
+    anchor = next((position for position in positions if position.event_id == task.event_id), None)
+    if anchor is None:
+        return None
+    ends = [tag.t_ms for tag in recording.tags if tag.name in task.success_tags]
+    success_ms = min((t_ms for t_ms in ends if t_ms >= anchor.t_ms), default=None)
+    until = max(position for position in positions if success_ms is None or position.t_ms <= success_ms)
+    return Suffix(until.event_id, compute_replayability(recording, anchor=anchor, until=until))
+
+
+def _list_acts(task: ActsTask, recording: RecordedSession) -> list[Act]:
+    consequential = list_consequential(recording)
+    acts = [step.event for step in list_steps(recording) if step.event["t_ms"] <= task.until_ms]
+    return [Act(act["t_ms"], act["id"], act["id"] in consequential) for act in acts]
 
 
 @lru_cache(maxsize=2)

@@ -24,9 +24,20 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
-from recorder.replaying.dry_process import DryProcess, DryTask, ReplayNotComputed
+from recorder.replaying.candidates import find_candidates
+from recorder.replaying.dry_process import (
+    DryProcess,
+    DryTask,
+    GraphMessage,
+    RecordingMessage,
+    ReplayNotComputed,
+    StartMessage,
+)
+from recorder.replaying.failures import find_failure
+from recorder.replaying.graph_evidence import read_evidence
 from recorder.replaying.queue import end, end_failed, has_sessions
 from recorder.replaying.recording import read_recording
+from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
 from recorder.replaying.wire_objects import emit
 from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
@@ -50,6 +61,9 @@ _NO_SANDBOX = (
     "This deployment has no live sandbox; replay with sandbox dry, which compares the session with its "
     "snapshots."
 )
+_NO_CANDIDATE = (
+    "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
+)
 
 
 @dataclass
@@ -59,6 +73,8 @@ class ReplayReport:
     statuses: Counter[str] = field(default_factory=Counter)
     #: Divergences by kind.
     divergences: Counter[str] = field(default_factory=Counter)
+    #: Ended recoveries by status, failed ones by reason.
+    recoveries: Counter[str] = field(default_factory=Counter)
     #: Replays by tenth of their least similarity: 0 to 9.
     similarities: Counter[int] = field(default_factory=Counter)
 
@@ -108,7 +124,7 @@ class ReplayRun:
             self._held = self._keeper = None
 
     def work(self) -> bool:
-        """Replay some of what waits; return False if nothing does.
+        """Continue recoveries, and replay some of what waits; return False if nothing does.
 
         Raises:
             LeaseLost: if another run took over.
@@ -116,6 +132,7 @@ class ReplayRun:
         """
         now = clock.now()
         self._paused = {replay_id: until for replay_id, until in self._paused.items() if until > now}
+        has_recoveries = self._continue_recoveries()
         with self._held_transaction() as db:
             rows = _list_due(db, limit=_AT_ONCE, without=list(self._paused))
             for row in rows:
@@ -125,7 +142,23 @@ class ReplayRun:
                     emit(db, row)
         for row in rows:
             self._replay(row)
-        return bool(rows)
+        return bool(rows) or has_recoveries
+
+    def _continue_recoveries(self) -> bool:
+        """Continue the recoveries that wait for no attempt; return False if there are none."""
+        assert self._held is not None
+        with self._runtime.database.transaction(write=False) as db:
+            due = list_due_recoveries(db, without=list(self._paused))
+        for row in due:
+            try:
+                ended = continue_recovery(self._runtime, self._held, self._process, row)
+            except Unavailable:
+                # A store does not answer: later again, without end, since nothing was tried yet.
+                self._paused[row.id] = clock.now() + _STORE_PAUSE
+                continue
+            if ended is not None:
+                self.report.recoveries[ended.reason or ended.status] += 1
+        return bool(due)
 
     def _replay(self, row: ReplayRow) -> None:
         if row.awaiting_step is not None:
@@ -135,7 +168,8 @@ class ReplayRun:
             self._fail(row, "sandbox", _NO_SANDBOX)
             return
         try:
-            result = self._process.replay(_read_task(self._runtime, row))
+            task = _read_task(self._runtime, self._process, row)
+            result = self._process.replay(task)
         except InvalidRecording as error:
             self._fail(row, "invalid_recording", str(error))
         except NotFound:
@@ -146,7 +180,7 @@ class ReplayRun:
             log.exception("replay %s", row.id)
             self._fail(row, "internal", f"The replay could not be computed: {error or type(error).__name__}.")
         else:
-            self._store(row, result)
+            self._store(row, result, _find_anchor_event(task))
 
     def _pause(self, row: ReplayRow) -> None:
         """Let a replay wait, because a store did not answer; after some minutes it fails.
@@ -170,7 +204,7 @@ class ReplayRun:
                 end_failed(db, current, type, message)
                 self.report.count(current)
 
-    def _store(self, row: ReplayRow, result: DryResult) -> None:
+    def _store(self, row: ReplayRow, result: DryResult, anchor_event: dict[str, Any] | None) -> None:
         """Store steps, result and event of a replay together, unless it was ended or steered since."""
         with self._held_transaction() as db:
             current = _lock_open(db, row)
@@ -180,6 +214,7 @@ class ReplayRun:
             steps = [{"replay_id": row.id, **asdict(step)} for step in result.steps]
             if steps:
                 db.connection().execute(insert(ReplayStepRow), steps)
+            current.anchor_event = current.anchor_event or anchor_event
             current.summary = asdict(result.summary)
             current.divergence = None if result.divergence is None else asdict(result.divergence)
             current.step = current.steps = len(result.steps)
@@ -201,10 +236,11 @@ class ReplayRun:
 
 
 def has_waiting(db: DbSession) -> bool:
-    """Return whether replays wait and no run is at work."""
+    """Return whether replays or recoveries wait and no run is at work."""
     if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
         return False
-    return db.exec(select(ReplayRow.id).where(*_are_due()).limit(1)).first() is not None
+    has_replays = db.exec(select(ReplayRow.id).where(*_are_due()).limit(1)).first() is not None
+    return has_replays or bool(list_due_recoveries(db, limit=1))
 
 
 def _are_due() -> list[Any]:
@@ -242,31 +278,63 @@ def _lock_open(db: DbSession, row: ReplayRow) -> ReplayRow | None:
     return current
 
 
-def _read_task(runtime: Runtime, row: ReplayRow) -> DryTask:
+def _read_task(runtime: Runtime, process: DryProcess, row: ReplayRow) -> DryTask:
     """Return the task of a dry replay.
 
     Raises:
-        InvalidRecording: if a session is too large to be replayed.
+        InvalidRecording: if a session is too large to be replayed, not in the graph that it is compared
+            with, or has no candidate for an automatic anchor.
         NotFound: if a session was deleted.
         Unavailable: if a store does not answer.
     """
+    against, start = row.spec["against"] or {}, row.spec.get("start")
+    compared: RecordingMessage | GraphMessage | None = None
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, row.tenant, row.session_id)
         other: SessionRow | None = None
         if row.against_session_id is not None:
             other = find_session(db, row.tenant, row.against_session_id)
+        if "path_id" in against or "graph" in against:
+            compared = read_evidence(db, runtime, session, against.get("path_id"))
+    recording = None if other is None else read_recording(runtime, other)
     return DryTask(
         blob_url=runtime.settings.blob_url,
         archive_url=runtime.settings.cold_url,
         recording=read_recording(runtime, session),
-        against=None if other is None else read_recording(runtime, other),
+        against=recording if start is None and recording is not None else compared,
+        start=None if start is None or recording is None else StartMessage(recording, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
-        anchor=_to_anchor(row.spec["anchor"]),
+        anchor=_find_anchor(runtime, process, session, row),
         until=_to_anchor(row.spec["until"]),
         policy=_make_policy(row),
         input_names=row.input_names,
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
     )
+
+
+def _find_anchor(
+    runtime: Runtime, process: DryProcess, session: SessionRow, row: ReplayRow
+) -> ReplayAnchor | None:
+    """Return the anchor of a replay; an automatic one is the best candidate, and stays what it was found."""
+    position = row.spec["anchor"]
+    if position is None or "auto" not in position:
+        return _to_anchor(position)
+    if row.anchor_event is not None:
+        return ReplayAnchor("event", row.anchor_event["event_id"])
+    with runtime.database.transaction(write=False) as db:
+        failure = find_failure(db, session, None, pointer="/anchor/auto")
+    for candidate in find_candidates(runtime, process, session, failure):
+        if candidate["event_id"] is not None:
+            return ReplayAnchor("event", candidate["event_id"])
+    raise InvalidRecording(_NO_CANDIDATE)
+
+
+def _find_anchor_event(task: DryTask) -> dict[str, Any] | None:
+    """Return the event of an anchor that names one."""
+    if task.anchor is None or task.anchor.kind != "event":
+        return None
+    times = {event.id: event.t_ms for event in task.recording.events}
+    return {"event_id": task.anchor.name, "t_ms": times[task.anchor.name]}
 
 
 def _to_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:

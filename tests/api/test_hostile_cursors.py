@@ -32,6 +32,8 @@ def fill_lists(caller: Caller) -> dict[str, str]:
     replayed = sealed_run(caller, workflow="approve")
     body = {"session_id": replayed, "sandbox": "dry"}
     replay_id, _ = (caller.post("/v1/replays", body).json()["id"] for _ in range(2))
+    stuck = body | {"failure_tag": "ready"}
+    assert {caller.post("/v1/recoveries", stuck).status_code for _ in range(2)} == {202}
     replay_all(caller)
     whole, part = (_exported(caller, exclude_session_ids=left_out) for left_out in ([], sealed))
     session = f"/v1/sessions/{session_id}"
@@ -45,6 +47,7 @@ def fill_lists(caller: Caller) -> dict[str, str]:
         "keys": "/v1/keys",
         "webhooks": "/v1/webhooks",
         "replays": "/v1/replays",
+        "recoveries": "/v1/recoveries",
         "steps": f"/v1/replays/{replay_id}/steps",
         "deliveries": f"/v1/webhooks/{webhook_id}/deliveries",
         "workflows": "/v1/workflows",

@@ -36,6 +36,7 @@ RESOURCES = {
     "key",
     "erasure",
     "replay",
+    "recovery",
     "file",
     "manifest",
     "route",

@@ -53,6 +53,17 @@ def awaiting_replay(caller: Caller) -> Request:
     return {"replay_id": made}, None
 
 
+def failed_run(caller: Caller) -> dict[str, Any]:
+    """The body of a recovery."""
+    return {"session_id": sealed_run(caller), "sandbox": "dry", "failure_tag": "ready"}
+
+
+def started_recovery(caller: Caller) -> Request:
+    """A recovery that no run has continued."""
+    made: str = caller.post("/v1/recoveries", failed_run(caller)).json()["id"]
+    return {"recovery_id": made}, None
+
+
 #: One request for every address: the ids in its path, and its body.
 REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/sessions": lambda _: ({}, {"workflow": "checkout"}),
@@ -72,6 +83,8 @@ REQUESTS: dict[str, Callable[[Caller], Request]] = {
         awaiting_replay(item)[0],
         {"step": 2, "action": "act"},
     ),
+    "/v1/recoveries": lambda item: ({}, failed_run(item)),
+    "/v1/recoveries/{recovery_id}/cancel": started_recovery,
     "/v1/keys": lambda _: ({}, {"label": "robot", "scope": "write"}),
     "/v1/webhooks": lambda _: ({}, HOOK),
     "/v1/privacy/erasure": lambda _: ({}, {"subject": "nowhere", "scope": "all"}),

@@ -138,6 +138,9 @@ BODY_ROUTES: dict[str, BodyRoute] = {
     "replay": BodyRoute(
         "POST", "/v1/replays", b'{"session_id":%s,"sandbox":"dry"}', "/session_id", refused=404
     ),
+    "recovery": BodyRoute(
+        "POST", "/v1/recoveries", b'{"session_id":%s,"sandbox":"dry"}', "/session_id", refused=404
+    ),
     "decision": BodyRoute(
         "POST",
         "/v1/replays/{replay_id}/decision",

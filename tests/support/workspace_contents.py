@@ -52,6 +52,9 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         row = db.get_one(ReplayRow, awaiting["id"])
         row.status, row.awaiting_step, row.awaiting_until = "running", 1, clock.now() + DECISION_TIME
         db.add(row)
+    assert caller.post(f"/v1/sessions/{sealed[0]['id']}/tags", {"name": "stuck"}).status_code == 201
+    stuck = body | {"failure_tag": "stuck"}
+    recovery, _ = (caller.post("/v1/recoveries", stuck).json() for _ in range(2))
     ids = {
         "session_id": session_id,
         "frame_id": frames[0]["id"],
@@ -65,6 +68,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "erasure_id": erasure["id"],
         "replay_id": replay["id"],
         "awaiting_id": awaiting["id"],
+        "recovery_id": recovery["id"],
         "workflow": workflow,
         "file": manifest["shards"][0]["path"],
         "path_id": path["path_id"],
