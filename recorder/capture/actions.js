@@ -182,6 +182,7 @@ return {
     mark = null;
     return JSON.stringify({ version: version(), ready: document.readyState });
   },
+  check() { return JSON.stringify({ version: version(), ready: document.readyState }); },
   boxes() { return JSON.stringify(new Snapshot().boxes); },
   flush() { commit(); return "null"; },
   // Sends events to `sink`, a function that takes a text.

@@ -62,7 +62,8 @@ class PageReader:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._frame_id = ""
+        #: Id of the main frame.
+        self.frame_id = ""
         self._context: tuple[int, str] | None = None
 
     async def open(self, *, listen: bool = False) -> None:
@@ -72,7 +73,7 @@ class PageReader:
             listen: whether actions in the page are sent to the binding.
         """
         tree = await self._send("Page.getFrameTree", {})
-        self._frame_id = str(tree["frameTree"]["frame"]["id"])
+        self.frame_id = str(tree["frameTree"]["frame"]["id"])
         await self._send("Page.enable", {})
         await self._send("Runtime.enable", {})
         source = f"if (window === top) {{\n{PAGE_SCRIPT}\n"
@@ -92,7 +93,7 @@ class PageReader:
             context = params["context"]
             if (
                 context.get("name") == WORLD
-                and (context.get("auxData") or {}).get("frameId") == self._frame_id
+                and (context.get("auxData") or {}).get("frameId") == self.frame_id
             ):
                 self._context = (int(context["id"]), str(context["uniqueId"]))
 

@@ -23,6 +23,7 @@ from recorder.replays.selectors import find_only, make_selectors
 
 _NAME_CHARACTERS, _TEXT_CHARACTERS, _ATTRIBUTE_CHARACTERS = 120, 80, 200
 _MAX_ATTRIBUTES = 20
+_SECRET_NAME_CHARACTERS = 64
 _LEFT_OUT = frozenset(("style", "value"))
 #: Elements that say what an element belongs to.
 _SURROUNDINGS = frozenset(("td", "li", "p", "form", "div", "section"))
@@ -124,6 +125,35 @@ def make_element_path(element: DomElement) -> ElementPath:
     # What was collected last is the path of the outermost frame, or of the element itself.
     places = [" > ".join(parts), *frames]
     return ElementPath(tuple(places[:-1]), places[-1])
+
+
+def make_secret_name(document: DomDocument, element: DomElement) -> str:
+    """Return the name under which a replay's `inputs` give the value of a field."""
+    for text in (
+        element.read_attribute("name"),
+        element.read_attribute("id"),
+        document.find_name(element),
+        element.read_attribute("type"),
+    ):
+        name = re.sub(r"\W+", "_", text or "").strip("_")
+        if name:
+            return name[:_SECRET_NAME_CHARACTERS]
+    return "secret"
+
+
+def signs_in(element: DomElement) -> bool:
+    """Return whether the element belongs to a form with one password, which is filled in."""
+    for form in walk_ancestors(element):
+        if form.tag == "form":
+            stack = form.list_elements()
+            filled = []
+            while stack:
+                node = stack.pop()
+                stack.extend(node.list_elements())
+                if node.tag == "input" and node.attrs.get("type") == "password":
+                    filled.append(bool(node.attrs.get("__v")))
+            return filled == [True]
+    return False
 
 
 def _make_scoped_path(element: DomElement) -> str:
