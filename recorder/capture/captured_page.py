@@ -245,8 +245,9 @@ class CapturedPage:
             answer = await self._send(
                 "Page.captureScreenshot", {"format": "webp", "quality": _QUALITY, "optimizeForSpeed": True}
             )
-        except BaseException:
-            self._failed_pictures += 1
+        except Exception as error:
+            # Of Playwright, or of another driver.
+            self._failed_pictures += "Timeout" in type(error).__name__
             raise
         self._failed_pictures = 0
         return base64.b64decode(answer["data"])

@@ -3,6 +3,7 @@
 Chromium only: the world is made by its DevTools protocol.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,6 +25,7 @@ PAGE_SCRIPT = f'globalThis.recorderPage ??= (() => {{\n"use strict";\n{"".join(_
 #: Visible depth of a snapshot; page.js keeps it below.
 _MAX_DEPTH = 64
 _MAX_BOXES = 100
+_GONE = re.compile("context|navigated|closed|detached|crashed", re.IGNORECASE)
 _URL_CHARACTERS = 2_000
 _TITLE_CHARACTERS = 300
 
@@ -109,14 +111,20 @@ class PageReader:
         """
         if self._context is None:
             raise PageUnreadable("The page has no document yet.")
-        answer = await self._send(
-            "Runtime.evaluate",
-            {
-                "expression": f"recorderPage.{function}()",
-                "uniqueContextId": self._context[1],
-                "returnByValue": True,
-            },
-        )
+        try:
+            answer = await self._send(
+                "Runtime.evaluate",
+                {
+                    "expression": f"recorderPage.{function}()",
+                    "uniqueContextId": self._context[1],
+                    "returnByValue": True,
+                },
+            )
+        except Exception as error:
+            # Errors of the protocol have a text alone.
+            if _GONE.search(str(error)):
+                raise PageUnreadable("The page has gone to another document, or is closed.") from error
+            raise
         text = (answer.get("result") or {}).get("value")
         if "exceptionDetails" in answer or not isinstance(text, str):
             raise PageUnreadable("The page script failed.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from recorder.capture.captured_page import PROTOCOL_EVENTS, CapturedPage
 from recorder.capture.journal import Journal, redact_url
+from recorder.capture.page_reader import PageUnreadable
 from recorder.capture.sender import CaptureStats, Sender, SessionChoice
 from recorder.client.client import Client
 
@@ -265,9 +266,11 @@ class PageRecording:
         task.add_done_callback(self._tasks.discard)
 
     async def _guard(self, work: Awaitable[None]) -> None:
-        """Run work; log and count its failure."""
+        """Run work; log and count its failure, unless the page merely went on in the meantime."""
         try:
             await work
+        except PageUnreadable:
+            _log.debug("A state of the page was not read", exc_info=True)
         except Exception as error:
             self._note(error)
 
