@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from recorder.capture.journal import Journal, redact_url
+from recorder.capture.journal import Journal
 from recorder.capture.messages import ActionMessage, ProblemMessage, SettledMessage, parse_message
 from recorder.capture.page_reader import PageReader, PageReading, Send, parse_boxes
 from recorder.capture.pictures import paint_over
@@ -138,11 +138,11 @@ class CapturedPage:
             case "Page.frameNavigated":
                 frame = params["frame"]
                 if frame["id"] == self.reader.frame_id:
-                    self.add_navigation(str(frame["url"]) + str(frame.get("urlFragment") or ""))
+                    self._add_navigation(str(frame["url"]) + str(frame.get("urlFragment") or ""))
             case "Page.navigatedWithinDocument":
                 if params["frameId"] == self.reader.frame_id:
                     self._is_requested = True
-                    self.add_navigation(str(params["url"]))
+                    self._add_navigation(str(params["url"]))
             case "Page.javascriptDialogOpening":
                 self._dialog = {
                     "kind": str(params.get("type"))[:20],
@@ -153,6 +153,14 @@ class CapturedPage:
             case _:
                 self.reader.handle_event(method, params)
 
+    def add_opening(self, url: str, *, is_popup: bool) -> None:
+        """Take the address at which the capture of the page begins."""
+        if not is_popup:
+            self._add_navigation(url)
+        elif url in ("", "about:blank"):
+            # What opened the page causes its first navigation too.
+            self._is_requested = True
+
     def add_request(self, method: str, url: str, kind: str) -> None:
         """Take a request of the page: one that may change something is a signal of the step before it."""
         if method.upper() not in _CHANGING or kind not in ("fetch", "xhr"):
@@ -160,7 +168,7 @@ class CapturedPage:
         own = urlsplit(self._url())
         other = urlsplit(url)
         if (own.scheme, own.netloc) == (other.scheme, other.netloc):
-            self._journal.add_request(method.upper(), redact_url(url))
+            self._journal.add_request(method.upper(), self._journal.redact(url))
 
     def add_download(self, filename: str) -> None:
         """Take a download."""
@@ -190,7 +198,7 @@ class CapturedPage:
         event = self._make_event(message.type, t_ms)
         given = dict(message.given)
         if state is not None:
-            event["url"], event["title"] = redact_url(state.reading.url), state.reading.title
+            event["url"], event["title"] = self._journal.redact(state.reading.url), state.reading.title
             if state.frame_id is not None:
                 event["frame_id"] = state.frame_id
             document = state.read_document()
@@ -199,6 +207,7 @@ class CapturedPage:
                 event["target"] = self._describe(document, element, message, state.reading.scale)
                 if message.is_secret or given.get("masked"):
                     given["secret_ref"] = make_secret_name(document, element)
+                    self._journal.add_secret_name(element.read_attribute("name") or "")
                 if message.type in ("click", "press") and signs_in(element):
                     event["data"] = {"signs_in": True}
             if "point" in given:
@@ -215,12 +224,12 @@ class CapturedPage:
         rect = None if message.rect is None else [round(number * scale) for number in message.rect]
         return describe_target(document, element, rect=rect, frame_path=message.frame_path)
 
-    def add_navigation(self, url: str) -> None:
+    def _add_navigation(self, url: str) -> None:
         is_caused, self._is_requested = self._is_requested, False
         is_post, self._is_post = self._is_post, False
         if not url or url == "about:blank":
             return
-        url = redact_url(url)
+        url = self._journal.redact(url)
         signal: dict[str, Any] | None = None
         if is_caused:
             signal = {"type": "navigation", "url": url}
@@ -266,13 +275,17 @@ class CapturedPage:
         self._states[reading.version] = _State(reading)
         while len(self._states) > _KEPT_STATES:
             del self._states[next(iter(self._states))]
-        self._journal.name_page(redact_url(reading.url), reading.title)
+        self._journal.name_page(self._journal.redact(reading.url), reading.title)
 
     def _keep_frame(self, state: _State, picture: bytes, t_ms: int) -> None:
         reading = state.reading
         self._picture = picture
         state.frame_id = new_id("frm")
-        members: dict[str, Any] = {"id": state.frame_id, "url": redact_url(reading.url), "dom": reading.dom}
+        members: dict[str, Any] = {
+            "id": state.frame_id,
+            "url": self._journal.redact(reading.url),
+            "dom": reading.dom,
+        }
         if reading.masked_rects:
             members["masked_rects"] = [
                 [round(number * reading.scale) for number in rect] for rect in reading.masked_rects

@@ -5,17 +5,18 @@ The last step is held until the next one begins, since its effects are seen only
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
 from recorder import limits
 
 _SECRET_PARAMETER = re.compile(
-    r"((?:^|[&?;])[^=&;]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code)[^=&;]*=)[^&;]*",
+    r"((?:^|[&?;])[^=&;]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;]*=)[^&;]*",
     re.IGNORECASE,
 )
 _MAX_SIGNALS = 20
+_MAX_SECRET_NAMES = 100
 #: Requests this long after a step are no longer counted as its effect.
 _REQUEST_MS = 2_000
 _CLOCK_SLACK_MS = 60_000
@@ -31,6 +32,8 @@ class Journal:
         #: The last step, and the effects of it that are events themselves.
         self._held: list[dict[str, Any]] = []
         self._last_ms = 0
+        #: Names of secret fields: a form may send them as parameters of an address.
+        self._secret_names: set[str] = set()
 
     @property
     def now_ms(self) -> int:
@@ -92,6 +95,15 @@ class Journal:
         """True if the held step sends a form with one password: it signs in, and changes nothing."""
         return bool(self._held and self._held[0].get("data", {}).get("signs_in"))
 
+    def add_secret_name(self, name: str) -> None:
+        """Leave parameters of this name out of addresses from now on."""
+        if len(self._secret_names) < _MAX_SECRET_NAMES:
+            self._secret_names.add(name)
+
+    def redact(self, url: str) -> str:
+        """Return an address without secrets."""
+        return redact_url(url, self._secret_names)
+
     def name_page(self, url: str, title: str) -> None:
         """Add the title to navigations to this address that have none yet."""
         for event in self._held:
@@ -105,8 +117,13 @@ class Journal:
             self._add_event(event)
 
 
-def redact_url(url: str) -> str:
-    """Return an address without credentials and without the values of parameters named like secrets."""
+def redact_url(url: str, names: Collection[str] = ()) -> str:
+    """Return an address without credentials and without the values of parameters named like secrets.
+
+    Args:
+        url: any address.
+        names: further names of parameters.
+    """
     try:
         parts = urlsplit(url[:2_000])
     except ValueError:
@@ -116,4 +133,10 @@ def redact_url(url: str) -> str:
     netloc = parts.netloc.rpartition("@")[2]
     query = _SECRET_PARAMETER.sub(r"\1•••", parts.query)
     fragment = _SECRET_PARAMETER.sub(r"\1•••", parts.fragment)
+    if names and query:
+        given = (part.partition("=") for part in query.split("&"))
+        query = "&".join(
+            f"{name}=•••" if unquote_plus(name) in names else f"{name}{sign}{value}"
+            for name, sign, value in given
+        )
     return urlunsplit((parts.scheme, netloc, parts.path, query, fragment))

@@ -72,6 +72,8 @@ def _parse_action(message: dict[str, Any]) -> ActionMessage:
     if message["type"] not in ACTION_TYPES:
         raise ValueError("No action has this type.")
     given = message["input"]
+    if not isinstance(given, dict):
+        raise TypeError("The input of an action is an object.")
     rect, page = message.get("rect"), message.get("page")
     return ActionMessage(
         type=message["type"],

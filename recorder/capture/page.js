@@ -16,6 +16,8 @@ const DROPPED = new Set(["integrity", "nonce", "ping", "srcdoc", "srcset", "valu
 const KEPT_UNDER_MASK = new Set(["class", "disabled", "for", "id", "name", "role", "type", "aria-disabled"]);
 const SECRET_USES = /(?:^|\s)(?:current-password|new-password|one-time-code|cc-(?:number|csc|exp)\S*)(?:\s|$)/;
 const SECRET_NAMES = /passw(?:or)?d|passphrase|passcode|\bpwd|secret|\botp\b|cvv|cvc/i;
+const SECRET_PARAMETER =
+  /((?:[?&;#])[^=&;#]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;#]*=)[^&;#]*/gi;
 const TEXT_TYPES = new Set(["button", "checkbox", "color", "file", "hidden", "image", "radio", "range", "reset",
   "submit"]);
 // A form's fields hide its properties of the same name, so properties are read by the prototypes' getters.
@@ -136,9 +138,9 @@ class Snapshot {
         const template = ["template", { shadowrootmode: "open" }];
         this.elements.push(shadow);
         list.push(template);
-        isEmpty = this.addChildren(shadow, template, below + 1, walk + 1, hides, isShown);
+        isEmpty = this.addChildren(shadow, template, template, below + 1, walk + 1, hides, isShown);
       }
-      isEmpty = this.addChildren(element, list, below, walk + 1, hides, isShown) && isEmpty;
+      isEmpty = this.addChildren(element, node, list, below, walk + 1, hides, isShown) && isEmpty;
     }
     // A hidden element may have visible children.
     const isHidden = isEmpty && !isShown;
@@ -147,7 +149,7 @@ class Snapshot {
   }
 
   // Returns whether no child is visible.
-  addChildren(parent, list, depth, walk, masked, isShown) {
+  addChildren(parent, texts, list, depth, walk, masked, isShown) {
     let isEmpty = true;
     for (let child = firstChild(parent); child && !this.truncated; child = nextSibling(child)) {
       const type = nodeType(child);
@@ -158,7 +160,7 @@ class Snapshot {
         if (text === "" || text === " ") continue;
         if (isShown) isEmpty = false;
         const shown = masked ? HIDDEN_TEXT : clean(text, MAX_TEXT);
-        if (this.count(shown.length)) list.push(shown);
+        if (this.count(shown.length)) texts.push(shown);
       }
     }
     return isEmpty;
@@ -175,6 +177,7 @@ class Snapshot {
       if (ADDRESSES.has(name)) {
         if (/^[\s\0-\x1f]*(?:javascript|vbscript)/i.test(kept.replace(/[\s\0-\x1f]/g, ""))) continue;
         if (/^\s*data:/i.test(kept)) kept = "data:";
+        kept = kept.replace(SECRET_PARAMETER, `$1${HIDDEN_TEXT}`);
       }
       attrs[name] = kept;
       this.characters += name.length + kept.length + 6;

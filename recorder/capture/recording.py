@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from recorder.capture.captured_page import PROTOCOL_EVENTS, CapturedPage
-from recorder.capture.journal import Journal, redact_url
+from recorder.capture.journal import Journal
 from recorder.capture.page_reader import PageUnreadable
 from recorder.capture.sender import CaptureStats, Sender, SessionChoice
 from recorder.client.client import Client
@@ -123,7 +123,7 @@ class PageRecording:
         if isinstance(error, Exception):
             self.tag("error", type=type(error).__name__)
         stats = self._sender.stats
-        if stats.dropped_events or stats.dropped_frames:
+        if self.id and (stats.dropped_events or stats.dropped_frames):
             dropped = {"dropped_events": stats.dropped_events, "dropped_frames": stats.dropped_frames}
             self._sender.add_event({"t_ms": self._journal.now_ms, "type": "log", "data": dropped})
         self._sender.close(self._patience_s)
@@ -162,12 +162,12 @@ class PageRecording:
                 ),
             ),
             ("close", self._make_listener(self._add_closing, page)),
+            ("crash", self._make_listener(lambda _: self._pages.pop(page, None))),
         ):
             page.on(event, listener)
             handle.listeners.append((event, listener))
         await captured.reader.open(listen=True)
-        if page.url != "about:blank":
-            captured.add_navigation(page.url)
+        captured.add_opening(page.url, is_popup=page is not self._page)
         # Playwright calls a locator's handler before each action while the locator is visible: here always.
         locator = page.locator("html").first
         handle.locator = locator
@@ -207,7 +207,7 @@ class PageRecording:
         if len(self._pages) >= _MAX_PAGES:
             return
         handle = self._add_page(popup)
-        url = redact_url(popup.url)
+        url = self._journal.redact(popup.url)
         event = {"t_ms": self._journal.now_ms, "type": "tab_open", "url": url, "app": handle.app}
         self._journal.add_effect(event, {"type": "popup", "page": handle.name, "url": url})
         self._acting = popup
@@ -230,15 +230,26 @@ class PageRecording:
         """Take the last frame of each page, and leave the pages as they were."""
         handles = [handle for handle in self._pages.values() if not handle.page.is_closed()]
         for handle in handles:
-            if handle.captured is not None:
+            if handle.captured is not None and await self._flush_page(handle.captured):
+                handle.is_responding = True
                 await self._guard(self._take_last_frame(handle.page, handle.captured))
         self._is_open = False
         for handle in handles:
             await self._guard(self._leave_page(handle))
 
+    async def _flush_page(self, captured: CapturedPage) -> bool:
+        """Let the page report what is pending, and return whether it responds."""
+        try:
+            await captured.reader.call("flush")
+        except PageUnreadable:
+            return True
+        except Exception as error:
+            self._note(error)
+            return False
+        return True
+
     async def _take_last_frame(self, page: Any, captured: CapturedPage) -> None:
         until = time.monotonic() + _REST_S
-        await captured.reader.call("flush")
         version, _ = await captured.read_version()
         while time.monotonic() < until:
             await self._wait(page.wait_for_timeout(_QUIET_S * 1000))
@@ -251,6 +262,9 @@ class PageRecording:
     async def _leave_page(self, handle: "_PageHandle") -> None:
         for event, listener in handle.listeners:
             handle.page.remove_listener(event, listener)
+        # The calls below have no time limit: a page that crashed never answers.
+        if not handle.is_responding:
+            return
         if handle.locator is not None:
             await self._wait(handle.page.remove_locator_handler(handle.locator))
         if handle.session is not None:
@@ -294,6 +308,8 @@ class _PageHandle:
         #: `app` member of events of the page.
         self.app = {"name": "chromium", "page": name}
         self.captured: CapturedPage | None = None
+        #: False until the page answered at the end.
+        self.is_responding = False
         self.session: Any = None
         self.locator: Any = None
         self.listeners: list[tuple[str, Callable[..., None]]] = []

@@ -68,7 +68,7 @@ class Sender:
     def add_event(self, event: dict[str, Any]) -> None:
         """Queue an event; a full queue drops it."""
         with self._changed:
-            if len(self._events) >= MAX_EVENTS:
+            if len(self._events) >= MAX_EVENTS or self._is_refused:
                 self.stats.dropped_events += 1
                 return
             self._events.append(event)
@@ -78,7 +78,7 @@ class Sender:
     def add_frame(self, frame: CapturedFrame) -> None:
         """Queue a frame; a full queue drops it."""
         with self._changed:
-            if self._frame_bytes + len(frame.image) > MAX_FRAME_BYTES:
+            if self._frame_bytes + len(frame.image) > MAX_FRAME_BYTES or self._is_refused:
                 self.stats.dropped_frames += 1
                 return
             self._frames.append(frame)
@@ -104,6 +104,16 @@ class Sender:
             _log.warning("The recording %s was not sent whole within %g s.", self.session_id, patience_s)
 
     def _run(self) -> None:
+        try:
+            self._send_until_closed()
+        except Exception as error:
+            # For example a client that was closed in the meantime.
+            self._is_refused = True
+            self.stats.errors += 1
+            self._drop_rest()
+            _log.warning("A recording ended before its time: %s", type(error).__name__, exc_info=error)
+
+    def _send_until_closed(self) -> None:
         if not self.session_id:
             self._attempt(self._create)
         while True:

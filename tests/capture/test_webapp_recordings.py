@@ -76,7 +76,9 @@ def test_navigations_are_signals_of_the_click_that_caused_them(recorded: Record)
     events = recorded("base").events
     assert [event["type"] for event in events].count("navigate") == 4
     caused = {
-        event["target"]["name"]: event["signals"] for event in events if event["type"] == "click" and "signals" in event
+        event["target"]["name"]: event["signals"]
+        for event in events
+        if event["type"] == "click" and "signals" in event
     }
     assert list(caused) == ["Sign in", "Open next invoice", "Confirm"]
     # Signing in is repeatable; what a form changes is not.
