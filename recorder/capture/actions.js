@@ -195,9 +195,11 @@ return {
     }]);
     const leave = () => { try { commit(); } catch { /* the page is going away */ } };
     afterChange = () => settle.touch();
+    // At the window, and before the page's scripts: a listener of the page cannot stop what comes first.
     listenTo = (place) => {
       for (const [name, listener] of listeners) {
-        EventTarget.prototype.addEventListener.call(place, name, listener, { capture: true, passive: true });
+        const target = name === "load" ? place : place.defaultView ?? place;
+        EventTarget.prototype.addEventListener.call(target, name, listener, { capture: true, passive: true });
       }
       addEventListener("pagehide", leave, true);
     };

@@ -93,28 +93,20 @@ class CapturedPage:
         """Take a frame of the page as it is: its snapshot, and a picture of the same state."""
         if self._failed_pictures >= _MAX_FAILED_PICTURES:
             return
-        t_ms = self._journal.now_ms
-        reading = await self._read()
-        if self.has_frame(reading.version):
-            return
-        picture = await self._take_picture()
-        for _ in range(_PICTURE_TRIES - 1):
-            if (await self.reader.call("check"))["version"] == reading.version:
-                break
+        for _ in range(_PICTURE_TRIES):
             t_ms = self._journal.now_ms
-            reading = await self._read()
+            state = self._keep_state(await self.reader.read())
+            if state.frame_id is not None:
+                return
             picture = await self._take_picture()
-        # A page that keeps moving may show masked elements elsewhere by now.
-        rects = (*reading.masked_rects, *parse_boxes(await self.reader.call("boxes")))
-        self._keep_frame(
-            self._states[reading.version], self._mask_picture(picture, rects, reading.scale), t_ms
-        )
-
-    async def _read(self) -> PageReading:
-        """Return a reading, kept from now on: the page script sends no version twice."""
-        reading = await self.reader.read()
-        self._keep_state(reading)
-        return reading
+            rects = state.reading.masked_rects
+            is_same = (await self.read_version())[0] == state.reading.version
+            if is_same:
+                break
+        if rects or not is_same:
+            # What moves is painted over where it was before the picture, and where it is after it.
+            rects = (*rects, *parse_boxes(await self.reader.call("boxes")))
+        self._keep_frame(state, self._mask_picture(picture, rects, state.reading.scale), t_ms)
 
     async def read_version(self) -> tuple[str, bool]:
         """Return the version of the page, and whether it is loaded."""
@@ -161,7 +153,7 @@ class CapturedPage:
             # What opened the page causes its first navigation too.
             self._is_requested = True
 
-    def add_request(self, method: str, url: str, kind: str) -> None:
+    def add_request(self, url: str, *, method: str, kind: str) -> None:
         """Take a request of the page: one that may change something is a signal of the step before it."""
         if method.upper() not in _CHANGING or kind not in ("fetch", "xhr"):
             return
@@ -269,13 +261,15 @@ class CapturedPage:
         scaled = [[round(number * scale) for number in rect] for rect in rects]
         return paint_over(picture, scaled, quality=_QUALITY)
 
-    def _keep_state(self, reading: PageReading) -> None:
+    def _keep_state(self, reading: PageReading) -> _State:
+        """Keep a reading: the page script sends no version twice."""
         if reading.version in self._states:
-            return
-        self._states[reading.version] = _State(reading)
+            return self._states[reading.version]
+        state = self._states[reading.version] = _State(reading)
         while len(self._states) > _KEPT_STATES:
             del self._states[next(iter(self._states))]
         self._journal.name_page(self._journal.redact(reading.url), reading.title)
+        return state
 
     def _keep_frame(self, state: _State, picture: bytes, t_ms: int) -> None:
         reading = state.reading

@@ -158,7 +158,9 @@ class PageRecording:
             (
                 "request",
                 self._make_listener(
-                    lambda request: captured.add_request(request.method, request.url, request.resource_type)
+                    lambda request: captured.add_request(
+                        request.url, method=request.method, kind=request.resource_type
+                    )
                 ),
             ),
             ("close", self._make_listener(self._add_closing, page)),

@@ -96,26 +96,29 @@ def test_a_crashed_page_ends_its_capture_only(browser: Any, client: Client) -> N
     assert [event["type"] for event in client.list_events(recording.id)] == ["click"]
 
 
+HOSTILE = """<button type=button style="position: fixed; top: 0; left: 0">One</button>
+    <form><input name=attributes><input name=parentNode><input name=localName></form>
+    <script>
+    JSON.stringify = JSON.parse = () => { throw new Error("no") };
+    for (const name of ["push", "map", "indexOf", "join"])
+      Array.prototype[name] = () => { throw new Error("no") };
+    Object.prototype.toJSON = () => "made up"; String.prototype.slice = () => "made up";
+    Element.prototype.getAttribute = () => "made up"; Date.now = () => 0; globalThis.recorderPage = {};
+    Node.prototype.contains = Element.prototype.closest = () => { throw new Error("no") };
+    addEventListener("click", (event) => event.stopImmediatePropagation(), true);
+    </script>"""
+
+
 def test_a_page_that_redefines_its_objects_is_recorded_all_the_same(page: Any, client: Client) -> None:
-    page.set_content("<button type=button>One</button>")
-    box = page.locator("button").bounding_box()
-    page.set_content(
-        """<button type=button>One</button><form><input name=attributes><input name=parentNode><input name=localName></form>
-        <script>
-        JSON.stringify = JSON.parse = () => { throw new Error("no") };
-        for (const name of ["push", "map", "indexOf", "join"]) Array.prototype[name] = () => { throw new Error("no") };
-        Object.prototype.toJSON = () => "made up"; String.prototype.slice = () => "made up";
-        Element.prototype.getAttribute = () => "made up"; Date.now = () => 0; globalThis.recorderPage = {};
-        Node.prototype.contains = Element.prototype.closest = () => { throw new Error("no") };
-        addEventListener("click", (event) => event.stopImmediatePropagation(), true);
-        </script>"""
-    )
-    where = [box["x"] + 5, box["y"] + 5]
+    page.route("**", lambda route: route.fulfill(body=HOSTILE, content_type="text/html"))
     with record(page, workflow="capture_test", client=client) as recording:
+        page.goto("https://hostile.example/")
         # By the mouse: what Playwright itself looks up in the page fails here.
-        page.mouse.click(*where)
-    (event,) = client.list_events(recording.id)
+        page.mouse.click(10, 10)
+        page.wait_for_timeout(300)
+    _, event = client.list_events(recording.id)
     assert (event["type"], event["target"]["name"]) == ("click", "One")
+    assert [frame["has_dom"] for frame in client.list_frames(recording.id)].count(True) >= 1
     assert recording.stats.errors == 0
 
 

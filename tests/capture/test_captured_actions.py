@@ -1,4 +1,4 @@
-"""Captured actions: types, targets in shadow roots and frames, effects, several pages, masking at the source."""
+"""Captured actions: types, targets in shadow roots and frames, effects, pages, masking at the source."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from recorder.replays.dom import read_document
 from recorder.replays.recordings import list_steps
 from tests.support.captured_pages import find_browser, read_dom, read_recorded
 
-SECRET = "opensesame-77"  # noqa: S105
+SECRET = "opensesame-77"
 
 
 @contextmanager
@@ -44,7 +44,8 @@ def events_of(client: Client, recording: PageRecording) -> list[dict[str, Any]]:
 
 def test_pointer_and_keyboard_actions_are_told_apart(page: Any, client: Client) -> None:
     html = """<title>All</title><button id=one>One</button><button id=two>Two</button>
-        <input aria-label=City><textarea aria-label=Text></textarea><div contenteditable aria-label=Area role=textbox>x</div>
+        <input aria-label=City><textarea aria-label=Text></textarea>
+        <div contenteditable aria-label=Area role=textbox>x</div>
         <label><input type=checkbox checked> News</label><input type=file aria-label=File>
         <select multiple aria-label=Many><option value=a>A<option value=b>B<option value=c>C</select>
         <input type=date aria-label=Day>"""
@@ -92,7 +93,9 @@ def test_pointer_and_keyboard_actions_are_told_apart(page: Any, client: Client) 
 
 def test_elements_in_shadow_roots_and_frames_are_targets(page: Any, client: Client) -> None:
     html = """<div id=host></div><iframe srcdoc="<button>Inner</button>"></iframe>
-        <script>host.attachShadow({mode: "open"}).innerHTML = "<button data-testid=deep>Shade</button>"</script>"""
+        <script>
+        host.attachShadow({mode: "open"}).innerHTML = "<button data-testid=deep>Shade</button>"
+        </script>"""
     with recording_of(page, client, html) as recording:
         page.locator("#host button").click()
         page.frame_locator("iframe").locator("button").click()
@@ -143,7 +146,8 @@ def test_what_an_action_causes_is_its_signal(page: Any, client: Client) -> None:
 
 
 def test_events_that_a_page_makes_up_are_no_actions(page: Any, client: Client) -> None:
-    html = """<button id=real>Real</button><button id=made>Made up</button><input id=field><select id=list><option>x</select>
+    html = """<button id=real>Real</button><button id=made>Made up</button>
+        <input id=field><select id=list><option>x</select>
         <script>real.onclick = () => {
           made.click(); made.dispatchEvent(new MouseEvent("click", {bubbles: true}));
           field.value = "made up"; field.dispatchEvent(new Event("input", {bubbles: true}));
@@ -157,7 +161,8 @@ def test_events_that_a_page_makes_up_are_no_actions(page: Any, client: Client) -
 
 def test_secrets_stay_in_the_page(page: Any, client: Client) -> None:
     html = """<form action=/next><label for=pw>Password</label><input id=pw type=password name=password>
-        <input name=pin autocomplete=one-time-code><button type=button id=show>Show</button><button id=go>Go</button></form>
+        <input name=pin autocomplete=one-time-code><button type=button id=show>Show</button>
+        <button id=go>Go</button></form>
         <p id=echo></p><div data-mask><h2>Ada Lovelace</h2><input name=iban><a href="/ada">Ada</a></div>
         <input type=hidden name=csrf value=nonce-123456>
         <script>show.onclick = () => { pw.type = "text"; echo.textContent = "You typed " + pw.value;
@@ -226,7 +231,9 @@ def run_now(work: Any) -> Any:
 def test_a_snapshot_is_bounded(page: Any, client: Client) -> None:
     html = """<div id=top></div><p id=wide></p><script>
         let node = top_ = document.getElementById("top");
-        for (let level = 0; level < 300; level += 1) { const next = document.createElement("div"); node.append(next); node = next }
+        for (let level = 0; level < 300; level += 1) {
+          const next = document.createElement("div"); node.append(next); node = next
+        }
         node.innerHTML = "<button id=deep>Deep</button>";
         for (let at = 0; at < 30000; at += 1) wide.append(document.createElement("i"));
         wide.setAttribute("data-long", "x".repeat(1e6));
