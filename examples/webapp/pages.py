@@ -108,7 +108,7 @@ class Site:
         )
 
     def make_message(self, title: str, text: str, *, is_alert: bool = False) -> str:
-        """Return a page that tells how an approval ended."""
+        """Return a page that shows the result of an approval."""
         role = "alert" if is_alert else "status"
         return self._make_page(
             title, f'<div role="{role}">{text}</div><a href="/invoices">Back to the list</a>'

@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 from examples.webapp.pages import Site, Variant
 
 PASSWORD = "correct-horse-42"  # noqa: S105, the example needs one that everybody knows
-_SLOW_S = 1.2
+#: Seconds that the variant `slow` takes for each answer.
+SLOW_S = 1.2
 _MAX_BODY = 10_000
 _MAX_CALLS = 10_000
 
@@ -23,8 +24,9 @@ class WebApp(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, variant: Variant, port: int = 0) -> None:
+    def __init__(self, variant: Variant, port: int = 0, *, delay_s: float = SLOW_S) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
+        self.delay_s = delay_s if variant == "slow" else 0.0
         self.site = Site(variant)
         #: Requests other than for pages: `{"method", "path"}`, oldest first.
         self.calls: list[dict[str, str]] = []
@@ -33,9 +35,9 @@ class WebApp(ThreadingHTTPServer):
 
 
 @contextmanager
-def run_webapp(variant: Variant) -> Iterator[WebApp]:
+def run_webapp(variant: Variant, *, delay_s: float = SLOW_S) -> Iterator[WebApp]:
     """Serve a variant in a thread while the block runs."""
-    with WebApp(variant) as app:
+    with WebApp(variant, delay_s=delay_s) as app:
         thread = threading.Thread(target=app.serve_forever, kwargs={"poll_interval": 0.05}, name="webapp")
         thread.start()
         try:
@@ -114,8 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         return cookie is not None and cookie.value in self.server.sessions
 
     def _wait(self) -> None:
-        if self.server.site.variant == "slow":
-            time.sleep(_SLOW_S)
+        time.sleep(self.server.delay_s)
 
     def _redirect(self, path: str, *, cookie: str = "") -> None:
         self.send_response(303)

@@ -74,7 +74,7 @@ class CapturedPage:
         self._is_requested = False
         self._is_post = False
         self._dialog: dict[str, Any] = {}
-        #: Called when the page has come to rest after an action.
+        #: Called when the page is at rest after an action.
         self.on_settled: Callable[[], None] = lambda: None
         #: Called before each action in the page.
         self.on_action: Callable[[], None] = lambda: None
@@ -157,9 +157,8 @@ class CapturedPage:
         """Take a request of the page: one that may change something is a signal of the step before it."""
         if method.upper() not in _CHANGING or kind not in ("fetch", "xhr"):
             return
-        own = urlsplit(self._url())
-        other = urlsplit(url)
-        if (own.scheme, own.netloc) == (other.scheme, other.netloc):
+        page, request = urlsplit(self._get_url()), urlsplit(url)
+        if (page.scheme, page.netloc) == (request.scheme, request.netloc):
             self._journal.add_request(method.upper(), self._journal.redact(url))
 
     def add_download(self, filename: str) -> None:
@@ -238,7 +237,7 @@ class CapturedPage:
     def _make_event(self, kind: str, t_ms: int) -> dict[str, Any]:
         return {"t_ms": t_ms, "type": kind, "app": {"name": "chromium", "page": self.name}}
 
-    def _url(self) -> str:
+    def _get_url(self) -> str:
         return next(reversed(self._states.values())).reading.url if self._states else ""
 
     async def _take_picture(self) -> bytes:

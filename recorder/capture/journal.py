@@ -96,7 +96,7 @@ class Journal:
         return bool(self._held and self._held[0].get("data", {}).get("signs_in"))
 
     def add_secret_name(self, name: str) -> None:
-        """Leave parameters of this name out of addresses from now on."""
+        """Remove the values of parameters of this name from addresses from now on."""
         if len(self._secret_names) < _MAX_SECRET_NAMES:
             self._secret_names.add(name)
 

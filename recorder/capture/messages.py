@@ -34,7 +34,7 @@ class ActionMessage:
 
 @dataclass(frozen=True)
 class SettledMessage:
-    """The page has come to rest after an action."""
+    """The page is at rest after an action."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _parse_action(message: dict[str, Any]) -> ActionMessage:
         rect=parse_boxes([rect])[0] if rect is not None else None,
         given=_parse_input(given),
         is_secret=bool(given.get("secret")),
-        frame_path=tuple(max(0, int(place)) for place in message["frames"][:_MAX_FRAMES]),
+        frame_path=tuple(max(0, int(index)) for index in message["frames"][:_MAX_FRAMES]),
         reading=parse_reading(page) if page is not None else None,
     )
 

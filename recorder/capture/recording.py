@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 #: Longest time of one call to the browser, and of all calls before an action of the program.
 _CALL_MS = 5_000
 _MAX_PAGES = 20
-#: How long the last state of a page may take to come to rest.
+#: How long the last state of a page may take until it is at rest.
 _REST_S = 2.0
 _QUIET_S = 0.15
 
@@ -164,7 +164,7 @@ class PageRecording:
                 ),
             ),
             ("close", self._make_listener(self._add_closing, page)),
-            ("crash", self._make_listener(lambda _: self._pages.pop(page, None))),
+            ("crash", self._make_listener(self._drop_page, page)),
         ):
             page.on(event, listener)
             handle.listeners.append((event, listener))
@@ -219,6 +219,10 @@ class PageRecording:
         handle = self._pages.pop(page, None)
         if handle is not None and page is not self._page:
             self._journal.add_step({"t_ms": self._journal.now_ms, "type": "tab_close", "app": handle.app})
+
+    def _drop_page(self, page: Any, _: Any) -> None:
+        """Remove a page that crashed: it answers nothing any more."""
+        self._pages.pop(page, None)
 
     def _switch_to(self, page: Any) -> None:
         """Record that the actor has gone to another page, unless it was opened just before."""
@@ -302,7 +306,7 @@ class PageRecording:
 
 
 class _PageHandle:
-    """What is attached to a page, to be detached at the end."""
+    """A page with all that is attached to it, to be detached at the end."""
 
     def __init__(self, page: Any, name: str) -> None:
         self.page = page

@@ -84,7 +84,7 @@ def describe_target(
 def list_target_selectors(document: DomDocument, element: DomElement) -> list[str | list[str]]:
     """Return the selectors that match an element alone, in order of cost, in Chrome Recorder's syntax.
 
-    Test id, `aria/`, `#id` unless it looks generated, `text/`, CSS path, `xpath/`; arrays for elements in
+    Test id, `aria/`, `#id` unless it is generated, `text/`, CSS path, `xpath/`; arrays for elements in
     shadow roots.
     """
     hosts = _list_hosts(element)
@@ -101,15 +101,15 @@ def list_target_selectors(document: DomDocument, element: DomElement) -> list[st
     if not hosts and not is_framed:
         candidates += xpaths
     outer = [_make_scoped_path(host) for host in hosts]
-    found: list[str | list[str]] = []
+    selectors: list[str | list[str]] = []
     for candidate in candidates:
         selector: str | list[str] = [*outer, candidate] if outer else candidate
         try:
             if find_only(document, selector, Budget(RESOLVE_VISITS)) is element:
-                found.append(selector)
+                selectors.append(selector)
         except (UnusableSelector, BudgetSpent):
             continue
-    return found
+    return selectors
 
 
 def make_element_path(element: DomElement) -> ElementPath:

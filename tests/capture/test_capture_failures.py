@@ -179,13 +179,13 @@ def test_messages_of_any_other_form_are_refused() -> None:
     refused = 0
     for _ in range(3_000):
         message = orjson.loads(orjson.dumps(valid))
-        places = [message, message["page"], message["input"]]
-        place = random_values.choice(places)
-        name = random_values.choice(list(place))
+        objects = [message, message["page"], message["input"]]
+        chosen = random_values.choice(objects)
+        name = random_values.choice(list(chosen))
         if random_values.random() < 0.2:
-            del place[name]
+            del chosen[name]
         else:
-            place[name] = random_values.choice(odd)
+            chosen[name] = random_values.choice(odd)
         try:
             parse_message(orjson.dumps(message, option=orjson.OPT_PASSTHROUGH_DATACLASS).decode())
         except (PageUnreadable, orjson.JSONEncodeError, TypeError) as error:
