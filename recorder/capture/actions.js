@@ -170,7 +170,6 @@ observe(document);
 return {
   // Returns the page as JSON; `known` becomes its version.
   read() {
-    commit();
     const taken = take();
     known = taken.version;
     return JSON.stringify(describe(taken));
