@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Value = TypeVar("Value")
-#: Longest time of one call to the browser, and of all calls before an action of the program.
-_CALL_MS = 5_000
+#: Longest time of one call to the browser.
+_CALL_MS = 10_000
 _MAX_PAGES = 20
 #: How long the last state of a page may take until it is at rest.
 _REST_S = 2.0
