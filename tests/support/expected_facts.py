@@ -7,7 +7,7 @@ from sqlmodel import col, select
 
 from recorder.digest import bucket_of, canonical_json
 from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_on_screen
-from recorder.memory.steps.session_steps import ALGO_VERSION, Step, session_steps
+from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step, session_steps
 from recorder.models.event import EventBatchRow
 from recorder.models.event_types import is_action
 from recorder.models.frame import FrameRow
@@ -124,7 +124,7 @@ def _frame_screen(frame: FrameRow, screen: Screen) -> FrameScreen:
 
 
 def _step_row(step: Step) -> dict[str, Any]:
-    values = {name: getattr(step, name) for name in Step.__slots__}
+    values = {name: getattr(step, name) for name in STEP_COLUMNS}
     return values | {"features": list(step.features), "names": list(step.names), "algo_version": ALGO_VERSION}
 
 
