@@ -333,7 +333,7 @@ def open_sealer(
 ) -> Iterator[Sealer | None]:
     """Open a sealer that holds a permit; yield None if all permits are taken.
 
-    Libraries are loaded before: that takes two seconds of CPU, which the sessions of a first batch would wait.
+    Libraries are loaded before: the sessions of the first batch would wait two seconds for them.
     """
     _load_libraries()
     sealer = Sealer(runtime, owner=owner, pace=pace, batch_limits=batch_limits, portion_limits=portion_limits)
@@ -344,7 +344,7 @@ def open_sealer(
 
 
 def _load_libraries() -> None:
-    """Load what a batch imports only when it needs it; pyarrow loads pandas for the first values it converts."""
+    """Load what a batch imports when it needs it; pyarrow loads pandas for the first values it converts."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     pa.array([""])

@@ -210,7 +210,8 @@ def target_token(action: str, event: Mapping[str, Any], heading: str = "") -> tu
         names = dict.fromkeys(make_label(action, noun) for noun in (token, host))
         return token, StepTexts(make_label(action, "page"), names=tuple(names))
     target = event.get("target") or _NO_MEMBERS
-    if target.get("role") or target.get("tag"):
+    is_named_elsewhere = event.get("app") or event.get("data")
+    if target.get("role") or target.get("tag") or not is_named_elsewhere:
         # Elements occur many times, in one session and in others that do the same work.
         given = [*(target.get(name) for name in _TARGET_MEMBERS), event.get("title"), heading]
         try:
@@ -224,7 +225,7 @@ def target_token(action: str, event: Mapping[str, Any], heading: str = "") -> tu
 
 @lru_cache(maxsize=8_192)
 def _describe_element(action: str, packed: bytes) -> tuple[str, StepTexts]:
-    """Return token and texts of an element with a role or tag; they depend on nothing else of the event."""
+    """Return token and texts of an element that the program and the event's data do not name."""
     *members, title, heading = orjson.loads(packed)
     target = dict(zip(_TARGET_MEMBERS, members, strict=True))
     return _describe_target(action, {"title": title}, target, heading)
