@@ -6,6 +6,7 @@ A lane is one workspace, mode and slot; its sessions are sealed in one order. A 
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import text
 from sqlmodel import Session as DbSession
@@ -31,6 +32,10 @@ _PERMIT_PREFIX = "seal-run:"
 _IS_OPEN = text("state <> 'done'")
 #: More failures than a session can have.
 _MANY_FAILURES = 2**31 - 1
+_LANE_COLUMNS: tuple[Any, ...] = (
+    *(col(SessionRow.workspace_id), col(SessionRow.mode)),
+    *(col(SessionRow.seal_slot), col(SessionRow.waiting_since)),
+)
 # One lane after another: the first session of the lane after that of the session before. As expressions, not
 # as columns: SQLite then looks all three up in the index.
 _FIRST_OF_EACH_LANE = text("""
@@ -51,12 +56,7 @@ _FIRST_OF_EACH_LANE = text("""
         FROM first JOIN sessions AS before ON before.id = first.id
     )
     SELECT workspace_id, mode, seal_slot, waiting_since FROM first JOIN sessions ON sessions.id = first.id
-""").columns(
-    col(SessionRow.workspace_id),
-    col(SessionRow.mode),
-    col(SessionRow.seal_slot),
-    col(SessionRow.waiting_since),
-)
+""").columns(*_LANE_COLUMNS)
 
 
 @dataclass(frozen=True, order=True)
