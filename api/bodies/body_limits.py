@@ -8,6 +8,7 @@ from starlette.types import Message, Receive
 
 from recorder import limits
 from recorder.errors import Overloaded, PayloadTooLarge, RequestTimeout
+from recorder.recording.whole_reads import release_memory
 
 if TYPE_CHECKING:
     from api.gate.rate_limits import TokenCharge
@@ -17,6 +18,9 @@ IS_LATE = "body_is_late"
 #: A body of at most this size fits into the buffer that each connection has. The gate compares the number of
 #: digits of its length.
 SMALL_BYTES = 99_999
+#: After bodies of so many bytes at once, free memory is returned once no large body is under way.
+_RETURNED_BYTES = 32 * 1024 * 1024
+_RETURN_AFTER_S = 5.0
 #: A body of unknown length is charged, and reserves memory, in portions of this size.
 PORTION_BYTES = 262_144
 
@@ -157,10 +161,14 @@ class BodyMemory:
         """
         #: A body waits so many seconds for memory before it is refused.
         self.patience_s = 0.5
+        self.returned_bytes, self.return_after_s = _RETURNED_BYTES, _RETURN_AFTER_S
         self._cap = cap
         self._share = max(cap // 2, limits.FRAMES_REQUEST_BYTES)
         self._taken = 0
         self._taken_by: dict[str, int] = {}
+        #: Most bytes at once since free memory was returned to the system.
+        self._most_taken = 0
+        self._returning: asyncio.TimerHandle | None = None
         self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
 
     @property
@@ -205,6 +213,16 @@ class BodyMemory:
         if not self._taken_by[owner]:
             del self._taken_by[owner]
         self._serve_waiting()
+        if not self._taken and self._most_taken >= self.returned_bytes and self._returning is None:
+            loop = asyncio.get_running_loop()
+            self._returning = loop.call_later(self.return_after_s, self._return_memory, loop)
+
+    def _return_memory(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Return free memory to the system in a thread; if bodies are under way, the last one asks again."""
+        self._returning = None
+        if not self._taken:
+            self._most_taken = 0
+            loop.run_in_executor(None, release_memory)
 
     def _serve_waiting(self) -> None:
         """Reserve memory for waiting bodies; those of a workspace at its share are skipped."""
@@ -222,4 +240,5 @@ class BodyMemory:
 
     def _take_bytes(self, owner: str, count: int) -> None:
         self._taken += count
+        self._most_taken = max(self._most_taken, self._taken)
         self._taken_by[owner] = self._taken_by.get(owner, 0) + count

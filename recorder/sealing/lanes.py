@@ -4,11 +4,11 @@ A lane is one workspace, mode and slot; its sessions are sealed in one order. A 
 `RECORDER_SEAL_RUNS` leases that let a run seal beside others. Design §3.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import text, tuple_
+from sqlalchemy import text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -30,6 +30,33 @@ _CHOICE_LEASE = "seal-choice"
 _PERMIT_PREFIX = "seal-run:"
 # As text, so that the partial index serves it.
 _IS_OPEN = text("state <> 'done'")
+#: More failures than a session can have.
+_MANY_FAILURES = 2**31 - 1
+_LANE_COLUMNS: tuple[Any, ...] = (
+    *(col(SessionRow.workspace_id), col(SessionRow.mode)),
+    *(col(SessionRow.seal_slot), col(SessionRow.waiting_since)),
+)
+# One lane after another: the first session of the lane after that of the session before. As expressions, not
+# as columns: SQLite then looks all three up in the index.
+_FIRST_OF_EACH_LANE = text("""
+    WITH RECURSIVE first(id) AS (
+        SELECT (
+            SELECT id FROM sessions
+            WHERE waiting_since IS NOT NULL AND seal_failures < :failures_below
+            ORDER BY workspace_id, mode, seal_slot, waiting_since LIMIT 1
+        )
+        UNION ALL
+        SELECT (
+            SELECT later.id FROM sessions AS later
+            WHERE later.waiting_since IS NOT NULL AND later.seal_failures < :failures_below
+              AND (later.workspace_id, later.mode, later.seal_slot)
+                > (before.workspace_id || '', before.mode || '', before.seal_slot + 0)
+            ORDER BY later.workspace_id, later.mode, later.seal_slot, later.waiting_since LIMIT 1
+        )
+        FROM first JOIN sessions AS before ON before.id = first.id
+    )
+    SELECT workspace_id, mode, seal_slot, waiting_since FROM first JOIN sessions ON sessions.id = first.id
+""").columns(*_LANE_COLUMNS)
 
 
 @dataclass(frozen=True, order=True)
@@ -89,25 +116,17 @@ def is_sealing(db: DbSession) -> bool:
     return bool(list_runs(db))
 
 
-def waiting_lanes(db: DbSession) -> Iterator[tuple[Lane, datetime]]:
-    """Yield each lane with waiting sessions, and when its first session began to wait.
+def waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
+    """Return each lane with waiting sessions, and when its first session began to wait.
 
-    The cost is one index look-up per lane, however many sessions wait. Deferred sessions count from the time
-    at which one of them may be tried.
+    It is one statement, which costs an index look-up per lane, however many sessions wait. Deferred sessions
+    count from the time at which one of them may be tried.
     """
-    row = SessionRow
-    columns = (row.workspace_id, row.mode, col(row.seal_slot), col(row.waiting_since))
-    statement = select(*columns).where(col(row.waiting_since).is_not(None)).order_by(*columns).limit(1)
     opened = breaker.read_open_breaker(db)
-    if opened is not None and opened.retry_ms > clock.now_ms():
-        statement = statement.where(row.seal_failures < breaker.MAX_SESSION_FAILURES)
-    first = db.exec(statement).first()
-    while first is not None:
-        workspace_id, mode, slot, since = first
-        assert slot is not None and since is not None
-        yield Lane(Tenant(workspace_id, mode), slot), since
-        is_later = tuple_(row.workspace_id, row.mode, col(row.seal_slot)) > (workspace_id, mode, slot)
-        first = db.exec(statement.where(is_later)).first()
+    is_waiting_for_retry = opened is not None and opened.retry_ms > clock.now_ms()
+    failures_below = breaker.MAX_SESSION_FAILURES if is_waiting_for_retry else _MANY_FAILURES
+    rows = db.connection().execute(_FIRST_OF_EACH_LANE, {"failures_below": failures_below})
+    return [(Lane(Tenant(workspace_id, mode), slot), since) for workspace_id, mode, slot, since in rows]
 
 
 def has_waiting(db: DbSession) -> bool:

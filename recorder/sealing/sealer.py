@@ -5,6 +5,7 @@ rows, `status = sealed` and the outbox. A run that is killed in between leaves a
 run repeats.
 """
 
+import importlib
 import logging
 import threading
 import time
@@ -16,6 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -43,6 +45,8 @@ log = logging.getLogger("recorder.sealing")
 
 #: Preparations that are kept until their lane is taken again. Those of large sessions hold much memory.
 _MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
+# The memory graph imports these where it needs them.
+_LIBRARIES = ("networkx", "scipy.sparse", "sklearn.neighbors")
 
 
 @dataclass(frozen=True)
@@ -327,12 +331,23 @@ def open_sealer(
     batch_limits: SealingBatchLimits | None = None,
     portion_limits: PortionLimits | None = None,
 ) -> Iterator[Sealer | None]:
-    """Open a sealer that holds a permit; yield None if all permits are taken."""
+    """Open a sealer that holds a permit; yield None if all permits are taken.
+
+    Libraries are loaded before: the sessions of the first batch would wait two seconds for them.
+    """
+    _load_libraries()
     sealer = Sealer(runtime, owner=owner, pace=pace, batch_limits=batch_limits, portion_limits=portion_limits)
     try:
         yield sealer if sealer.take() else None
     finally:
         sealer.release()
+
+
+def _load_libraries() -> None:
+    """Load what a batch imports when it needs it; pyarrow loads pandas for the first values it converts."""
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    pa.array([""])
 
 
 def _lock_rows(db: DbSession, session_ids: list[str]) -> list[SessionRow]:

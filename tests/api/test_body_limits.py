@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
@@ -314,6 +315,7 @@ def test_a_body_without_room_is_refused_and_does_nothing(
 ) -> None:
     memory: BodyMemory = service.app.state.body_memory
     monkeypatch.setattr(memory, "patience_s", 0.05)
+    monkeypatch.setattr(memory, "returned_bytes", 2 * memory._share + 1)  # released outside of the event loop
     session_id, share = caller.make_session(), memory._share
     other = service.make_caller()
     other_session = other.make_session()
@@ -367,6 +369,28 @@ def test_the_smallest_cap_admits_the_largest_request() -> None:
         memory.release("b", limits.FRAMES_REQUEST_BYTES)
 
     asyncio.run(run())
+
+
+def test_free_memory_returns_to_the_system_once_no_large_body_is_there() -> None:
+    process = psutil.Process()
+
+    async def run() -> tuple[int, int]:
+        memory = BodyMemory(256 * MB)
+        memory.return_after_s = 0.05
+        await memory.reserve("a", 64 * MB)
+        texts = [bytes(2_000) for _ in range(60_000)]
+        last = texts[-1]  # at the end of the heap, so that the C library keeps what is before it
+        texts.clear()
+        before = process.memory_info().rss
+        memory.release("a", 64 * MB)
+        until = time.monotonic() + 5
+        while process.memory_info().rss > before - 60 * MB and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        assert last is not None and memory._most_taken == 0
+        return before, process.memory_info().rss
+
+    before, after = asyncio.run(run())
+    assert after < before - 60 * MB
 
 
 # --- worker processes ---

@@ -214,6 +214,18 @@ def test_words_stay_and_what_varies_goes() -> None:
     assert normal_name("\ud800" * 3) == "???"
 
 
+def test_an_element_has_the_same_token_and_texts_wherever_it_is_shown() -> None:
+    event = {"target": {"role": "button", "name": "Save", "rect": [1, 2, 3, 4]}, "title": "Orders", "t_ms": 1}
+    moved = {"target": {"role": "button", "name": "Save", "rect": [9, 9, 3, 4]}, "title": "Orders", "t_ms": 2}
+    assert target_token("click", event) == target_token("click", moved)
+    assert target_token("click", {**event, "title": "Users"})[1].location == "in Users"
+    assert target_token("click", event, "Invoices")[1].location == "in Invoices"
+    assert target_token("fill", event)[1].label != target_token("click", event)[1].label
+    half = {"target": {"role": "button", "name": "Save \ud800"}, "title": "Orders"}
+    assert target_token("click", half) == target_token("click", half)
+    assert target_token("click", half)[0] == "button ~save ?"
+
+
 def test_long_names_and_addresses_are_not_remembered() -> None:
     tracemalloc.start()
     try:
@@ -227,6 +239,8 @@ def test_long_names_and_addresses_are_not_remembered() -> None:
             }
             event_screen(event, None)
             target_token("click", event)
+            target_token("click", {**event, "target": {"role": "button", "name": "Save"}})
+            target_token("click", {**event, "target": {"role": "button", "name": long}, "title": "Orders"})
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

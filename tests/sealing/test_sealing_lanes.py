@@ -1,5 +1,7 @@
 """Lanes of sealing: slots, the choice of the next lane, runs side by side. Design §3."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +18,15 @@ from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, longest_wait_s, open_sealer
 from recorder.sealing.batches import SealingBatchLimits
-from recorder.sealing.lanes import Lane, LanesOpen, change_slots, free_lanes, take_lane, waiting_lanes
+from recorder.sealing.lanes import (
+    _FIRST_OF_EACH_LANE,
+    Lane,
+    LanesOpen,
+    change_slots,
+    free_lanes,
+    take_lane,
+    waiting_lanes,
+)
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.scheduling import SealingTimes
 from recorder.storage.deployment import SlotsDiffer, slot_of
@@ -92,6 +102,16 @@ def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
         f"seal:{WORKSPACE}:live:{ship}": 10,
         f"seal:{OTHER}:live:{checkout}": 60,
     }
+
+
+def test_sqlite_finds_the_next_lane_by_the_index_however_many_sessions_wait(tmp_path: Path) -> None:
+    opened = Runtime.open(make_settings(tmp_path))
+    statement = str(_FIRST_OF_EACH_LANE).replace(":failures_below", "1")
+    with opened.database.transaction(write=False) as db:
+        plan = db.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
+    opened.close()
+    searches = [row[-1] for row in plan if row[-1].startswith("SEARCH later")]
+    assert len(searches) == 1 and "(workspace_id,mode,seal_slot)>" in searches[0]
 
 
 def test_the_lane_that_waits_longest_comes_first(runtime: Runtime) -> None:
@@ -305,3 +325,27 @@ def seal_all(runtime: Runtime) -> None:
         assert sealer is not None
         while sealer.seal_batch() is not None:
             pass
+
+
+def test_a_run_loads_its_libraries_before_it_takes_a_permit(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from recorder.runtime import Runtime
+from recorder.sealing.sealer import Sealer, open_sealer
+from tests.support.sealed_sessions import make_settings
+
+def note_libraries(self):
+    print(*sorted({"pandas", "networkx", "scipy.sparse", "sklearn.neighbors"} & sys.modules.keys()))
+    return False
+
+Sealer.take = note_libraries
+runtime = Runtime.open(make_settings(Path(sys.argv[1])))
+assert "sklearn" not in sys.modules
+with open_sealer(runtime, "run") as sealer:
+    assert sealer is None
+runtime.close()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert result.stdout.split() == ["networkx", "pandas", "scipy.sparse", "sklearn.neighbors"]

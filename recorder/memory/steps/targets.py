@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import orjson
 import xxhash
 
 from recorder.memory.steps.step_labels import (
@@ -174,6 +175,10 @@ _PLACES = frozenset(("navigate", "tab_open"))
 #: Actions whose object has a name given by a program, not by a page.
 _NAMED_ACTIONS = frozenset(("activity", "tool_call"))
 _NO_MEMBERS: dict[str, Any] = {}
+#: Members of a target that its token and texts are made of.
+_TARGET_MEMBERS = ("role", "tag", "name", "text", "near", "attrs", "selectors")
+#: A larger target is described anew each time it occurs.
+_REMEMBERED_BYTES = 2_048
 
 
 def action_token(step_type: str, given: Mapping[str, Any]) -> str:
@@ -207,6 +212,30 @@ def target_token(
         names = dict.fromkeys(make_label(action, noun) for noun in (token, host))
         return token, StepTexts(make_label(action, "page"), names=tuple(names))
     target = event.get("target") or _NO_MEMBERS
+    is_named_elsewhere = event.get("app") or event.get("data")
+    if target.get("role") or target.get("tag") or not is_named_elsewhere:
+        # Elements occur many times, in one session and in others that do the same work.
+        given = [*(target.get(name) for name in _TARGET_MEMBERS), event.get("title"), heading]
+        try:
+            packed = orjson.dumps(given)
+        except TypeError:  # halves of surrogate pairs
+            packed = b""
+        if 0 < len(packed) <= _REMEMBERED_BYTES:
+            return _describe_element(action, packed)
+    return _describe_target(action, event, target, heading)
+
+
+@lru_cache(maxsize=8_192)
+def _describe_element(action: str, packed: bytes) -> tuple[str, StepTexts]:
+    """Return token and texts of an element that the program and the event's data do not name."""
+    *members, title, heading = orjson.loads(packed)
+    target = dict(zip(_TARGET_MEMBERS, members, strict=True))
+    return _describe_target(action, {"title": title}, target, heading)
+
+
+def _describe_target(
+    action: str, event: Mapping[str, Any], target: Mapping[str, Any], heading: str
+) -> tuple[str, StepTexts]:
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
     role = (target.get("role") or role_of(tag, attrs)).lower()
