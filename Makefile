@@ -71,7 +71,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 
 requirements: $(INSTALLED) ## pin requirements/*.txt anew
 	$(COMPILE) -o requirements/service.txt
-	$(COMPILE) requirements/dev.in -c requirements/service.txt -o requirements/dev.txt
+	$(COMPILE) --extra live requirements/dev.in -c requirements/service.txt -o requirements/dev.txt
 
 # A name may be there without working (version managers), so each is tried.
 $(INSTALLED): requirements/dev.txt pyproject.toml

@@ -16,6 +16,7 @@ from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import running
+from tests.support.captured_pages import find_browser
 from tests.support.databases import part_is_missing
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +109,8 @@ def test_the_readme_leads_from_a_recording_to_a_data_frame(
 def test_the_examples_of_a_page_run(page: Path, deployment: Deployment, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         part_is_missing("curl is not installed (apt-get install curl).")
+    if page.stem == "capture":
+        find_browser()
     for language in languages(page):
         done = subprocess.run(
             COMMANDS[language](examples(page, language)),

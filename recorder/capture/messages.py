@@ -1,0 +1,111 @@
+"""Messages of the page script, checked and bounded: they come from a process that runs strangers' pages."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from recorder.capture.page_reader import PageReading, PageUnreadable, decode, parse_boxes, parse_reading
+
+#: Event types that the page script reports.
+ACTION_TYPES = frozenset(("click", "dblclick", "fill", "select", "check", "uncheck", "press", "upload"))
+_MAX_VALUES, _VALUE_CHARACTERS, _LIST_CHARACTERS, _KEY_CHARACTERS = 100, 10_000, 500, 40
+_MAX_FRAMES = 10
+
+
+@dataclass(frozen=True)
+class ActionMessage:
+    """An action in a page, as the page script saw it."""
+
+    type: str
+    #: Milliseconds since 1970, by the browser's clock.
+    time_ms: int
+    #: Version of the reading that shows the page before the action.
+    version: str
+    #: Index of the element in that reading, or -1.
+    index: int
+    rect: tuple[int, int, int, int] | None
+    #: Members of the event's `input`.
+    given: dict[str, Any]
+    #: The value is a secret; it stayed in the page.
+    is_secret: bool
+    frame_path: tuple[int, ...]
+    #: The reading, unless the recorder has it already.
+    reading: PageReading | None
+
+
+@dataclass(frozen=True)
+class SettledMessage:
+    """The page is at rest after an action."""
+
+
+@dataclass(frozen=True)
+class ProblemMessage:
+    """The page script failed to handle an event of the DOM."""
+
+    where: str
+
+
+def parse_message(payload: object) -> ActionMessage | SettledMessage | ProblemMessage:
+    """Return the message in a text of the page script.
+
+    Raises:
+        PageUnreadable: if it is none.
+    """
+    if not isinstance(payload, str):
+        raise PageUnreadable("The page sent something else than a text.")
+    message = decode(payload)
+    if not isinstance(message, dict):
+        raise PageUnreadable("The page sent something else than an object.")
+    match message.get("kind"):
+        case "settled":
+            return SettledMessage()
+        case "problem":
+            return ProblemMessage(str(message.get("where"))[:_KEY_CHARACTERS])
+        case "event":
+            try:
+                return _parse_action(message)
+            except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+                raise PageUnreadable("The page sent an action with other members.") from error
+    raise PageUnreadable("The page sent a message of an unknown kind.")
+
+
+def _parse_action(message: dict[str, Any]) -> ActionMessage:
+    if message["type"] not in ACTION_TYPES:
+        raise ValueError("No action has this type.")
+    given = message["input"]
+    if not isinstance(given, dict):
+        raise TypeError("The input of an action is an object.")
+    rect, page = message.get("rect"), message.get("page")
+    return ActionMessage(
+        type=message["type"],
+        time_ms=int(message["time"]),
+        version=str(message["version"])[:100],
+        index=int(message["index"]),
+        rect=parse_boxes([rect])[0] if rect is not None else None,
+        given=_parse_input(given),
+        is_secret=bool(given.get("secret")),
+        frame_path=tuple(max(0, int(index)) for index in message["frames"][:_MAX_FRAMES]),
+        reading=parse_reading(page) if page is not None else None,
+    )
+
+
+def _parse_input(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of `input`, each of its type and within its limit."""
+    parsed: dict[str, Any] = {}
+    if given.get("masked"):
+        parsed |= {"value": None, "masked": True}
+    elif isinstance(given.get("value"), str):
+        parsed["value"] = given["value"][:_VALUE_CHARACTERS]
+    elif isinstance(given.get("value"), list):
+        parsed["value"] = [str(value)[:_LIST_CHARACTERS] for value in given["value"][:_MAX_VALUES]]
+    if isinstance(given.get("files"), list):
+        parsed["files"] = [str(name)[:_LIST_CHARACTERS] for name in given["files"][:_MAX_VALUES]]
+    if isinstance(given.get("key"), str):
+        parsed["key"] = given["key"][:_KEY_CHARACTERS]
+    if "button" in given:
+        parsed["button"] = min(4, max(0, int(given["button"])))
+    if given.get("modifiers"):
+        parsed["modifiers"] = int(given["modifiers"]) & 15
+    if "point" in given:
+        left, top = given["point"]
+        parsed["point"] = list(parse_boxes([[left, top, 0, 0]])[0][:2])
+    return parsed

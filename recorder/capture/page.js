@@ -1,0 +1,282 @@
+// Snapshot of a page: first part of the page script, a function body that actions.js continues.
+//
+// The script runs in a JavaScript world of its own: it shares the DOM with the page, but the page can neither
+// see it nor change the objects that it uses. Values of secret fields and everything below `data-mask` stay in
+// the page.
+const MAX_NODES = 20_000, MAX_CHARACTERS = 1_000_000, MAX_MS = 1_000, MAX_DEPTH = 56, MAX_WALK = 400;
+const MAX_TEXT = 5_000, MAX_ATTRIBUTE = 500, MAX_ADDRESS = 2_000, MAX_ATTRIBUTES = 40, MAX_VALUE = 10_000;
+const MAX_BOXES = 100, MAX_FIELDS = 2_000, MAX_SECRETS = 50, MAX_SECRET = 500, LEAST_SECRET = 4;
+const HIDDEN_TEXT = "•••";
+const SKIPPED = new Set(["base", "embed", "link", "meta", "noscript", "object", "param", "script", "source",
+  "style", "template", "track"]);
+// Never rendered, but read.
+const UNMARKED = new Set(["head", "html", "optgroup", "option", "title"]);
+const ADDRESSES = new Set(["action", "cite", "formaction", "href", "poster", "src"]);
+const DROPPED = new Set(["integrity", "nonce", "ping", "srcdoc", "srcset", "value"]);
+const KEPT_UNDER_MASK = new Set(["class", "disabled", "for", "id", "name", "role", "type", "aria-disabled"]);
+const SECRET_USES = /(?:^|\s)(?:current-password|new-password|one-time-code|cc-(?:number|csc|exp)\S*)(?:\s|$)/;
+const SECRET_NAMES = /passw(?:or)?d|passphrase|passcode|\bpwd|secret|\botp\b|cvv|cvc/i;
+const SECRET_PARAMETER =
+  /((?:[?&;#])[^=&;#]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;#]*=)[^&;#]*/gi;
+const TEXT_TYPES = new Set(["button", "checkbox", "color", "file", "hidden", "image", "radio", "range", "reset",
+  "submit"]);
+// A form's fields hide its properties of the same name, so properties are read by the prototypes' getters.
+const getter = (owner, name) => {
+  const get = Object.getOwnPropertyDescriptor(owner.prototype, name).get;
+  return (object) => get.call(object);
+};
+const firstChild = getter(Node, "firstChild"), nextSibling = getter(Node, "nextSibling");
+const nodeType = getter(Node, "nodeType"), parentNode = getter(Node, "parentNode");
+const localName = getter(Element, "localName"), attributes = getter(Element, "attributes");
+const shadowRoot = getter(Element, "shadowRoot"), ownerDocument = getter(Node, "ownerDocument");
+const documentElement = getter(Document, "documentElement"), titleOf = getter(Document, "title");
+const attribute = (element, name) => Element.prototype.getAttribute.call(element, name);
+const has = (element, name) => Element.prototype.hasAttribute.call(element, name);
+const closest = (element, selector) => Element.prototype.closest.call(element, selector);
+const box = (element) => Element.prototype.getBoundingClientRect.call(element);
+const all = (root, selector) => (nodeType(root) === 9 ? Document : nodeType(root) === 11 ? DocumentFragment : Element)
+  .prototype.querySelectorAll.call(root, selector);
+
+const documentId = Math.random().toString(36).slice(2, 12);
+const secretFields = new WeakSet(), secretValues = new Set(), observed = new WeakSet();
+let mutations = 0, root = null;
+
+function isSecret(element) {
+  if (secretFields.has(element)) return true;
+  const tag = localName(element);
+  if (tag !== "input" && tag !== "textarea") return false;
+  if (TEXT_TYPES.has((attribute(element, "type") || "").toLowerCase())) return false;
+  const is = (tag === "input" && element.type === "password") ||
+    SECRET_USES.test((attribute(element, "autocomplete") || "").toLowerCase()) ||
+    SECRET_NAMES.test(`${attribute(element, "name") || ""} ${attribute(element, "id") || ""}`);
+  if (is) secretFields.add(element);
+  return is;
+}
+// A field stays secret when the page shows its value, and so do copies of the value in the page.
+function keepSecret(element) {
+  const value = (element.value || "").slice(0, MAX_SECRET);
+  for (const other of secretValues) {
+    if (other.startsWith(value)) return;
+    if (value.startsWith(other)) secretValues.delete(other);
+  }
+  if (value.length >= LEAST_SECRET) secretValues.add(value);
+  if (secretValues.size > MAX_SECRETS) secretValues.delete(secretValues.values().next().value);
+}
+function clean(text, limit) {
+  let result = String(text);
+  for (const secret of secretValues) {
+    if (!result.includes(secret) && !result.includes(encodeURIComponent(secret))) continue;
+    result = result.split(secret).join(HIDDEN_TEXT).split(encodeURIComponent(secret)).join(HIDDEN_TEXT);
+  }
+  return result.slice(0, limit).toWellFormed();
+}
+const isMask = (element) => has(element, "data-mask") && attribute(element, "data-mask") !== "false";
+function isUnderMask(element) {
+  for (let node = element; node; node = hostOf(node)) if (nodeType(node) === 1 && isMask(node)) return true;
+  return false;
+}
+function hostOf(node) {
+  const parent = parentNode(node);
+  if (parent) return parent;
+  if (nodeType(node) === 11) return node.host;
+  try { return node.defaultView?.frameElement ?? null; } catch { return null; }
+}
+
+// ---- Snapshots: [tag, {attributes}, …children], with the elements in document order.
+class Snapshot {
+  constructor() {
+    this.elements = [];
+    this.index = new WeakMap();
+    this.boxes = [];
+    this.nodes = 0;
+    this.characters = 0;
+    this.truncated = false;
+    this.until = performance.now() + MAX_MS;
+    for (const element of all(document, "input,textarea")) if (isSecret(element)) keepSecret(element);
+    const holder = [];
+    const root = documentElement(document);
+    if (root) this.add(root, holder, 0, 0, false);
+    this.html = holder[0] ?? ["html", {}];
+  }
+
+  count(characters) {
+    this.nodes += 1;
+    this.characters += characters;
+    if (this.nodes > MAX_NODES || this.characters > MAX_CHARACTERS) this.truncated = true;
+    if (this.nodes % 256 === 0 && performance.now() > this.until) this.truncated = true;
+    return !this.truncated;
+  }
+
+  // Adds an element to the list `into`; returns whether nothing of it is visible.
+  add(element, into, depth, walk, masked) {
+    const tag = localName(element);
+    if (SKIPPED.has(tag) || walk > MAX_WALK || !this.count(20 + tag.length)) return true;
+    const hides = masked || isMask(element);
+    const attrs = this.readAttributes(element, tag, hides);
+    const node = [tag, attrs];
+    this.index.set(element, this.elements.length);
+    this.elements.push(element);
+    into.push(node);
+    if (hides && !masked) this.addBox(element);
+    // Deeper elements become siblings: JSON of the service has 64 levels.
+    const list = depth < MAX_DEPTH ? node : into;
+    const below = depth < MAX_DEPTH ? depth + 1 : depth;
+    const isShown = isRendered(element);
+    let isEmpty = true;
+    if (tag === "iframe" || tag === "frame") {
+      let inner = null;
+      try { inner = element.contentDocument; } catch { inner = null; }
+      const root = inner && documentElement(inner);
+      if (root) {
+        observe(inner);
+        isEmpty = this.add(root, list, below, walk + 1, hides);
+      }
+    } else if (tag !== "svg" && tag !== "textarea") {
+      const shadow = shadowRoot(element);
+      if (shadow && depth < MAX_DEPTH - 1) {
+        observe(shadow);
+        const template = ["template", { shadowrootmode: "open" }];
+        this.elements.push(shadow);
+        list.push(template);
+        isEmpty = this.addChildren(shadow, template, template, below + 1, walk + 1, hides, isShown);
+      }
+      isEmpty = this.addChildren(element, node, list, below, walk + 1, hides, isShown) && isEmpty;
+    }
+    // A hidden element may have visible children.
+    const isHidden = isEmpty && !isShown;
+    if (isHidden && !UNMARKED.has(tag)) attrs.__h = true;
+    return isHidden;
+  }
+
+  // Returns whether no child is visible.
+  addChildren(parent, texts, list, depth, walk, masked, isShown) {
+    let isEmpty = true;
+    for (let child = firstChild(parent); child && !this.truncated; child = nextSibling(child)) {
+      const type = nodeType(child);
+      if (type === 1) {
+        if (!this.add(child, list, depth, walk, masked)) isEmpty = false;
+      } else if (type === 3) {
+        const text = child.data.slice(0, 4 * MAX_TEXT).replace(/\s+/g, " ");
+        if (text === "" || text === " ") continue;
+        if (isShown) isEmpty = false;
+        const shown = masked ? HIDDEN_TEXT : clean(text, MAX_TEXT);
+        if (this.count(shown.length)) texts.push(shown);
+      }
+    }
+    return isEmpty;
+  }
+
+  readAttributes(element, tag, masked) {
+    const attrs = {};
+    let count = 0;
+    for (const { name, value } of attributes(element)) {
+      if (name.startsWith("on") || name.startsWith("__") || (DROPPED.has(name) && tag !== "option")) continue;
+      if (masked && !KEPT_UNDER_MASK.has(name) && name !== "data-mask") continue;
+      if (++count > MAX_ATTRIBUTES || name.length > 64) break;
+      let kept = clean(value, ADDRESSES.has(name) ? MAX_ADDRESS : MAX_ATTRIBUTE);
+      if (ADDRESSES.has(name)) {
+        if (/^[\s\0-\x1f]*(?:javascript|vbscript)/i.test(kept.replace(/[\s\0-\x1f]/g, ""))) continue;
+        if (/^\s*data:/i.test(kept)) kept = "data:";
+        kept = kept.replace(SECRET_PARAMETER, `$1${HIDDEN_TEXT}`);
+      }
+      attrs[name] = kept;
+      this.characters += name.length + kept.length + 6;
+    }
+    if (tag === "input" || tag === "textarea" || tag === "select") this.readField(element, tag, attrs, masked);
+    if (tag === "option" && element.selected) attrs.__c = true;
+    return attrs;
+  }
+
+  readField(element, tag, attrs, masked) {
+    const type = tag === "input" ? element.type : tag;
+    if (type === "checkbox" || type === "radio") {
+      attrs.__c = element.checked;
+      if (has(element, "value") && !masked) attrs.value = clean(attribute(element, "value"), MAX_ATTRIBUTE);
+      return;
+    }
+    if (type === "hidden" || type === "file") return;
+    const value = element.value;
+    if (isSecret(element)) {
+      attrs.__v = value ? "•" : "";
+      if (value) this.addBox(element);
+    } else {
+      attrs.__v = masked ? (value ? HIDDEN_TEXT : "") : clean(value, MAX_TEXT);
+      this.characters += attrs.__v.length;
+    }
+  }
+
+  addBox(element) {
+    const rect = rectOf(element);
+    if (this.boxes.length < MAX_BOXES && rect[2] > 0 && rect[3] > 0) this.boxes.push(rect);
+  }
+}
+
+function isRendered(element) {
+  if (element.checkVisibility({ visibilityProperty: true })) return true;
+  return getComputedStyle(element).display === "contents";
+}
+// Rectangle in pixels of the main frame's viewport.
+function rectOf(element) {
+  const { x, y, width, height } = box(element);
+  let left = x, top = y;
+  try {
+    for (let view = ownerDocument(element).defaultView; view && view !== window; view = view.parent) {
+      const outer = box(view.frameElement);
+      left += outer.x + view.frameElement.clientLeft;
+      top += outer.y + view.frameElement.clientTop;
+    }
+  } catch { /* a frame of another origin ends the way up */ }
+  return [left, top, width, height].map((number) => Math.round(number));
+}
+
+// ---- Version: changes whenever a snapshot may differ from the one before.
+const observer = new MutationObserver(count);
+function count(records) {
+  mutations += records.length;
+  for (const { type, oldValue, attributeName, target } of records) {
+    if (type === "attributes" && attributeName === "type" && oldValue === "password") secretFields.add(target);
+  }
+  // `document.open()` removes all listeners; adding one that is there has no effect.
+  if (listenTo && root !== documentElement(document)) {
+    root = documentElement(document);
+    listenTo(document);
+  }
+  if (records.length) afterChange();
+}
+function observe(root) {
+  if (observed.has(root)) return;
+  observed.add(root);
+  observer.observe(root, { attributes: true, attributeOldValue: true, childList: true, characterData: true,
+    subtree: true });
+  if (listenTo && nodeType(root) === 9) listenTo(root);
+}
+function version() {
+  count(observer.takeRecords());
+  let hash = 0;
+  let left = MAX_FIELDS;
+  for (const field of all(document, "input,select,textarea")) {
+    if (left-- === 0) break;
+    let text = `${field.value} ${field.checked}`;
+    if (isSecret(field)) {
+      keepSecret(field);
+      text = field.value ? "•" : "";
+    }
+    for (let at = 0; at < text.length && at < 200; at += 1) hash = (hash * 31 + text.charCodeAt(at)) | 0;
+    hash = (hash * 31 + text.length) | 0;
+  }
+  return `${documentId}.${mutations}.${hash}.${scrollX | 0}.${scrollY | 0}`;
+}
+const place = () => ({
+  url: clean(location.href, MAX_ADDRESS), title: clean(titleOf(document), 300), ready: document.readyState,
+  viewport: [innerWidth, innerHeight], scale: devicePixelRatio,
+});
+const describe = (taken) => ({
+  version: taken.version, html: taken.snapshot.html, boxes: taken.snapshot.boxes,
+  truncated: taken.snapshot.truncated, ...taken.place,
+});
+function take() {
+  const now = version();
+  if (last === null || last.version !== now) last = { version: now, snapshot: new Snapshot(), place: place() };
+  return last;
+}
+let last = null, known = "", listenTo = null, afterChange = () => {};

@@ -1,0 +1,335 @@
+"""Recording of a Playwright page as a session: `with record(page, …)`, `async with` for an async page.
+
+A failure of the recording never reaches the program: it is logged and counted in `stats`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from recorder.capture.captured_page import PROTOCOL_EVENTS, CapturedPage
+from recorder.capture.journal import Journal
+from recorder.capture.page_reader import PageUnreadable
+from recorder.capture.sender import CaptureStats, Sender, SessionChoice
+from recorder.client.client import Client
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page as AsyncPage
+    from playwright.sync_api import Page as SyncPage
+
+_log = logging.getLogger(__name__)
+Value = TypeVar("Value")
+#: Longest time of one call to the browser, and of all calls before an action of the program.
+_CALL_MS = 5_000
+_MAX_PAGES = 20
+#: How long the last state of a page may take until it is at rest.
+_REST_S = 2.0
+_QUIET_S = 0.15
+
+
+def record(
+    page: "SyncPage | AsyncPage",
+    *,
+    workflow: str,
+    client: Client,
+    actor: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    session_id: str | None = None,
+    patience_s: float = 10.0,
+) -> "PageRecording":
+    """Return a context manager that records a Chromium page, and the pages that it opens, as a session.
+
+    Args:
+        page: a page of Playwright; `with` for a sync page, `async with` for an async one.
+        workflow: slug of the workflow.
+        client: client of the service; the recording does not close it.
+        actor: `{id, kind}` of who acts.
+        metadata: metadata of the session.
+        session_id: a session that is recording already; it is not stopped at the end.
+        patience_s: seconds at the end within which the rest must be sent.
+    """
+    choice = SessionChoice(workflow, actor, metadata, session_id)
+    return PageRecording(page, Sender(client, choice), patience_s)
+
+
+class PageRecording:
+    """A recording in progress."""
+
+    def __init__(self, page: Any, sender: Sender, patience_s: float) -> None:
+        self._page = page
+        self._sender = sender
+        self._patience_s = patience_s
+        self._journal = Journal(sender.add_event)
+        self._pages: dict[Any, _PageHandle] = {}
+        self._acting: Any = page
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_async = False
+        self._is_open = False
+        self._names = 0
+
+    @property
+    def id(self) -> str:
+        """Id of the session; empty until the service has created it."""
+        return self._sender.session_id
+
+    @property
+    def stats(self) -> CaptureStats:
+        """Counts of what was recorded, dropped and failed."""
+        return self._sender.stats
+
+    def tag(self, name: str, **data: Any) -> None:
+        """Tag this moment; `data` is the tag's payload."""
+        self._sender.add_tag(name, self._journal.now_ms, data)
+
+    def __enter__(self) -> Self:
+        if _is_async_page(self._page):
+            raise TypeError("An async page is recorded with `async with record(page, …)`.")
+        self._begin()
+        _run_now(self._guard(self._open_page(self._add_page(self._page))))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _run_now(self._guard(self._finish()))
+        self._end(error)
+
+    async def __aenter__(self) -> Self:
+        if not _is_async_page(self._page):
+            raise TypeError("A sync page is recorded with `with record(page, …)`.")
+        self._is_async = True
+        self._begin()
+        await self._guard(self._open_page(self._add_page(self._page)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._guard(self._finish())
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.to_thread(self._end, error)
+
+    def _begin(self) -> None:
+        self._is_open = True
+        self._sender.start()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._is_open = False
+        self._journal.release()
+        if isinstance(error, Exception):
+            self.tag("error", type=type(error).__name__)
+        stats = self._sender.stats
+        if self.id and (stats.dropped_events or stats.dropped_frames):
+            dropped = {"dropped_events": stats.dropped_events, "dropped_frames": stats.dropped_frames}
+            self._sender.add_event({"t_ms": self._journal.now_ms, "type": "log", "data": dropped})
+        self._sender.close(self._patience_s)
+
+    def _add_page(self, page: Any) -> "_PageHandle":
+        self._names += 1
+        handle = self._pages[page] = _PageHandle(page, f"p{self._names}")
+        return handle
+
+    async def _open_page(self, handle: "_PageHandle") -> None:
+        """Begin to capture a page."""
+        page = handle.page
+        session = await self._wait(page.context.new_cdp_session(page))
+        handle.session = session
+
+        async def send(method: str, params: dict[str, Any]) -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = await self._wait(session.send(method, params, timeout=_CALL_MS))
+            return answer
+
+        captured = CapturedPage(handle.name, send, self._journal, self._sender.add_frame)
+        captured.on_settled = lambda: self._start(captured.take_frame())
+        captured.on_action = lambda: self._switch_to(page)
+        handle.captured = captured
+        for method in PROTOCOL_EVENTS:
+            session.on(method, self._make_listener(captured.handle_event, method))
+        for event, listener in (
+            ("popup", self._make_listener(self._add_popup)),
+            (
+                "download",
+                self._make_listener(lambda download: captured.add_download(download.suggested_filename)),
+            ),
+            (
+                "request",
+                self._make_listener(
+                    lambda request: captured.add_request(
+                        request.url, method=request.method, kind=request.resource_type
+                    )
+                ),
+            ),
+            ("close", self._make_listener(self._add_closing, page)),
+            ("crash", self._make_listener(self._drop_page, page)),
+        ):
+            page.on(event, listener)
+            handle.listeners.append((event, listener))
+        await captured.reader.open(listen=True)
+        captured.add_opening(page.url, is_popup=page is not self._page)
+        # Playwright calls a locator's handler before each action while the locator is visible: here always.
+        locator = page.locator("html").first
+        handle.locator = locator
+        await self._wait(
+            page.add_locator_handler(locator, self._make_action_handler(captured), no_wait_after=True)
+        )
+
+    def _make_action_handler(self, captured: CapturedPage) -> Callable[[], Any]:
+        if self._is_async:
+
+            async def prepare() -> None:
+                if self._is_open:
+                    await self._guard(captured.prepare_action())
+
+            return prepare
+
+        def prepare_now() -> None:
+            if self._is_open:
+                _run_now(self._guard(captured.prepare_action()))
+
+        return prepare_now
+
+    def _make_listener(self, handle: Callable[..., None], *first: Any) -> Callable[..., None]:
+        """Return a listener that fails without a trace in the program."""
+
+        def listen(*given: Any) -> None:
+            if not self._is_open:
+                return
+            try:
+                handle(*first, *given)
+            except Exception as error:
+                self._note(error)
+
+        return listen
+
+    def _add_popup(self, popup: Any) -> None:
+        if len(self._pages) >= _MAX_PAGES:
+            return
+        handle = self._add_page(popup)
+        url = self._journal.redact(popup.url)
+        event = {"t_ms": self._journal.now_ms, "type": "tab_open", "url": url, "app": handle.app}
+        self._journal.add_effect(event, {"type": "popup", "page": handle.name, "url": url})
+        self._acting = popup
+        self._start(self._open_page(handle))
+
+    def _add_closing(self, page: Any, _: Any) -> None:
+        handle = self._pages.pop(page, None)
+        if handle is not None and page is not self._page:
+            self._journal.add_step({"t_ms": self._journal.now_ms, "type": "tab_close", "app": handle.app})
+
+    def _drop_page(self, page: Any, _: Any) -> None:
+        """Remove a page that crashed: it answers nothing any more."""
+        self._pages.pop(page, None)
+
+    def _switch_to(self, page: Any) -> None:
+        """Record that the actor has gone to another page, unless it was opened just before."""
+        if page is self._acting or page not in self._pages:
+            return
+        self._acting = page
+        app = self._pages[page].app
+        self._journal.add_step({"t_ms": self._journal.now_ms, "type": "tab_switch", "app": app})
+
+    async def _finish(self) -> None:
+        """Take the last frame of each page, and leave the pages as they were."""
+        handles = [handle for handle in self._pages.values() if not handle.page.is_closed()]
+        for handle in handles:
+            if handle.captured is not None and await self._flush_page(handle.captured):
+                handle.is_responding = True
+                await self._guard(self._take_last_frame(handle.page, handle.captured))
+        self._is_open = False
+        for handle in handles:
+            await self._guard(self._leave_page(handle))
+
+    async def _flush_page(self, captured: CapturedPage) -> bool:
+        """Let the page report what is pending, and return whether it responds."""
+        try:
+            await captured.reader.call("flush")
+        except PageUnreadable:
+            return True
+        except Exception as error:
+            self._note(error)
+            return False
+        return True
+
+    async def _take_last_frame(self, page: Any, captured: CapturedPage) -> None:
+        until = time.monotonic() + _REST_S
+        version, _ = await captured.read_version()
+        while time.monotonic() < until:
+            await self._wait(page.wait_for_timeout(_QUIET_S * 1000))
+            now, is_loaded = await captured.read_version()
+            if now == version and is_loaded:
+                break
+            version = now
+        await captured.take_frame()
+
+    async def _leave_page(self, handle: "_PageHandle") -> None:
+        for event, listener in handle.listeners:
+            handle.page.remove_listener(event, listener)
+        # The calls below have no time limit: a page that crashed never answers.
+        if not handle.is_responding:
+            return
+        if handle.locator is not None:
+            await self._wait(handle.page.remove_locator_handler(handle.locator))
+        if handle.session is not None:
+            await self._wait(handle.session.detach())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that a listener caused."""
+        if not self._is_async:
+            _run_now(self._guard(work))
+            return
+        task = asyncio.ensure_future(self._guard(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, work: Awaitable[None]) -> None:
+        """Run work; log and count its failure, unless the page merely went on in the meantime."""
+        try:
+            await work
+        except PageUnreadable:
+            _log.debug("A state of the page was not read", exc_info=True)
+        except Exception as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        self._sender.stats.errors += 1
+        # The text of an error may quote the page.
+        _log.warning("The capture goes on after a failure: %s", type(error).__name__)
+        _log.debug("Failure of the capture", exc_info=error)
+
+    async def _wait(self, answer: Any) -> Any:
+        """Return what a call of Playwright returns: sync pages have it already."""
+        return await answer if self._is_async else answer
+
+
+class _PageHandle:
+    """A page with all that is attached to it, to be detached at the end."""
+
+    def __init__(self, page: Any, name: str) -> None:
+        self.page = page
+        self.name = name
+        #: `app` member of events of the page.
+        self.app = {"name": "chromium", "page": name}
+        self.captured: CapturedPage | None = None
+        #: False until the page answered at the end.
+        self.is_responding = False
+        self.session: Any = None
+        self.locator: Any = None
+        self.listeners: list[tuple[str, Callable[..., None]]] = []
+
+
+def _is_async_page(page: object) -> bool:
+    return type(page).__module__.startswith("playwright.async_api")
+
+
+def _run_now(work: Coroutine[Any, Any, Value]) -> Value:
+    """Return the result of a coroutine that never waits, since all that it calls is sync."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: Value = done.value
+        return value
+    raise RuntimeError("A capture of a sync page waited for something.")

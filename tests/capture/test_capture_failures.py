@@ -1,0 +1,251 @@
+"""Failures of a capture never reach the program, and messages of a page are checked."""
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from examples.webapp.approval import approve_invoice
+from examples.webapp.server import run_webapp
+from recorder import Client
+from recorder.capture import record
+from recorder.capture.journal import Journal, redact_url
+from recorder.capture.messages import ActionMessage, parse_message
+from recorder.capture.page_reader import PageUnreadable, parse_reading
+from recorder.capture.sender import MAX_EVENTS, Sender, SessionChoice
+
+
+@pytest.fixture
+def down() -> Iterator[Client]:
+    """A client of a service that does not answer."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with Client(f"http://127.0.0.1:{port}", "nsk_local_nobody", patience_s=0.5) as client:
+        yield client
+
+
+def test_a_service_that_is_down_changes_nothing_for_the_program(page: Any, down: Client) -> None:
+    with run_webapp("base") as app:
+        with record(page, workflow="capture_test", client=down, patience_s=5) as recording:
+            approve_invoice(page, app.url, recording)
+        assert [call["path"] for call in app.calls] == ["/login", "/invoices/1042/approve"]
+    assert recording.id == ""
+    assert recording.stats.events == 0
+    assert recording.stats.dropped_events == 13
+    assert recording.stats.errors >= 1
+    # The page is as it was before.
+    page.set_content("<button>Later</button>")
+    page.click("button")
+
+
+def test_a_service_that_hangs_holds_the_program_up_for_the_patience_alone(page: Any) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(50)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Client(url, "nsk_local_nobody", timeout_s=20, patience_s=20) as client:
+            page.set_content("<button>One</button>")
+            with record(page, workflow="capture_test", client=client, patience_s=0.5) as recording:
+                page.click("button")
+                began = time.monotonic()
+            assert time.monotonic() - began < 5
+    assert recording.stats.errors >= 1
+
+
+def test_an_error_of_the_program_is_raised_and_tagged(page: Any, client: Client) -> None:
+    page.set_content("<button>One</button>")
+    with (
+        pytest.raises(KeyError, match="missing"),
+        record(page, workflow="capture_test", client=client) as recording,
+    ):
+        page.click("button")
+        raise KeyError("missing")
+    (tag,) = client.list_tags(recording.id)
+    assert (tag["name"], tag["data"]) == ("error", {"type": "KeyError"})
+    session = client.get_session(recording.id)
+    assert session["status"] in ("stopped", "sealed")
+    assert session["event_count"] == 1
+
+
+def test_a_page_that_goes_away_in_the_middle_ends_its_capture_only(browser: Any, client: Client) -> None:
+    page = browser.new_page()
+    page.set_content("<button onclick='setTimeout(() => location = \"about:blank\")'>Go</button>")
+    with record(page, workflow="capture_test", client=client) as recording:
+        page.click("button")
+        page.wait_for_url("about:blank")
+        page.close()
+    assert [event["type"] for event in client.list_events(recording.id)] == ["click"]
+
+
+def test_a_crashed_page_ends_its_capture_only(browser: Any, client: Client) -> None:
+    page = browser.new_page()
+    page.set_content("<button>One</button>")
+    crashed = threading.Event()
+    page.on("crash", lambda _: crashed.set())
+    with record(page, workflow="capture_test", client=client) as recording:
+        page.click("button")
+        with pytest.raises(Exception, match=r"(?i)crash"):
+            page.goto("chrome://crash")
+    page.close()
+    assert [event["type"] for event in client.list_events(recording.id)] == ["click"]
+
+
+HOSTILE = """<button type=button style="position: fixed; top: 0; left: 0">One</button>
+    <form><input name=attributes><input name=parentNode><input name=localName></form>
+    <script>
+    JSON.stringify = JSON.parse = () => { throw new Error("no") };
+    for (const name of ["push", "map", "indexOf", "join"])
+      Array.prototype[name] = () => { throw new Error("no") };
+    Object.prototype.toJSON = () => "made up"; String.prototype.slice = () => "made up";
+    Element.prototype.getAttribute = () => "made up"; Date.now = () => 0; globalThis.recorderPage = {};
+    Node.prototype.contains = Element.prototype.closest = () => { throw new Error("no") };
+    addEventListener("click", (event) => event.stopImmediatePropagation(), true);
+    </script>"""
+
+
+def test_a_page_that_redefines_its_objects_is_recorded_all_the_same(page: Any, client: Client) -> None:
+    page.route("**", lambda route: route.fulfill(body=HOSTILE, content_type="text/html"))
+    with record(page, workflow="capture_test", client=client) as recording:
+        page.goto("https://hostile.example/")
+        # By the mouse: what Playwright itself looks up in the page fails here.
+        page.mouse.click(10, 10)
+        page.wait_for_timeout(300)
+    _, event = client.list_events(recording.id)
+    assert (event["type"], event["target"]["name"]) == ("click", "One")
+    assert [frame["has_dom"] for frame in client.list_frames(recording.id)].count(True) >= 1
+    assert recording.stats.errors == 0
+
+
+def test_a_page_neither_sees_nor_reaches_the_recorder(page: Any, client: Client) -> None:
+    page.set_content("<button>One</button>")
+    with record(page, workflow="capture_test", client=client) as recording:
+        seen = page.evaluate(
+            "[typeof recorderPage, typeof recorderSend, Object.keys(window).filter(n => /record/i.test(n))]"
+        )
+        assert seen == ["undefined", "undefined", []]
+        page.evaluate("""() => {
+          for (const kind of ["event", "settled"]) {
+            window.postMessage({kind, type: "click"}, "*");
+            try { recorderSend(JSON.stringify({kind})) } catch {}
+          }
+        }""")
+        page.click("button")
+    assert [event["type"] for event in client.list_events(recording.id)] == ["click"]
+
+
+def make_message(**members: Any) -> dict[str, Any]:
+    """A valid message of a click."""
+    page = {
+        "version": "v", "html": ["html", {}], "boxes": [], "truncated": False, "url": "https://a.example/",
+        "title": "T", "ready": "complete", "viewport": [800, 600], "scale": 1,
+    }  # fmt: skip
+    return {
+        "kind": "event", "type": "click", "time": 1, "version": "v", "index": 0, "rect": [0, 0, 1, 1],
+        "input": {"button": 0, "point": [1, 2]}, "frames": [], "page": page, **members,
+    }  # fmt: skip
+
+
+def test_a_message_is_read() -> None:
+    message = parse_message(orjson.dumps(make_message()).decode())
+    assert isinstance(message, ActionMessage)
+    assert message.given == {"button": 0, "point": [1, 2]}
+
+
+def test_messages_of_any_other_form_are_refused() -> None:
+    for payload in (
+        None,
+        7,
+        b"{}",
+        "",
+        "{",
+        "[]",
+        "null",
+        '"text"',
+        "{}",
+        '{"kind": "other"}',
+        "9" * 5_000_000,
+    ):
+        with pytest.raises(PageUnreadable):
+            parse_message(payload)
+    random_values = random.Random(20)
+    odd: list[Any] = [None, -1, 1e308, 10**30, "x" * 100, [], {}, [[]], True, ["a"], {"a": 1}, float("nan")]
+    valid = make_message()
+    refused = 0
+    for _ in range(3_000):
+        message = orjson.loads(orjson.dumps(valid))
+        objects = [message, message["page"], message["input"]]
+        chosen = random_values.choice(objects)
+        name = random_values.choice(list(chosen))
+        if random_values.random() < 0.2:
+            del chosen[name]
+        else:
+            chosen[name] = random_values.choice(odd)
+        try:
+            parse_message(orjson.dumps(message, option=orjson.OPT_PASSTHROUGH_DATACLASS).decode())
+        except (PageUnreadable, orjson.JSONEncodeError, TypeError) as error:
+            assert isinstance(error, (PageUnreadable, orjson.JSONEncodeError, TypeError))
+            refused += isinstance(error, PageUnreadable)
+    assert refused > 1_000
+
+
+def test_a_snapshot_that_is_nested_too_deep_is_refused() -> None:
+    html: list[Any] = ["b", {}]
+    for _ in range(100):
+        html = ["div", {}, html]
+    with pytest.raises(PageUnreadable, match="too deep"):
+        parse_reading({**make_message()["page"], "html": html})
+
+
+def test_a_full_buffer_drops_and_counts(down: Client) -> None:
+    sender = Sender(down, SessionChoice("capture_test"))
+    for number in range(MAX_EVENTS + 7):
+        sender.add_event({"t_ms": number, "type": "click"})
+    assert sender.stats.dropped_events == 7
+
+
+def test_an_event_that_is_refused_costs_no_other(client: Client) -> None:
+    sender = Sender(client, SessionChoice("capture_test"))
+    sender.start()
+    for event in ({"t_ms": 1, "type": "click"}, {"t_ms": -1, "type": "click"}, {"t_ms": 3, "type": "click"}):
+        sender.add_event(event)
+    sender.close(20)
+    assert (sender.stats.events, sender.stats.dropped_events) == (2, 1)
+    assert [event["t_ms"] for event in client.list_events(sender.session_id)] == [1, 3]
+
+
+def test_a_session_that_is_recording_already_is_continued(page: Any, client: Client) -> None:
+    session_id = client.create_session("capture_test", start=True)["id"]
+    page.set_content("<button>One</button>")
+    with record(page, workflow="capture_test", client=client, session_id=session_id) as recording:
+        page.click("button")
+    assert recording.id == session_id
+    assert client.get_session(session_id)["status"] == "recording"
+    assert [event["type"] for event in client.list_events(session_id)] == ["click"]
+    client.stop(session_id)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://ada:pw@a.example/x?q=1&Password=pw#t", "https://a.example/x?q=1&Password=•••#t"),
+        ("https://a.example/cb?access_token=abc&state=1", "https://a.example/cb?access_token=•••&state=1"),
+        ("https://a.example/#id_token=abc&x=1", "https://a.example/#id_token=•••&x=1"),
+        ("data:text/html,secret", "data:"),
+        ("http://[", ""),
+    ],
+)
+def test_addresses_lose_their_secrets(url: str, shown: str) -> None:
+    assert redact_url(url) == shown
+
+
+def test_times_of_another_clock_are_those_of_this_machine() -> None:
+    journal = Journal(lambda _: None)
+    assert journal.convert_time(0) == journal.now_ms
+    assert journal.convert_time(10**15) <= journal.now_ms
+    assert 0 <= journal.convert_time(int(time.time() * 1000)) <= journal.now_ms

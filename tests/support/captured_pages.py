@@ -1,0 +1,59 @@
+"""Real Chromium under Playwright, and captured sessions as replays take them."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+
+from recorder import Client
+from recorder.client.transport import Call
+from recorder.memory.steps.screens import describe_screen
+from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag
+from tests.support.browser import find_chromium
+from tests.support.databases import part_is_missing
+
+
+def find_browser() -> str:
+    """The path of Chromium; without it or Playwright the test skips."""
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        part_is_missing("Playwright is not installed (pip install playwright==1.65.2).")
+    return os.environ.get("RECORDER_CHROMIUM") or find_chromium()  # noqa: TID251
+
+
+@contextmanager
+def running_browser() -> Iterator[Any]:
+    """A browser of sync Playwright."""
+    path = find_browser()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def read_dom(client: Client, session_id: str, frame_id: str) -> dict[str, Any]:
+    """The stored snapshot of a frame."""
+    call = Call("GET", f"/v1/sessions/{session_id}/frames/{frame_id}/dom", repeatable=True)
+    return orjson.loads(client._transport.send(call).content)  # type: ignore[no-any-return]
+
+
+def read_recorded(client: Client, session_id: str) -> RecordedSession:
+    """A stored session, with the digests that sealing computes."""
+    events = list(client.list_events(session_id))
+    frames = [_read_frame(client, session_id, frame) for frame in client.list_frames(session_id)]
+    tags = [RecordedTag(tag["id"], tag["name"], tag["t_ms"]) for tag in client.list_tags(session_id)]
+    return RecordedSession(session_id, events, frames, tags)
+
+
+def _read_frame(client: Client, session_id: str, frame: dict[str, Any]) -> RecordedFrame:
+    dom = read_dom(client, session_id, frame["id"]) if frame["has_dom"] else None
+    screen = describe_screen(dom=dom, url=frame["url"], title=None, cells=None)
+    read: Callable[[], dict[str, Any] | None] = lambda: dom  # noqa: E731
+    return RecordedFrame(frame["id"], frame["t_ms"], screen.state_tokens, read)
