@@ -47,7 +47,8 @@ class Browser:
 
     def __init__(self, settings: Settings, proxy: FilteringProxy) -> None:
         self._settings, self._proxy = settings, proxy
-        self._process: subprocess.Popen[bytes] | None = None
+        #: The process that holds the browser, while it runs.
+        self.process: subprocess.Popen[bytes] | None = None
         #: Where the browser may write; removed at the end.
         self.folder: Path | None = None
         self._received = b""
@@ -63,7 +64,7 @@ class Browser:
         user = _find_user(self._settings)
         self.folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
         self._log = self.folder / "browser.log"
-        own = {
+        fixed = {
             "HOME": str(self.folder),
             "TMPDIR": str(self.folder),
             "PYTHONPATH": str(Path(recorder.__file__).parents[1]),
@@ -74,7 +75,7 @@ class Browser:
             os.chown(self.folder, user.pw_uid, user.pw_gid)
         try:
             with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
+                self.process = subprocess.Popen(
                     [
                         sys.executable,
                         "-m",
@@ -85,16 +86,11 @@ class Browser:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     cwd=self.folder,
-                    env={**inherited, **own},
+                    env={**inherited, **fixed},
                     start_new_session=True,
                 )
         except OSError as error:
             raise NoBrowser(f"The browser's process does not start: {error.strerror}.") from error
-        proxy = {
-            "server": f"http://127.0.0.1:{self._proxy.port}",
-            "username": self._proxy.user,
-            "password": self._proxy.password,
-        }
         width, height = viewport
         try:
             answer = self.call(
@@ -102,7 +98,9 @@ class Browser:
                 timeout_ms=int(_START_S * 1000),
                 executable=executable,
                 no_sandbox=self._settings.live.no_sandbox,
-                proxy=proxy,
+                server=f"http://127.0.0.1:{self._proxy.port}",
+                user=self._proxy.user,
+                password=self._proxy.password,
                 viewport={"width": width, "height": height},
             )
         except BrowserLost as error:
@@ -116,7 +114,7 @@ class Browser:
             BrowserLost: if the process or the browser has ended.
             PageStuck: if the answer does not come; the browser is ended then.
         """
-        process = self._process
+        process = self.process
         if process is None or process.stdin is None:
             raise BrowserLost("The browser is not running.")
         line = orjson.dumps({"do": command, "timeout_ms": timeout_ms, **arguments}) + b"\n"
@@ -132,7 +130,7 @@ class Browser:
 
     def close(self) -> None:
         """End the browser and its process, and remove its folder."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             with suppress(OSError):
                 process.stdin.close()  # type: ignore[union-attr]
@@ -147,8 +145,8 @@ class Browser:
             self.folder = None
 
     def _read_line(self, seconds: float) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
+        assert self.process is not None and self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
         until = time.monotonic() + seconds
         parts, size = [self._received], len(self._received)
         while b"\n" not in parts[-1]:
@@ -203,12 +201,12 @@ def find_chromium(settings: Settings) -> str | None:
     if find_spec("playwright") is None:
         raise NoBrowser(_NO_PLAYWRIGHT)
     if settings.live.chromium is not None:
-        found = shutil.which(settings.live.chromium)
-        if found is None:
+        path = shutil.which(settings.live.chromium)
+        if path is None:
             raise NoBrowser(
                 f"RECORDER_CHROMIUM names {settings.live.chromium}, which cannot be run; name another one."
             )
-        return found
+        return path
     return next(filter(None, map(shutil.which, _NAMES)), None)
 
 

@@ -18,7 +18,6 @@ from playwright.sync_api import (
     BrowserContext,
     Dialog,
     ElementHandle,
-    Frame,
     JSHandle,
     Page,
     Playwright,
@@ -50,6 +49,17 @@ _FLAGS = (
     "--no-first-run",
     "--no-pings",
 )
+#: Second part of the page script: snapshots as `capture` makes them, with the element of each node.
+_READER = """
+observe(document);
+const fingerprint = () => version().split(".").slice(0, 3).join(".");
+let taken = null;
+return {
+  read() { taken = take(); return { ...describe(taken), version: fingerprint() }; },
+  version: fingerprint,
+  element: (index) => taken.snapshot.elements[index],
+};
+"""
 _DIE_WITH_PARENT = 1
 _MOST_FILE_BYTES = 1 << 30
 _MOST_EVENTS = 100
@@ -64,7 +74,8 @@ class BrowserSession:
         self._script = script
         self._context: BrowserContext | None = None
         self._pages: list[Page] = []
-        self._snapshot: JSHandle | None = None
+        #: The page script in the present document.
+        self._reader: JSHandle | None = None
         self._statuses: list[tuple[str, int]] = []
         self._failures: list[str] = []
         self._dialogs: list[dict[str, str]] = []
@@ -77,7 +88,12 @@ class BrowserSession:
             headless=True,
             chromium_sandbox=not command["no_sandbox"],
             args=list(_FLAGS),
-            proxy=ProxySettings(**command["proxy"], bypass="<-loopback>"),
+            proxy=ProxySettings(
+                server=command["server"],
+                username=command["user"],
+                password=command["password"],
+                bypass="<-loopback>",
+            ),
             handle_sigint=False,
             handle_sigterm=False,
             handle_sighup=False,
@@ -111,12 +127,6 @@ class BrowserSession:
     def read(self, command: dict[str, Any]) -> dict[str, Any]:
         """Return the page as nodes, and what happened since the last action."""
         page = self._page
-        try:
-            if self._snapshot is not None:
-                self._snapshot.dispose()
-        except PlaywrightError:
-            pass  # gone with its page
-        self._snapshot = None
         events = {
             "statuses": self._statuses,
             "failures": self._failures,
@@ -124,13 +134,19 @@ class BrowserSession:
             "pages": len(self._pages),
         }
         try:
-            frame = _find_frame(page, command["frame_path"])
-            if frame is None:
-                return {"html": None, "url": page.url, "title": "", **events}
-            self._snapshot = frame.evaluate_handle(self._script)
-            return {**self._snapshot.evaluate("snapshot => snapshot.read"), **events}
+            return {**self._read_page(page), **events}
         except PlaywrightError as error:  # the page went away under it: the caller reads again
-            return {"html": None, "url": page.url, "title": "", "error": _first_line(error), **events}
+            self._reader = None
+            return {"html": None, "url": page.url, "error": _first_line(error), **events}
+
+    def _read_page(self, page: Page) -> dict[str, Any]:
+        if self._reader is not None:
+            try:
+                return dict(self._reader.evaluate("reader => reader.read()"))
+            except PlaywrightError:  # the document is another one
+                self._reader = None
+        self._reader = page.main_frame.evaluate_handle(self._script)
+        return dict(self._reader.evaluate("reader => reader.read()"))
 
     def perform(self, command: dict[str, Any]) -> dict[str, Any]:
         """Do an action on an element of the last `read`, or on the page.
@@ -148,7 +164,8 @@ class BrowserSession:
                     element.click(trial=True, timeout=timeout)
                 elif kind in ("fill", "select"):
                     element.wait_for_element_state("enabled", timeout=timeout)
-                if not self._is_unchanged(command["index"]):
+                assert self._reader is not None
+                if command["version"] not in (None, self._reader.evaluate("reader => reader.version()")):
                     return {"sent": False, "is_changed": True}
         except PlaywrightError as error:
             return {"sent": False, "error": _first_line(error)}
@@ -159,12 +176,14 @@ class BrowserSession:
         return {"sent": True}
 
     def follow_popup(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Make the newest page the one that is acted on, or close the pages that nobody announced."""
+        """Make the newest page the one that is acted on, or close those that were not announced."""
         *others, last = self._pages
         if not command["is_expected"]:
             for page in self._pages[1:]:
                 page.close()
+            self._reader = None
             return {"pages": len(self._pages)}
+        self._reader = None
         last.bring_to_front()
         return {"pages": len(others) + 1}
 
@@ -181,17 +200,12 @@ class BrowserSession:
         return self._pages[-1]
 
     def _find_element(self, index: int) -> ElementHandle:
-        if self._snapshot is None:
+        if self._reader is None:
             raise PlaywrightError("the page went away")
-        element = self._snapshot.evaluate_handle("(snapshot, index) => snapshot.element(index)", index)
-        found = element.as_element()
-        if found is None:
+        element = self._reader.evaluate_handle("(reader, index) => reader.element(index)", index).as_element()
+        if element is None:
             raise PlaywrightError("the element went away")
-        return found
-
-    def _is_unchanged(self, index: int) -> bool:
-        assert self._snapshot is not None
-        return bool(self._snapshot.evaluate("(snapshot, index) => snapshot.isUnchanged(index)", index))
+        return element
 
     def _forget_events(self) -> None:
         self._statuses, self._failures, self._dialogs = [], [], []
@@ -213,8 +227,8 @@ class BrowserSession:
         is_expected = bool(self._expected_dialogs)
         accepts = self._expected_dialogs.pop(0) if is_expected else dialog.type in ("alert", "beforeunload")
         if len(self._dialogs) < _MOST_EVENTS:
-            told = {"kind": dialog.type, "message": dialog.message[:1000]}
-            self._dialogs.append({**told, "was": "expected" if is_expected else "unexpected"})
+            kind = "expected" if is_expected else "unexpected"
+            self._dialogs.append({"was": kind, "kind": dialog.type, "message": dialog.message[:1000]})
         if accepts:
             dialog.accept()
         else:
@@ -226,16 +240,6 @@ def _is_page_load(request: Request) -> bool:
         return request.is_navigation_request() and request.frame.parent_frame is None
     except PlaywrightError:
         return False
-
-
-def _find_frame(page: Page, path: list[int]) -> Frame | None:
-    """Return the frame of a path of indices from the main frame; None if there is none."""
-    frame = page.main_frame
-    for index in path:
-        if not 0 <= index < len(frame.child_frames):
-            return None
-        frame = frame.child_frames[index]
-    return frame
 
 
 def _act(page: Page, element: ElementHandle | None, command: dict[str, Any]) -> None:
@@ -268,7 +272,7 @@ def _first_line(error: PlaywrightError) -> str:
 
 
 def give_up_rights(user: str) -> None:
-    """Become another user for good, without its groups."""
+    """Change to another user for good, without its groups."""
     account = pwd.getpwnam(user)
     os.setgroups([])
     os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
@@ -280,9 +284,10 @@ def main(user: str | None = None) -> None:
 
     Args:
         user: user to become before anything of a page is read. Python itself is started and imported as the
-            user of the service: its files may be readable to nobody else.
+            user of the service: its files may be readable to that user alone.
     """
-    script = files("recorder.live").joinpath("page_nodes.js").read_text("utf-8")
+    page_script = files("recorder.capture").joinpath("page.js").read_text("utf-8")
+    script = f'() => {{\n"use strict";\n{page_script}{_READER}}}'
     if user is not None:
         give_up_rights(user)
     # After the change of the user, which clears it.

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from recorder.errors import InvalidUrl
-from recorder.live.hosts import ReachableHosts
 from recorder.net.addresses import RequestTarget, read_url
 from recorder.net.guard import AddressGuard, BlockedAddress, UnresolvedName
+from recorder.net.reachable_hosts import ReachableHosts
 
 _HEAD_BYTES = 65_536
 _CHUNK_BYTES = 65_536
@@ -44,7 +44,7 @@ Dial = Callable[[str, int], Awaitable[_Streams]]
 
 @dataclass(frozen=True)
 class ProxyLimits:
-    """What one replay may use in all."""
+    """Limits of one replay in all."""
 
     #: Bytes in both directions.
     total_bytes: int = 500_000_000

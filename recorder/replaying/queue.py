@@ -29,6 +29,7 @@ from recorder.models.replay import (
 )
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import find_session
@@ -54,6 +55,9 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     if body.mode == "full" and body.anchor is not None:
         text = "A full replay begins with the first event; send mode partial or guided with an anchor."
         raise ValidationFailed.of("/anchor", "invalid_value", message=text)
+    if body.sandbox == "live" and body.against is not None:
+        text = "A live replay is compared with the recording itself; leave against out, or replay dry."
+        raise ValidationFailed.of("/against", "invalid_value", message=text)
     require_scope(caller, body.sandbox)
 
 
@@ -255,8 +259,9 @@ def _check_hosts(db: DbSession, tenant: Tenant, body: ReplayCreate) -> None:
             "/v1/workspaces/current, member live_replay.allow_hosts.",
             "/sandbox",
         )
+    reachable = ReachableHosts(allowed)
     for index, host in enumerate(body.policy.allow_hosts or []):
-        if host.lower() not in allowed:
+        if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
             raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
 

@@ -1,4 +1,4 @@
-"""Work of a drain run: replays that wait, each result stored in one transaction. Design §3.
+"""Work of a drain run: dry replays that wait, each result stored in one transaction. Design §3.
 
 One run at a time works, under a lease. Every transaction that writes checks it, so a run that lost it stores
 nothing; the replays it left are replayed again, which touches nothing and gives the same result.
@@ -45,10 +45,6 @@ LEASE_MS = 60_000
 _AT_ONCE = 50
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
-_NO_SANDBOX = (
-    "This deployment has no live sandbox; replay with sandbox dry, which compares the session with its "
-    "snapshots."
-)
 
 
 @dataclass
@@ -116,9 +112,6 @@ class ReplayRun:
         if row.awaiting_step is not None:
             self._fail(row, "timeout", "No decision came within 15 minutes.")
             return
-        if row.sandbox == "live":
-            self._fail(row, "sandbox", _NO_SANDBOX)
-            return
         try:
             result = _replay_dry(self._runtime, row)
         except (InvalidRecording, AnchorUnknown) as error:
@@ -177,12 +170,13 @@ def has_waiting(db: DbSession) -> bool:
 
 
 def _list_due(db: DbSession, *, limit: int, lock: bool = False) -> list[ReplayRow]:
-    """Return the oldest replays that need work; those of suspended workspaces wait."""
+    """Return the oldest dry replays that need work; those of suspended workspaces wait."""
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
     statement = (
         select(ReplayRow)
         .where(
             col(ReplayRow.finished_at).is_(None),
+            ReplayRow.sandbox == "dry",
             or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
             col(ReplayRow.workspace_id).in_(active),
             *has_sessions(),
@@ -209,26 +203,32 @@ def _replay_dry(runtime: Runtime, row: ReplayRow) -> DryResult:
         if row.against_session_id is not None:
             other = find_session(db, row.tenant, row.against_session_id)
     recording = read_recording(runtime, session)
+    anchor, until = find_bounds(recording, row)
     return replay_dry(
         recording,
         mode=row.kind,  # type: ignore[arg-type]
-        anchor=_find_anchor(recording, row),
-        until=_find_until(recording, row),
-        policy=_make_policy(row),
+        anchor=anchor,
+        until=until,
+        policy=make_policy(row),
         input_names=frozenset(row.input_names),
         against=None if other is None else read_recording(runtime, other),
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
     )
 
 
-def _find_anchor(recording: RecordedSession, row: ReplayRow) -> EventPosition | None:
-    position = row.spec["anchor"]
-    return None if position is None else find_anchor_event(recording, _to_anchor(position))
+def find_bounds(
+    recording: RecordedSession, row: ReplayRow
+) -> tuple[EventPosition | None, EventPosition | None]:
+    """Return the events with which a replay begins and ends; None for those of the session.
 
-
-def _find_until(recording: RecordedSession, row: ReplayRow) -> EventPosition | None:
-    position = row.spec["until"]
-    return None if position is None else find_until_event(recording, _to_anchor(position))
+    Raises:
+        AnchorUnknown: if the session lacks one of them.
+    """
+    anchor, until = row.spec["anchor"], row.spec["until"]
+    return (
+        None if anchor is None else find_anchor_event(recording, _to_anchor(anchor)),
+        None if until is None else find_until_event(recording, _to_anchor(until)),
+    )
 
 
 def _to_anchor(position: dict[str, str]) -> ReplayAnchor:
@@ -236,7 +236,8 @@ def _to_anchor(position: dict[str, str]) -> ReplayAnchor:
     return ReplayAnchor(member.removesuffix("_id"), name)  # type: ignore[arg-type]
 
 
-def _make_policy(row: ReplayRow) -> ReplayPolicy:
+def make_policy(row: ReplayRow) -> ReplayPolicy:
+    """Return the policy of a replay."""
     sent = dict(row.spec["policy"])
     thresholds, viewport = sent.pop("thresholds"), sent.pop("viewport")
     return ReplayPolicy(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from recorder.live.hosts import ReachableHosts
 from recorder.live.proxy import FilteringProxy, ProxyLimits
 from recorder.net.addresses import AllowList
 from recorder.net.guard import AddressGuard
 from recorder.net.own_addresses import HostPort, OwnAddresses
+from recorder.net.reachable_hosts import ReachableHosts
 from tests.support.isolated_calls import PUBLIC, Resolver
 from tests.support.raw_servers import RawServer, raw_server
 
@@ -38,9 +38,9 @@ def proxy(
     *hosts: str, dial: Any, resolve: Any = None, allowed: tuple[str, ...] = (), **options: Any
 ) -> Iterator[FilteringProxy]:
     """A proxy that serves while the block runs."""
-    own = OwnAddresses(options.pop("own", ()))
+    own_addresses = OwnAddresses(options.pop("own", ()))
     guard = AddressGuard(
-        AllowList.parse(allowed), resolve or Resolver([PUBLIC]), own_addresses=own, takes_http=True
+        AllowList.parse(allowed), resolve or Resolver([PUBLIC]), own_addresses=own_addresses, takes_http=True
     )
     started = FilteringProxy(ReachableHosts(hosts), guard, dial=dial, **options)
     started.start()
@@ -151,10 +151,10 @@ def test_each_connection_goes_to_the_address_that_was_checked_for_it(server: Raw
 @pytest.mark.parametrize("name", ["localhost", "api.example"])
 def test_what_the_deployment_uses_itself_is_refused_whatever_is_listed(name: str) -> None:
     dial = Dialer()
-    own = [HostPort("127.0.0.1", 5432), HostPort("api.example", 5432)]
+    endpoints = [HostPort("127.0.0.1", 5432), HostPort("api.example", 5432)]
     everything = ("loopback", "0.0.0.0/0", name)
     with proxy(
-        f"{name}:5432", dial=dial, resolve=Resolver(["127.0.0.1"]), allowed=everything, own=own
+        f"{name}:5432", dial=dial, resolve=Resolver(["127.0.0.1"]), allowed=everything, own=endpoints
     ) as started:
         assert b" 403 " in send(started, f"GET http://{name}:5432/ HTTP/1.1")
         assert b" 403 " in send(started, f"CONNECT {name}:5432 HTTP/1.1")

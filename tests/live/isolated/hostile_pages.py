@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from recorder.live.browser import Browser
-from recorder.live.hosts import ReachableHosts
 from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
 from recorder.net.guard import AddressGuard
+from recorder.net.reachable_hosts import ReachableHosts
 from recorder.setting_values import LiveSandbox
 from recorder.settings import Settings
 from tests.support.browser import Page, chromium, find_chromium
@@ -84,7 +84,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def reached() -> Iterator[Reached]:
-    """What must not be reached."""
+    """A listener that must not be reached."""
     with listening() as started:
         yield started
 
@@ -169,16 +169,17 @@ def visit(browser: Browser, url: str) -> dict[str, Any]:
     """Open a page, click its button, and return what it became."""
     browser.call("goto", url=url, timeout_ms=5_000)
     browser.call("pause", ms=100)
-    nodes = browser.call("read", frame_path=[])
+    nodes = browser.call("read")
     index = _find_index(nodes["html"])
     if index is not None:
         sent = browser.call(
             "perform", index=index, type="click", value=None, key=None, delta=None, button="left", dialogs=[],
+            version=None,
             timeout_ms=2_000,
         )  # fmt: skip
         assert sent == {"sent": True}
     browser.call("pause", ms=int(SETTLE_S * 1_000))
-    after = browser.call("read", frame_path=[])
+    after = browser.call("read")
     browser.call("follow_popup", is_expected=False)
     return after
 
