@@ -46,7 +46,7 @@ faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=10
 		RECORDER_FAULT_STOPS=$(or $(STOPS),5) RECORDER_FAULT_SEAL_KILLS=$(or $(SEAL_KILLS),200) \
 		RECORDER_FAULT_UPS=$(or $(UPS),20) RECORDER_FAULT_SUBJECTS=$(or $(SUBJECTS),16) \
 		RECORDER_FAULT_SESSIONS=$(or $(SESSIONS),2000) RECORDER_FAULT_AWAY_S=$(or $(AWAY),600) \
-		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) RECORDER_FAULT_VARIANTS=20 \
+		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) RECORDER_FAULT_VARIANTS=20 RECORDER_FAULT_LIVE_KILLS=20 \
 		$(BIN)/python -m pytest tests/faults tests/live tests/sealing/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000

@@ -1,4 +1,7 @@
-"""Live replays that lose their browser, proxy or worker: they end typed, and nothing is sent twice."""
+"""Live replays that lose their browser, proxy or worker: they end typed, and nothing is sent twice.
+
+`RECORDER_FAULT_LIVE_KILLS` is how often each is lost.
+"""
 
 import os
 import signal
@@ -16,10 +19,13 @@ from examples.webapp.server import PASSWORD, WebApp, run_webapp
 from recorder.live import proxy as proxies
 from recorder.live.work import LEASE_PREFIX
 from recorder.models.operations import LeaseRow
-from tests.live.conftest import Recorded
+from tests.live.conftest import Recorded, recorded
 from tests.support.live_replays import ask_live, read_row, show, work_in_thread
 
+__all__ = ["recorded"]
+
 ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("RECORDER_FAULT_LIVE_KILLS", "1"))  # noqa: TID251
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
@@ -63,7 +69,8 @@ def has_acted(recorded: Recorded, replay_id: str) -> bool:
     return 2 <= read_row(recorded.caller, replay_id).step <= 9
 
 
-def test_a_killed_browser_fails_the_replay(recorded: Recorded) -> None:
+@pytest.mark.parametrize("_", range(KILLS))
+def test_a_killed_browser_fails_the_replay(recorded: Recorded, _: int) -> None:
     with run_webapp("slow") as app:
         replay_id = ask_live(recorded.caller, recorded.session_id, app)
         with work_in_thread(recorded.caller):
@@ -75,7 +82,8 @@ def test_a_killed_browser_fails_the_replay(recorded: Recorded) -> None:
     assert (shown["status"], shown["error"]["type"]) == ("failed", "sandbox"), shown
 
 
-def test_a_lost_proxy_fails_the_replay(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("_", range(KILLS))
+def test_a_lost_proxy_fails_the_replay(recorded: Recorded, monkeypatch: pytest.MonkeyPatch, _: int) -> None:
     started: list[proxies.FilteringProxy] = []
     start = proxies.FilteringProxy.start
 
@@ -113,7 +121,8 @@ def replay_worker(recorded: Recorded) -> Iterator[subprocess.Popen[bytes]]:
             process.stderr.close()
 
 
-def test_a_worker_does_replays_and_a_killed_one_leaves_nothing_behind(recorded: Recorded) -> None:
+@pytest.mark.parametrize("_", range(KILLS))
+def test_a_worker_does_replays_and_a_killed_one_leaves_nothing_open(recorded: Recorded, _: int) -> None:
     caller = recorded.caller
     with run_webapp("base") as app, replay_worker(recorded):
         replay_id = ask_live(caller, recorded.session_id, app)
