@@ -57,7 +57,7 @@ def replays(
 
 
 def describe(report: ReplayReport) -> dict[str, dg.MetadataValue]:
-    """Return counts by status, divergences by kind, and a histogram of the least similarities."""
+    """Return counts by status, divergences by kind, ended recoveries, and a histogram of similarities."""
     tenths = "\n".join(
         f"| {tenth / 10:.1f} | {report.similarities[tenth]} |" for tenth in sorted(report.similarities)
     )
@@ -65,6 +65,7 @@ def describe(report: ReplayReport) -> dict[str, dg.MetadataValue]:
         "dagster/row_count": dg.MetadataValue.int(report.statuses.total()),
         "statuses": dg.MetadataValue.json(dict(report.statuses)),
         "divergences": dg.MetadataValue.json(dict(report.divergences)),
+        "recoveries": dg.MetadataValue.json(dict(report.recoveries)),
         "least_similarity": dg.MetadataValue.md(f"| from | replays |\n|---|---|\n{tenths}"),
     }
 

@@ -35,6 +35,7 @@ _SESSION = "/v1/sessions/{session_id}"
 _MEMORY = "/v1/memory"
 _EXPORT = "/v1/exports/{export_id}"
 _REPLAY = "/v1/replays/{replay_id}"
+_RECOVERY = "/v1/recoveries/{recovery_id}"
 _WEBHOOK = "/v1/webhooks/{webhook_id}"
 _DELIVERY = f"{_WEBHOOK}/deliveries/{{delivery_id}}"
 
@@ -76,6 +77,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{_REPLAY}/steps", "read", "other"),
     Endpoint("POST", f"{_REPLAY}/cancel", "write", "other"),
     Endpoint("POST", f"{_REPLAY}/decision", "write", "other"),
+    Endpoint("POST", "/v1/recoveries", "write", "other", live_surface="live_replays"),
+    Endpoint("GET", "/v1/recoveries", "read", "other"),
+    Endpoint("GET", _RECOVERY, "read", "other"),
+    Endpoint("POST", f"{_RECOVERY}/cancel", "write", "other"),
     Endpoint("GET", "/v1/workflows", "read", "other"),
     Endpoint("GET", "/v1/workflows/{workflow}", "read", "other"),
     Endpoint("PATCH", "/v1/workflows/{workflow}", "write", "other"),

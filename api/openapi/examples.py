@@ -84,6 +84,9 @@ _DRY_REPLAY = (
     '-d "{\\"session_id\\": \\"$session\\", \\"sandbox\\": \\"dry\\"}" "$RECORDER_URL/v1/replays"'
 )
 _REPLAYED = [*_SEALED, f"replay={_read_id('rpl', _DRY_REPLAY)}"]
+_FAILED = [f"session={_read_id('ses', _format_get('/v1/sessions?workflow=checkout&outcome=error&limit=1'))}"]
+_DRY_RECOVERY = _DRY_REPLAY.replace("/v1/replays", "/v1/recoveries")
+_RECOVERED = [*_FAILED, f"recovery={_read_id('rcv', _DRY_RECOVERY)}"]
 _WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.sealed"]}'
 _WEBHOOK = [f"webhook={_read_id('whk', _send('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"]
 _HOOK = "/v1/webhooks/$webhook"
@@ -177,6 +180,13 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("POST", "/v1/replays/{replay_id}/decision"): [
         f"replay={_read_id('rpl', _format_get('/v1/replays?status=running&workflow=checkout'))}",
         _send("POST", "/v1/replays/$replay/decision", body='{"step": 1, "action": "act"}'),
+    ],
+    ("POST", "/v1/recoveries"): [*_FAILED, _DRY_RECOVERY],
+    ("GET", "/v1/recoveries"): [_format_get("/v1/recoveries?workflow=checkout&status=succeeded")],
+    ("GET", "/v1/recoveries/{recovery_id}"): [*_RECOVERED, _format_get("/v1/recoveries/$recovery")],
+    ("POST", "/v1/recoveries/{recovery_id}/cancel"): [
+        *_RECOVERED,
+        _send("POST", "/v1/recoveries/$recovery/cancel"),
     ],
     ("GET", "/v1/workflows"): [_format_get("/v1/workflows")],
     ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _format_get("/v1/workflows/checkout")],

@@ -83,8 +83,9 @@ def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
 @router.get("/{replay_id}/steps", responses=problem_responses(404))
 def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[ReplayStep]:
     """List the steps of a replay, in their order."""
+    after = pager.read_position(int)
     row = queue.find_replay(db, caller.tenant, replay_id)
-    return pager.make_page(queue.list_steps(db, row, after=pager.read_position(int), limit=pager.limit))
+    return pager.make_page(queue.list_steps(db, row, after=after, limit=pager.limit))
 
 
 @router.post("/{replay_id}/cancel", responses=problem_responses(403, 404, 409))

@@ -146,6 +146,11 @@ def _shared_neighbours(variants: Variants) -> Ints:
 
 def _label_propagation(variants: Variants) -> Ints:
     graph = link_neighbours(variants.vectors)
+    return _labels_of(nx.community.label_propagation_communities(graph), len(graph))
+
+
+def _asynchronous_propagation(variants: Variants) -> Ints:
+    graph = link_neighbours(variants.vectors)
     communities = nx.community.asyn_lpa_communities(graph, weight="weight", seed=0)
     return _labels_of(communities, len(graph))
 
@@ -198,15 +203,18 @@ def _number_alone(labels: Ints) -> Ints:
 
 #: Those measured, by name; each groups all variants of a workflow.
 METHODS: dict[str, Method] = {
-    "product: Louvain, split": group_by_product,
+    "product: Louvain and label propagation, split": group_by_product,
+    "label propagation": group_by(_label_propagation),
+    "label propagation, split": group_by(_label_propagation, split=True),
+    "asynchronous label propagation": group_by(_asynchronous_propagation),
+    "asynchronous label propagation, split": group_by(_asynchronous_propagation, split=True),
     "Louvain": group_by(_louvain),
+    "Louvain, split": group_by(_louvain, split=True),
     "Louvain of shared neighbours, TF-IDF": group_by(_shared_neighbours),
     "average linkage, cosine .45": group_by(_average_linkage),
     "average linkage, split": group_by(_average_linkage, split=True),
     "HDBSCAN, 5 variants": group_by(_hdbscan),
     "DBSCAN, cosine .7, 5 variants": group_by(_dbscan),
-    "label propagation": group_by(_label_propagation),
-    "label propagation, split": group_by(_label_propagation, split=True),
     "greedy modularity": group_by(_greedy_modularity),
     "connected components": group_by(_connected_components),
     "leaders, Jaccard .5": group_by(_leaders),

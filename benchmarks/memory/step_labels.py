@@ -13,6 +13,8 @@ from recorder.memory.steps.step_labels import make_label
 _SHOWN = 12
 _QUICK_SHARE = 4
 _NUMBER = re.compile(r" \(\d+\)$")
+#: A `#` that stands for digits; one before digits is part of a name, such as `Tab #2`.
+_TEMPLATE = re.compile(r"#(?!\d)")
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
@@ -35,7 +37,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     for step in (step for session in sessions for step in session.steps):
         label = shown[step.micro_key]
         visits[label] += step.runs
-        if "#" in label:
+        if _TEMPLATE.search(label):
             templates += step.runs
         if is_bare(step, label):
             bare[label] += step.runs
@@ -68,4 +70,4 @@ def is_bare(step: Step, shown: str) -> bool:
     label = partial(make_label, step.action)
     values = {value, *value.split(".")} if attribute in ("id", "name", "test", "class") else set()
     bare = {kind, "element", "list item", "cell", "row", "image", "page", *values} - {""}
-    return shown in {label(noun) for noun in bare} or "#" in shown
+    return shown in {label(noun) for noun in bare} or bool(_TEMPLATE.search(shown))

@@ -118,7 +118,7 @@ def draw_rare(by_task: Mapping[str, Sequence[Demonstration]], seed: int) -> list
     return [
         item
         for task, items in by_task.items()
-        for item in (chance.sample(items, chance.randint(3, 12)) if task in rare else items)
+        for item in (chance.sample(items, min(len(items), chance.randint(3, 12))) if task in rare else items)
     ]
 
 

@@ -26,7 +26,7 @@ from recorder.importers.miniwob.format import State, event_members, read_file, w
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.similarity import similar_index
-from recorder.memory.steps.screens import FrameScreen, describe_screen, heading_of
+from recorder.memory.steps.screens import FrameScreen, describe_screen, locate_on_screen
 from recorder.memory.steps.session_steps import Step, session_steps
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "miniwob"
@@ -136,8 +136,8 @@ def _list_steps(states: list[State]) -> list[Step]:
     frames = []
     for index, state in enumerate(states):
         screen = describe_screen(dom=snapshot(state.dom), url=None, title=None, cells=None)
-        heading = heading_of(screen.state_tokens)
-        frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen, heading))
+        locations = locate_on_screen(screen.state_tokens)
+        frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen, locations))
     seen = whole_actions(states)
     events: list[dict[str, Any]] = []
     for item, members in zip(seen, event_members(seen), strict=True):

@@ -51,6 +51,8 @@ Action = Literal[
     "replay.create",
     "replay.cancel",
     "replay.decide",
+    "recovery.create",
+    "recovery.cancel",
     "recipe.create",
     "recipe.delete",
     "endpoint.call",

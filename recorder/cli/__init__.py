@@ -1,7 +1,8 @@
 """Command line `recorder`, with one module for each subject. Contract §9.
 
 stdout carries data (`--json` everywhere), stderr text for people. Exit codes: 0 ok, 1 failed, 2 usage,
-4 not authenticated, 5 unreachable. Commands import what they use, so that `recorder --help` takes 0.2 s.
+3 diverged, 4 not authenticated, 5 unreachable. Commands import what they use, so that `recorder --help` takes
+0.2 s.
 """
 
 import sys
@@ -20,6 +21,7 @@ from recorder.cli import (
     holds,
     live,
     recipes,
+    replays,
     retention,
     service,
     sessions,
@@ -75,6 +77,8 @@ app.command("replay-worker")(live.replay_worker)
 app.command("import")(sessions.import_)
 app.add_typer(graphs.app, name="log")
 app.command()(graphs.graph)
+app.command()(replays.replay)
+app.command()(replays.recover)
 app.command()(datasets.export)
 app.command()(datasets.verify)
 app.command()(service.demo)

@@ -91,6 +91,14 @@ class Administration(Requests):
         """Yield the webhooks of the workspace, newest first, without their secrets."""
         return self._iterate_pages("/v1/webhooks")
 
+    def get_webhook(self, webhook_id: str) -> Json:
+        """Return a webhook, without its secret."""
+        return self._get(_make_webhook_path(webhook_id))
+
+    def send_test(self, webhook_id: str) -> Json:
+        """Send a test event to a webhook; return the record of its delivery."""
+        return self._create(f"{_make_webhook_path(webhook_id)}/test", {})
+
     def rotate_secret(self, webhook_id: str) -> Json:
         """Create a new secret, which only this answer shows; the old one signs for 24 hours more."""
         return self._create_once(f"{_make_webhook_path(webhook_id)}/secret", {})
@@ -100,6 +108,10 @@ class Administration(Requests):
         return self._create(
             f"{_make_webhook_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}/redeliver", {}
         )
+
+    def get_delivery(self, webhook_id: str, delivery_id: str) -> Json:
+        """Return an attempt to send an event to a webhook."""
+        return self._get(f"{_make_webhook_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}")
 
     def list_deliveries(self, webhook_id: str) -> Iterator[Json]:
         """Yield attempts to send events to a webhook, newest first."""

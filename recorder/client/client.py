@@ -10,10 +10,11 @@ from recorder.client.batches import CapturedFrame
 from recorder.client.datasets import Datasets
 from recorder.client.errors import ClientError
 from recorder.client.recording import RecordingRequests
+from recorder.client.replays import Replays
 from recorder.ids import new_id
 
 
-class Client(RecordingRequests, Datasets, Administration):
+class Client(RecordingRequests, Datasets, Replays, Administration):
     """Client of the service with one method for each operation; close it, or use it as a context manager.
 
     Threads may share a client. Answers are the JSON objects of the interface. A method raises `ApiError` if

@@ -87,6 +87,10 @@ class Datasets(Requests):
         }
         return self._create("/v1/exports", body)
 
+    def list_exports(self, **filters: str) -> Iterator[Json]:
+        """Yield exports, newest first; filters: workflow, status, tag."""
+        return self._iterate_pages("/v1/exports", filters)
+
     def get_export(self, export_id: str) -> Json:
         """Return the current state of an export."""
         return self._get(f"/v1/exports/{quote(export_id, safe='')}")

@@ -243,6 +243,19 @@ class RecordingRequests(Requests):
             patience_s=self._patience_s,
         )
 
+    def get_frame(self, session_id: str, frame_id: str) -> Json:
+        """Return the record of a frame."""
+        return self._get(f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}")
+
+    def frame_dom(self, session_id: str, frame_id: str) -> Json:
+        """Return the DOM snapshot of a frame, as it was sent."""
+        return self._get(f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}/dom")
+
+    def frame_html(self, session_id: str, frame_id: str) -> str:
+        """Return the DOM snapshot of a frame as HTML, without scripts."""
+        path = f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}/dom"
+        return self._transport.send(Call("GET", path, repeatable=True, accept="text/html")).text
+
     def frame_image(self, session_id: str, frame_id: str) -> bytes:
         """Return the image file of a frame."""
         path = f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}/image"

@@ -42,6 +42,8 @@ class Call:
     #: Its Idempotency-Key: the service carries the request out once, however often it is sent.
     key: str | None = None
     params: Params | None = None
+    #: Media type of the answer, where it is not the usual one.
+    accept: str | None = None
     #: Whether it may be sent twice (reads, state changes, requests with a key).
     repeatable: bool = False
 
@@ -140,6 +142,8 @@ class Transport:
         headers = {"Content-Type": call.content_type} if call.content is not None else {}
         if call.key is not None:
             headers["Idempotency-Key"] = call.key
+        if call.accept is not None:
+            headers["Accept"] = call.accept
         params = {name: value for name, value in (call.params or {}).items() if value is not None}
         with self._translate_errors():
             response = self._http.request(

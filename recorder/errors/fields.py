@@ -190,5 +190,5 @@ class LimitReached(Invalid):
     code = "limit_reached"
     title = "Limit reached"
 
-    def __init__(self, what: str, limit: int) -> None:
-        super().__init__(f"A workspace has at most {limit} {what}; delete one first.")
+    def __init__(self, what: str, limit: int, remedy: str = "delete one first") -> None:
+        super().__init__(f"A workspace has at most {limit} {what}; {remedy}.")

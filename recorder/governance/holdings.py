@@ -41,6 +41,12 @@ TABLES = (
         "content",
         "inputs encrypted, until the replay ends",
     ),
+    Holding(
+        "recoveries",
+        ("failure_tag", "point_session_id", "candidates", "recovery_point"),
+        "content",
+        "ids of events and frames; those of other sessions until the recovery ends",
+    ),
     Holding("replay_steps", ("event_id", "locator", "frame_id", "delivery"), "content"),
     Holding("tags", ("name", "data", "event_id", "frame_id"), "content"),
     Holding("seal_portions", ("state",), "content"),

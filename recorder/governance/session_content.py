@@ -89,7 +89,7 @@ def _remove_some_rows(db: DbSession, purge: PurgeRow) -> bool:
         deleted = db.connection().execute(delete(table).where(is_ours, col(key).in_(some))).rowcount
         has_more = has_more or deleted >= limit
     for replay_id in remove_replays(db, purge.session_id):
-        _remove_events(db, replay_id)  # a replay has three
+        _remove_events(db, replay_id)  # a replay has three, a recovery two
         has_more = True
     return _remove_events(db, purge.session_id) or has_more
 

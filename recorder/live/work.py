@@ -30,14 +30,15 @@ from recorder.net.addresses import InvalidAllowList
 from recorder.net.guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
+from recorder.replaying.dry_process import open_recording
 from recorder.replaying.inputs import decrypt_inputs
 from recorder.replaying.queue import end, end_failed, has_sessions
 from recorder.replaying.recording import read_recording
 from recorder.replaying.wire_objects import emit
-from recorder.replaying.work import DECISION_TIME, find_bounds, make_policy
-from recorder.replays.anchors import AnchorUnknown, EventPosition
+from recorder.replaying.work import DECISION_TIME, make_policy, to_anchor
+from recorder.replays.anchors import AnchorUnknown, EventPosition, find_anchor_event, find_until_event
 from recorder.replays.budget import BudgetSpent
-from recorder.replays.recordings import InvalidRecording, RecordedStep, list_steps
+from recorder.replays.recordings import InvalidRecording, RecordedSession, RecordedStep, list_steps
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease, take_lease
@@ -163,8 +164,8 @@ def _do_replay(runtime: Runtime, row: ReplayRow, journal: "ReplayJournal") -> Li
         hosts = workspace.live_hosts or []
         policies = load_policies(db, workspace, row.mode, secret=runtime.settings.secret)
         masking = None if policies is None else policies.of(row.workflow)
-    recording = read_recording(runtime, session)
-    anchor, until = find_bounds(recording, row)
+    recording = open_recording(read_recording(runtime, session), runtime.blobs)
+    anchor, until = _find_bounds(recording, row)
     steps = list_steps(recording)
     chosen = [step for step in steps if _is_between(step, anchor, until)]
     missing = sorted(list_needed_inputs(chosen) - set(row.input_names))
@@ -335,6 +336,21 @@ def _select_waiting() -> Any:
             *has_sessions(),
         )
         .order_by(col(ReplayRow.id))
+    )
+
+
+def _find_bounds(
+    recording: RecordedSession, row: ReplayRow
+) -> tuple[EventPosition | None, EventPosition | None]:
+    """Return the events with which a replay begins and ends; None for those of the session.
+
+    Raises:
+        AnchorUnknown: if the session lacks one of them.
+    """
+    anchor, until = to_anchor(row.spec["anchor"]), to_anchor(row.spec["until"])
+    return (
+        None if anchor is None else find_anchor_event(recording, anchor),
+        None if until is None else find_until_event(recording, until),
     )
 
 

@@ -17,7 +17,8 @@ Sandbox = Literal["dry", "live"]
 ReplayMode = Literal["full", "partial", "guided"]
 DecisionAction = Literal["act", "skip", "retarget", "abort"]
 
-_ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
+#: Id of an event or frame.
+ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
 _HostName = Annotated[str, StringConstraints(min_length=1, max_length=limits.HOST_CHARACTERS)]
 _Address = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)
@@ -26,18 +27,33 @@ _InputName = Annotated[str, StringConstraints(min_length=1, max_length=limits.RE
 _InputValue = Annotated[str, StringConstraints(max_length=limits.REPLAY_INPUT_CHARACTERS)]
 
 
+def require_one_member(body: WireInput) -> None:
+    """Check that exactly one member was sent.
+
+    Raises:
+        ValueError: if none or several were.
+    """
+    if len([name for name in body.model_fields_set if getattr(body, name) is not None]) != 1:
+        raise ValueError(f"send one of {', '.join(type(body).model_fields)}")
+
+
 class ReplayPlace(WireInput):
     """A place in a session: exactly one of its members."""
 
     tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
-    frame_id: _ItemId | None = None
-    event_id: _ItemId | None = None
+    frame_id: ItemId | None = None
+    event_id: ItemId | None = None
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
-        if len(self.model_fields_set) != 1:
-            raise ValueError("send one of tag, frame_id and event_id")
+        require_one_member(self)
         return self
+
+
+class ReplayAnchorPlace(ReplayPlace):
+    """The place at which a replay begins; with `auto` that of the best candidate of a recovery."""
+
+    auto: Literal[True] | None = None
 
 
 class ReplayThresholds(WireInput):
@@ -78,9 +94,16 @@ class ReplayPolicyBody(WireInput):
 
 
 class ReplayOther(WireInput):
-    """The session whose snapshots the actions are played on."""
+    """The session whose snapshots the actions are played on, a path, or the whole graph: one of them."""
 
-    session_id: str
+    session_id: str | None = None
+    path_id: str | None = None
+    graph: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        require_one_member(self)
+        return self
 
 
 class ReplayCreate(WireInput):
@@ -89,7 +112,7 @@ class ReplayCreate(WireInput):
     session_id: str
     sandbox: Sandbox
     mode: ReplayMode = "full"
-    anchor: ReplayPlace | None = None
+    anchor: ReplayAnchorPlace | None = None
     until: ReplayPlace | None = None
     #: Absent: the recording itself.
     against: ReplayOther | None = None
@@ -154,6 +177,8 @@ class Replay(WireOutput):
     anchor_event: AnchorEvent | None
     until: dict[str, Any] | None
     against: dict[str, Any] | None
+    #: Of an attempt of a recovery: the event of the failed session before which the replay begins.
+    start: dict[str, Any] | None
     #: Names only.
     inputs: list[str]
     policy: dict[str, Any]
@@ -198,7 +223,15 @@ class ReplayRow(SQLModel, table=True):
             postgresql_where=text("against_session_id IS NOT NULL"),
         ),
         Index(
+            "ix_replays_cause",
+            "cause",
+            sqlite_where=text("cause IS NOT NULL"),
+            postgresql_where=text("cause IS NOT NULL"),
+        ),
+        Index(
             "ix_replays_open",
+            "workspace_id",
+            "mode",
             "id",
             sqlite_where=text("finished_at IS NULL"),
             postgresql_where=text("finished_at IS NULL"),
@@ -213,9 +246,11 @@ class ReplayRow(SQLModel, table=True):
     sandbox: str
     kind: str
     status: str
-    #: Anchor, until and policy as they were sent, with defaults.
+    #: Anchor, until and policy as they were sent, with defaults; path or graph of `against`; start of an
+    #: attempt.
     spec: dict[str, Any] = Field(sa_type=JSON)
     anchor_event: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: Session of `against`, or of the start of an attempt.
     against_session_id: str | None = None
     input_names: list[str] = Field(sa_type=JSON)
     #: Nonce and ciphertext of the inputs; null once the replay ended.

@@ -10,6 +10,7 @@ from sqlmodel import Field, SQLModel
 from recorder import limits
 from recorder.models.drift import DriftBaseline, DriftNode, DriftPath, DriftWindow
 from recorder.models.export import Export
+from recorder.models.recovery import Recovery
 from recorder.models.replay import Replay
 from recorder.models.session import Session, Tag
 from recorder.models.wire import ShownOnce, WireInput, WireOutput, WireTime
@@ -236,7 +237,7 @@ class ReplayData(WireOutput):
 class RecoveryData(WireOutput):
     """The recovery as it was then."""
 
-    recovery: dict[str, Any]
+    recovery: Recovery
 
 
 class NewNodeData(WireOutput):

@@ -64,7 +64,7 @@ def read_anchors(
     rules = OutcomeRules.of(workflow.outcome_rules)
     names = rules.error_tags if failure_tag is None else frozenset({failure_tag})
     chosen = filter_rows(columns, since=since, until=until)
-    failures = _tag_times(db, scope, columns, names)
+    failures = read_tag_times(db, scope, columns, names)
     # The last one: what came between two failures did not lead to success.
     failed_ms = {row: max(times) for row, times in failures.items() if chosen[row]}
 
@@ -73,7 +73,7 @@ def read_anchors(
             return {}
         # Those who recovered are among those who failed, and of them there are fewer.
         among = names if int(rows[0]) in failed_ms else None
-        return _tag_times(db, scope, columns, rules.success_tags, among=among)
+        return read_tag_times(db, scope, columns, rules.success_tags, among=among)
 
     witnesses = WITNESSES if is_timed else 0
     anchors = find_anchors(columns, chosen, failed_ms, read_successes, witnesses=witnesses)
@@ -100,7 +100,7 @@ def list_recovery_points(
     scope = GraphScope(tenant, workflow)
     recovery = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
     columns, anchors = recovery.columns, recovery.anchors[:limit]
-    steps = _read_steps(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
+    steps = read_steps(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
     points = []
     for anchor in anchors:
         recorded = [witness for witness in anchor.witnesses if witness in steps]
@@ -123,7 +123,7 @@ def list_recovery_points(
     return points
 
 
-def _tag_times(
+def read_tag_times(
     db: DbSession,
     scope: GraphScope,
     columns: GraphColumns,
@@ -165,14 +165,16 @@ def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
     yield col(TagRow.name).in_(sorted(names))
 
 
-class _RecordedStep(NamedTuple):
+class RecordedStepIds(NamedTuple):
+    """The first event of a recorded step, and the frame that shows its screen."""
+
     event_id: str
     frame_id: str | None
 
 
-def _read_steps(
+def read_steps(
     db: DbSession, lake: Lake, scope: GraphScope, columns: GraphColumns, witnesses: Sequence[Witness]
-) -> dict[Witness, _RecordedStep]:
+) -> dict[Witness, RecordedStepIds]:
     """Return the recorded steps of the witnesses by one read of the lake, without those that are gone."""
     ids = {witness.row: columns.session_id[witness.row].decode() for witness in witnesses}
     dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
@@ -186,7 +188,7 @@ def _read_steps(
     columns_read = ("session_id", "pos", "event_id", "frame_id")
     rows = read_again(lambda: lake.scan("steps", scope.tenant).filter(wanted).select(columns_read).collect())
     steps = {
-        (session_id, pos): _RecordedStep(event_id, frame_id)
+        (session_id, pos): RecordedStepIds(event_id, frame_id)
         for session_id, pos, event_id, frame_id in rows.iter_rows()
     }
     recorded = {witness: steps.get((ids[witness.row], witness.pos)) for witness in witnesses}

@@ -2,20 +2,18 @@
 
 from typing import Any
 
-from sqlalchemy import exists, or_
+from sqlalchemy import exists, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.access.keys import LIVE_REPLAY, Caller
 from recorder.audit.log import Origin, record
 from recorder.errors import (
     InsufficientScope,
-    InvalidRange,
     InvalidState,
+    LimitReached,
     NotFound,
-    SessionNotSealed,
-    UrlNotAllowed,
     ValidationFailed,
 )
 from recorder.ids import is_id, new_timed_id
@@ -23,17 +21,20 @@ from recorder.models.replay import (
     ReplayCreate,
     ReplayDecision,
     ReplayPlace,
+    ReplayPolicyBody,
     ReplayRow,
     ReplayStep,
     ReplayStepRow,
 )
-from recorder.models.session import SessionRow, TagCreate, TagRow
-from recorder.models.workspace import WorkspaceRow
-from recorder.net.reachable_hosts import ReachableHosts
-from recorder.recording.item_reads import find_anchor_time
-from recorder.recording.session_events import read_events_page
-from recorder.recording.sessions import find_session
+from recorder.models.session import SessionRow
 from recorder.replaying.inputs import encrypt_inputs
+from recorder.replaying.request_checks import (
+    check_hosts,
+    check_places,
+    find_other,
+    find_sealed,
+    require_live_hosts,
+)
 from recorder.replaying.wire_objects import emit
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
@@ -55,6 +56,9 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     if body.mode == "full" and body.anchor is not None:
         text = "A full replay begins with the first event; send mode partial or guided with an anchor."
         raise ValidationFailed.of("/anchor", "invalid_value", message=text)
+    if body.sandbox == "live" and body.anchor is not None and body.anchor.auto:
+        text = "A live replay takes no automatic anchor; recover the session with POST /v1/recoveries."
+        raise ValidationFailed.of("/anchor/auto", "invalid_value", message=text)
     if body.sandbox == "live" and body.against is not None:
         text = "A live replay is compared with the recording itself; leave against out, or replay dry."
         raise ValidationFailed.of("/against", "invalid_value", message=text)
@@ -71,23 +75,80 @@ def require_scope(caller: Caller, sandbox: str) -> None:
         raise InsufficientScope(LIVE_REPLAY)
 
 
+def create_attempt(
+    db: DbSession,
+    session: SessionRow,
+    *,
+    sandbox: str,
+    attempt: int,
+    cause: str,
+    event_ids: tuple[str, str],
+    start: dict[str, Any] | None,
+    request_id: str | None,
+) -> ReplayRow:
+    """Queue an attempt of a recovery. Needs a write transaction.
+
+    Args:
+        db: the transaction.
+        session: the donor.
+        sandbox: `dry`, or `live`, where it is guided.
+        attempt: its number within the recovery, from 1 on.
+        cause: id of the recovery.
+        event_ids: ids of the first and the last event.
+        start: session and event of the failed session before which it begins.
+        request_id: the POST that asked for the recovery.
+    """
+    replay_id, now = new_timed_id("rpl")
+    row = ReplayRow(
+        id=replay_id,
+        workspace_id=session.workspace_id,
+        mode=session.mode,
+        workflow=session.workflow,
+        session_id=session.id,
+        sandbox=sandbox,
+        kind="guided" if sandbox == "live" else "partial",
+        status="queued",
+        spec={
+            "anchor": {"event_id": event_ids[0]},
+            "until": {"event_id": event_ids[1]},
+            "policy": ReplayPolicyBody().model_dump(mode="json"),
+            "against": None,
+            "start": start,
+        },
+        against_session_id=None if start is None else start["session_id"],
+        input_names=[],
+        decisions={},
+        cause=cause,
+        attempt=attempt,
+        request_id=request_id,
+        created_at=now,
+    )
+    db.add(row)
+    emit(db, row)
+    return row
+
+
 def create_replay(
     db: DbSession, runtime: Runtime, caller: Caller, body: ReplayCreate, *, origin: Origin
 ) -> ReplayRow:
     """Queue the replay of a checked request. Needs a write transaction.
 
     Raises:
-        NotFound: if a session, or the tag, frame or event of an anchor is unknown.
+        NotFound: if a session, a path, or the tag, frame or event of an anchor is unknown.
+        ValidationFailed: if an automatic anchor is asked for and the session did not fail.
         SessionNotSealed: if a session is not sealed.
         InvalidRange: if the replay would end before it begins.
         UrlNotAllowed: if a live replay may reach no host, or names one that it may not reach.
+        LimitReached: if too many replays of the workspace have not ended.
     """
     tenant = caller.tenant
-    session = _find_sealed(db, tenant, body.session_id)
-    other = None if body.against is None else _find_sealed(db, tenant, body.against.session_id)
+    session = find_sealed(db, tenant, body.session_id)
+    other = find_other(db, session, body)
     if body.sandbox == "live":
-        _check_hosts(db, tenant, body)
-    anchor_event = _check_places(db, runtime, session, body)
+        allowed = require_live_hosts(db, tenant)
+        check_hosts(allowed, body)
+    anchor_event = check_places(db, runtime, session, body)
+    check_open(db, tenant)
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
         id=replay_id,
@@ -102,6 +163,7 @@ def create_replay(
             "anchor": _describe_place(body.anchor),
             "until": _describe_place(body.until),
             "policy": body.policy.model_dump(mode="json"),
+            "against": None if body.against is None else body.against.model_dump(exclude_none=True),
         },
         anchor_event=anchor_event,
         against_session_id=None if other is None else other.id,
@@ -244,64 +306,17 @@ def has_sessions() -> list[Any]:
     return [source, or_(col(ReplayRow.against_session_id).is_(None), other)]
 
 
-def _find_sealed(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
-    row = find_session(db, tenant, session_id)
-    if row.status != "sealed":
-        raise SessionNotSealed(row.status)
-    return row
+def check_open(db: DbSession, tenant: Tenant) -> None:
+    """Check that a workspace may have one more replay that has not ended.
 
-
-def _check_hosts(db: DbSession, tenant: Tenant, body: ReplayCreate) -> None:
-    allowed = db.get_one(WorkspaceRow, tenant.workspace_id).live_hosts or []
-    if not allowed:
-        raise UrlNotAllowed(
-            "The workspace allows no host to live replays; an admin key adds some with PATCH "
-            "/v1/workspaces/current, member live_replay.allow_hosts.",
-            "/sandbox",
-        )
-    reachable = ReachableHosts(allowed)
-    for index, host in enumerate(body.policy.allow_hosts or []):
-        if not reachable.include(host):
-            text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
-            raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
-
-
-def _check_places(
-    db: DbSession, runtime: Runtime, session: SessionRow, body: ReplayCreate
-) -> dict[str, Any] | None:
-    """Check anchor and until of a request; return the event with which the replay begins."""
-    anchor = None if body.anchor is None else _find_time(db, runtime, session, body.anchor)
-    until = None if body.until is None else _find_time(db, runtime, session, body.until)
-    if anchor is not None and until is not None and until < anchor:
-        raise InvalidRange("/until", "/anchor", where="body", detail="until is before anchor.")
-    if anchor is None:
-        return None
-    # Ids are longer than "": the page begins with the first event at that time.
-    after = (anchor, "")
-    page = read_events_page(db, runtime.lake, session, after=after, limit=1)
-    if not page.items:
-        raise NotFound("event", "The session has no event at or after this anchor; name an earlier one.")
-    first = page.items[0]
-    if body.anchor is not None and body.anchor.event_id is not None:
-        return {"event_id": body.anchor.event_id, "t_ms": anchor}
-    return {"event_id": first.id, "t_ms": first.t_ms}
-
-
-def _find_time(db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace) -> int:
-    if position.tag is not None:
-        named = select(TagRow.t_ms).where(TagRow.session_id == session.id, TagRow.name == position.tag)
-        t_ms = db.exec(named.order_by(col(TagRow.t_ms).desc()).limit(1)).first()
-        kind = "tag"
-    else:
-        kind = "event" if position.event_id is not None else "frame"
-        tag = TagCreate(name="anchor", event_id=position.event_id, frame_id=position.frame_id)
-        try:
-            t_ms = find_anchor_time(db, runtime.lake, session, tag)
-        except ValidationFailed:
-            t_ms = None
-    if t_ms is None:
-        raise NotFound(kind, f"The session has no such {kind}.")
-    return t_ms
+    Raises:
+        LimitReached: if it has too many.
+    """
+    is_open = col(ReplayRow.finished_at).is_(None)
+    counted = select(func.count()).select_from(ReplayRow).where(*in_tenant(ReplayRow, tenant), is_open)
+    if db.exec(counted).one() >= limits.OPEN_REPLAYS:
+        remedy = "wait until some have ended, or cancel some"
+        raise LimitReached("replays that have not ended", limits.OPEN_REPLAYS, remedy)
 
 
 def _describe_place(position: ReplayPlace | None) -> dict[str, Any] | None:

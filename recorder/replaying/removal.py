@@ -1,9 +1,10 @@
-"""Removal of the replays of a purged session, which quote its pages. Contract §2, §8."""
+"""Removal of the replays and recoveries of a purged session, which quote it. Contract §2, §8."""
 
 from sqlalchemy import or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
+from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 
 #: Replays that one transaction removes.
@@ -11,13 +12,27 @@ _AT_ONCE = 100
 
 
 def remove_replays(db: DbSession, session_id: str) -> list[str]:
-    """Remove replays that a session was replayed or compared in; return their ids, none at the end.
+    """Remove replays and recoveries that a session has a part in; return their ids, none at the end.
 
-    Their events and deliveries are left to the caller. Needs a write transaction.
+    Attempts of its recoveries are among them. Events and deliveries are left to the caller. Needs a write
+    transaction.
     """
-    involved = or_(col(ReplayRow.session_id) == session_id, col(ReplayRow.against_session_id) == session_id)
+    recovered = or_(
+        col(RecoveryRow.session_id) == session_id, col(RecoveryRow.point_session_id) == session_id
+    )
+    some_recoveries = select(RecoveryRow.id).where(recovered).order_by(col(RecoveryRow.id)).limit(_AT_ONCE)
+    # Recoveries are locked before their attempts, everywhere.
+    recovery_ids = list(db.exec(some_recoveries.with_for_update()))
+    involved = or_(
+        col(ReplayRow.session_id) == session_id,
+        col(ReplayRow.against_session_id) == session_id,
+        col(ReplayRow.cause).in_(recovery_ids),
+    )
     some = select(ReplayRow.id).where(involved).order_by(col(ReplayRow.id)).limit(_AT_ONCE)
     ids = list(db.exec(some.with_for_update()))
     db.exec(delete(ReplayStepRow).where(col(ReplayStepRow.replay_id).in_(ids)))
     db.exec(delete(ReplayRow).where(col(ReplayRow.id).in_(ids)))
+    if not ids:
+        db.exec(delete(RecoveryRow).where(col(RecoveryRow.id).in_(recovery_ids)))
+        return recovery_ids
     return ids

@@ -29,7 +29,6 @@ def to_wire(row: ReplayRow) -> Replay:
     awaiting = None
     if row.awaiting_step is not None and row.awaiting_until is not None:
         awaiting = ReplayAwaiting(step=row.awaiting_step, expires_at=row.awaiting_until)
-    against = None if row.against_session_id is None else {"session_id": row.against_session_id}
     return Replay.model_validate(
         {
             **row.model_dump(include=_COLUMNS),
@@ -37,7 +36,8 @@ def to_wire(row: ReplayRow) -> Replay:
             "anchor": row.spec["anchor"],
             "until": row.spec["until"],
             "policy": row.spec["policy"],
-            "against": against,
+            "against": row.spec["against"],
+            "start": row.spec.get("start"),
             "anchor_event": None if row.anchor_event is None else AnchorEvent(**row.anchor_event),
             "inputs": row.input_names,
             "progress": ReplayProgress(step=row.step, steps=row.steps),

@@ -1,16 +1,20 @@
 """Work of a drain run: dry replays that wait, each result stored in one transaction. Design §3.
 
 One run at a time works, under a lease. Every transaction that writes checks it, so a run that lost it stores
-nothing; the replays it left are replayed again, which touches nothing and gives the same result.
+nothing; the replays it left are replayed again, which touches nothing and gives the same result. Workspaces
+take turns, and each replay is computed in a process that the kernel ends: a recording that takes too long
+ends its own replay alone.
 """
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import or_
+from sqlalchemy import delete, func, insert, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -20,22 +24,27 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
+from recorder.replaying.candidates import find_candidates
+from recorder.replaying.dry_process import (
+    DryProcess,
+    DryTask,
+    GraphMessage,
+    RecordingMessage,
+    ReplayNotComputed,
+    StartMessage,
+)
+from recorder.replaying.failures import find_failure
+from recorder.replaying.graph_evidence import read_evidence
 from recorder.replaying.queue import end, end_failed, has_sessions
 from recorder.replaying.recording import read_recording
+from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
 from recorder.replaying.wire_objects import emit
-from recorder.replays.anchors import (
-    AnchorUnknown,
-    EventPosition,
-    ReplayAnchor,
-    find_anchor_event,
-    find_until_event,
-)
-from recorder.replays.dry import replay_dry
+from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import InvalidRecording, RecordedSession
+from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import Decision, DryResult
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, hold_lease, is_lease_held
+from recorder.storage.leases import HeldLease, LeaseKeeper, hold_lease, is_lease_held
 
 log = logging.getLogger("recorder.replays")
 
@@ -45,6 +54,12 @@ LEASE_MS = 60_000
 _AT_ONCE = 50
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
+#: Time for a store to answer again, and the pause between two attempts.
+STORE_TIME, _STORE_PAUSE = timedelta(minutes=10), timedelta(seconds=30)
+_MOST_PAUSED = 1_000
+_NO_CANDIDATE = (
+    "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
+)
 
 
 @dataclass
@@ -54,6 +69,8 @@ class ReplayReport:
     statuses: Counter[str] = field(default_factory=Counter)
     #: Divergences by kind.
     divergences: Counter[str] = field(default_factory=Counter)
+    #: Ended recoveries by status, failed ones by reason.
+    recoveries: Counter[str] = field(default_factory=Counter)
     #: Replays by tenth of their least similarity: 0 to 9.
     similarities: Counter[int] = field(default_factory=Counter)
 
@@ -68,37 +85,52 @@ class ReplayReport:
 
 
 class ReplayRun:
-    """The work of one run, under its lease."""
+    """The work of one run, under its lease, which a thread renews."""
 
     def __init__(self, runtime: Runtime, owner: str) -> None:
         self._runtime = runtime
         self._owner = owner
         self._held: HeldLease | None = None
+        self._keeper: LeaseKeeper | None = None
+        self._process = DryProcess()
+        #: Replays that wait for a store, with the time of the next attempt.
+        self._paused: dict[str, datetime] = {}
         self.report = ReplayReport()
 
     def take(self) -> bool:
         """Take the lease; False while another run has it."""
-        with self._runtime.database.transaction(write=True) as db:
-            self._held = hold_lease(db, LEASE, self._owner, ttl_ms=LEASE_MS)
-        return self._held is not None
+        database = self._runtime.database
+        with database.transaction(write=True) as db:
+            held = self._held = hold_lease(db, LEASE, self._owner, ttl_ms=LEASE_MS)
+        if held is None:
+            return False
+        self._keeper = LeaseKeeper(database, lambda: [held], every_s=LEASE_MS / 4_000)
+        self._keeper.start()
+        return True
 
     def release(self) -> None:
-        """Give the lease back."""
+        """End the process and the renewals, and give the lease back."""
+        self._process.end()
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper.join()
         if self._held is not None:
             with self._runtime.database.transaction(write=True) as db:
                 self._held.release(db)
-            self._held = None
+            self._held = self._keeper = None
 
     def work(self) -> bool:
-        """Replay some of what waits; return False if nothing does.
+        """Continue recoveries, and replay some of what waits; return False if nothing does.
 
         Raises:
             LeaseLost: if another run took over.
-            Unavailable: if a store does not answer; what was claimed is replayed later.
+            Unavailable: if many replays wait for a store; what was claimed is replayed later.
         """
-        assert self._held is not None
-        with self._held.transaction(self._runtime.database) as db:
-            rows = _list_due(db, limit=_AT_ONCE, lock=True)
+        now = clock.now()
+        self._paused = {replay_id: until for replay_id, until in self._paused.items() if until > now}
+        has_recoveries = self._continue_recoveries()
+        with self._held_transaction() as db:
+            rows = _list_due(db, limit=_AT_ONCE, without=list(self._paused))
             for row in rows:
                 if row.status == "queued":
                     row.status, row.started_at = "running", clock.now()
@@ -106,25 +138,57 @@ class ReplayRun:
                     emit(db, row)
         for row in rows:
             self._replay(row)
-        return bool(rows)
+        return bool(rows) or has_recoveries
+
+    def _continue_recoveries(self) -> bool:
+        """Continue the recoveries that wait for no attempt; return False if there are none."""
+        assert self._held is not None
+        with self._runtime.database.transaction(write=False) as db:
+            due = list_due_recoveries(db, without=list(self._paused))
+        for row in due:
+            try:
+                ended = continue_recovery(self._runtime, self._held, self._process, row)
+            except Unavailable:
+                # A store does not answer: later again, without end, since nothing was tried yet.
+                self._paused[row.id] = clock.now() + _STORE_PAUSE
+                continue
+            if ended is not None:
+                self.report.recoveries[ended.reason or ended.status] += 1
+        return bool(due)
 
     def _replay(self, row: ReplayRow) -> None:
         if row.awaiting_step is not None:
             self._fail(row, "timeout", "No decision came within 15 minutes.")
             return
         try:
-            result = _replay_dry(self._runtime, row)
-        except (InvalidRecording, AnchorUnknown) as error:
+            task = _read_task(self._runtime, self._process, row)
+            result = self._process.replay(task)
+        except InvalidRecording as error:
             self._fail(row, "invalid_recording", str(error))
         except NotFound:
             return  # deleted meanwhile: the purge of the session removes the replay
         except Unavailable:
-            raise  # replayed once the store answers
-        except (RecorderError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self._pause(row)
+        except (ReplayNotComputed, RecorderError, ValueError, TypeError, KeyError) as error:
             log.exception("replay %s", row.id)
-            self._fail(row, "internal", f"The replay could not be computed: {type(error).__name__}.")
+            self._fail(row, "internal", f"The replay could not be computed: {error or type(error).__name__}.")
         else:
-            self._store(row, result)
+            self._store(row, result, _find_anchor_event(task))
+
+    def _pause(self, row: ReplayRow) -> None:
+        """Let a replay wait, because a store did not answer; after some minutes it fails.
+
+        Raises:
+            Unavailable: if many replays wait for a store.
+        """
+        now = clock.now()
+        if len(self._paused) >= _MOST_PAUSED:
+            raise Unavailable("The blob store")
+        if row.started_at is None or now - row.started_at < STORE_TIME:
+            self._paused[row.id] = now + _STORE_PAUSE
+        else:
+            minutes = STORE_TIME.seconds // 60
+            self._fail(row, "internal", f"A store did not answer for {minutes} minutes; replay it again.")
 
     def _fail(self, row: ReplayRow, type: str, message: str) -> None:
         with self._held_transaction() as db:
@@ -133,17 +197,17 @@ class ReplayRun:
                 end_failed(db, current, type, message)
                 self.report.count(current)
 
-    def _store(self, row: ReplayRow, result: DryResult) -> None:
+    def _store(self, row: ReplayRow, result: DryResult, anchor_event: dict[str, Any] | None) -> None:
         """Store steps, result and event of a replay together, unless it was ended or steered since."""
         with self._held_transaction() as db:
             current = _lock_open(db, row)
             if current is None:
                 return
-            for step in db.exec(select(ReplayStepRow).where(ReplayStepRow.replay_id == row.id)):
-                db.delete(step)
-            db.flush()
-            for made in result.steps:
-                db.add(ReplayStepRow(replay_id=row.id, **asdict(made)))
+            db.connection().execute(delete(ReplayStepRow).where(col(ReplayStepRow.replay_id) == row.id))
+            steps = [{"replay_id": row.id, **asdict(step)} for step in result.steps]
+            if steps:
+                db.connection().execute(insert(ReplayStepRow), steps)
+            current.anchor_event = current.anchor_event or anchor_event
             current.summary = asdict(result.summary)
             current.divergence = None if result.divergence is None else asdict(result.divergence)
             current.step = current.steps = len(result.steps)
@@ -165,26 +229,38 @@ class ReplayRun:
 
 
 def has_waiting(db: DbSession) -> bool:
-    """Return whether replays wait and no run is at work."""
-    return not is_lease_held(db, LEASE, now_ms=clock.now_ms()) and bool(_list_due(db, limit=1))
+    """Return whether replays or recoveries wait and no run is at work."""
+    if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
+        return False
+    has_replays = db.exec(select(ReplayRow.id).where(*_are_due()).limit(1)).first() is not None
+    return has_replays or bool(list_due_recoveries(db, limit=1))
 
 
-def _list_due(db: DbSession, *, limit: int, lock: bool = False) -> list[ReplayRow]:
-    """Return the oldest dry replays that need work; those of suspended workspaces wait."""
+def _are_due() -> list[Any]:
+    """Return the conditions of dry replays that need work; those of suspended workspaces wait."""
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
+    return [
+        ReplayRow.sandbox == "dry",
+        col(ReplayRow.finished_at).is_(None),
+        or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
+        col(ReplayRow.workspace_id).in_(active),
+        *has_sessions(),
+    ]
+
+
+def _list_due(db: DbSession, *, limit: int, without: Sequence[str]) -> list[ReplayRow]:
+    """Lock and return replays that need work: the oldest of each workspace first."""
+    tenant = (col(ReplayRow.workspace_id), col(ReplayRow.mode))
+    turn = func.row_number().over(partition_by=tenant, order_by=col(ReplayRow.id)).label("turn")
+    turns = select(ReplayRow.id, turn).where(*_are_due(), col(ReplayRow.id).not_in(without)).subquery()
     statement = (
         select(ReplayRow)
-        .where(
-            col(ReplayRow.finished_at).is_(None),
-            ReplayRow.sandbox == "dry",
-            or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
-            col(ReplayRow.workspace_id).in_(active),
-            *has_sessions(),
-        )
-        .order_by(col(ReplayRow.id))
+        .join(turns, turns.c.id == ReplayRow.id)
+        .order_by(turns.c.turn, turns.c.id)
         .limit(limit)
+        .with_for_update(of=ReplayRow)
     )
-    return list(db.exec(statement.with_for_update(of=ReplayRow) if lock else statement))
+    return list(db.exec(statement))
 
 
 def _lock_open(db: DbSession, row: ReplayRow) -> ReplayRow | None:
@@ -196,42 +272,69 @@ def _lock_open(db: DbSession, row: ReplayRow) -> ReplayRow | None:
     return current
 
 
-def _replay_dry(runtime: Runtime, row: ReplayRow) -> DryResult:
+def _read_task(runtime: Runtime, process: DryProcess, row: ReplayRow) -> DryTask:
+    """Return the task of a dry replay.
+
+    Raises:
+        InvalidRecording: if a session is too large to be replayed, not in the graph that it is compared
+            with, or has no candidate for an automatic anchor.
+        NotFound: if a session was deleted.
+        Unavailable: if a store does not answer.
+    """
+    against, start = row.spec["against"] or {}, row.spec.get("start")
+    compared: RecordingMessage | GraphMessage | None = None
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, row.tenant, row.session_id)
         other: SessionRow | None = None
         if row.against_session_id is not None:
             other = find_session(db, row.tenant, row.against_session_id)
-    recording = read_recording(runtime, session)
-    anchor, until = find_bounds(recording, row)
-    return replay_dry(
-        recording,
+        if "path_id" in against or "graph" in against:
+            compared = read_evidence(db, runtime, session, against.get("path_id"))
+    recording = None if other is None else read_recording(runtime, other)
+    return DryTask(
+        blob_url=runtime.settings.blob_url,
+        archive_url=runtime.settings.cold_url,
+        recording=read_recording(runtime, session),
+        against=recording if start is None and recording is not None else compared,
+        start=None if start is None or recording is None else StartMessage(recording, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
-        anchor=anchor,
-        until=until,
+        anchor=_find_anchor(runtime, process, session, row),
+        until=to_anchor(row.spec["until"]),
         policy=make_policy(row),
-        input_names=frozenset(row.input_names),
-        against=None if other is None else read_recording(runtime, other),
+        input_names=row.input_names,
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
     )
 
 
-def find_bounds(
-    recording: RecordedSession, row: ReplayRow
-) -> tuple[EventPosition | None, EventPosition | None]:
-    """Return the events with which a replay begins and ends; None for those of the session.
+def _find_anchor(
+    runtime: Runtime, process: DryProcess, session: SessionRow, row: ReplayRow
+) -> ReplayAnchor | None:
+    """Return the anchor of a replay; an automatic one is the best candidate, and stays what it was found."""
+    position = row.spec["anchor"]
+    if position is None or "auto" not in position:
+        return to_anchor(position)
+    if row.anchor_event is not None:
+        return ReplayAnchor("event", row.anchor_event["event_id"])
+    with runtime.database.transaction(write=False) as db:
+        failure = find_failure(db, session, None, pointer="/anchor/auto")
+    for candidate in find_candidates(runtime, process, session, failure):
+        if candidate["event_id"] is not None:
+            return ReplayAnchor("event", candidate["event_id"])
+    raise InvalidRecording(_NO_CANDIDATE)
 
-    Raises:
-        AnchorUnknown: if the session lacks one of them.
-    """
-    anchor, until = row.spec["anchor"], row.spec["until"]
-    return (
-        None if anchor is None else find_anchor_event(recording, _to_anchor(anchor)),
-        None if until is None else find_until_event(recording, _to_anchor(until)),
-    )
+
+def _find_anchor_event(task: DryTask) -> dict[str, Any] | None:
+    """Return the event of an anchor that names one."""
+    if task.anchor is None or task.anchor.kind != "event":
+        return None
+    times = {event.id: event.t_ms for event in task.recording.events}
+    return {"event_id": task.anchor.name, "t_ms": times[task.anchor.name]}
 
 
-def _to_anchor(position: dict[str, str]) -> ReplayAnchor:
+def to_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
+    """Return a place as a replay's request has it, as an anchor."""
+    if position is None:
+        return None
     ((member, name),) = position.items()
     return ReplayAnchor(member.removesuffix("_id"), name)  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from recorder.replays.anchors import EventPosition
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement
 from recorder.replays.pages import RecordedPages
@@ -79,6 +80,11 @@ class SessionWalk:
                 best = (similarity, index)
         self.is_reached = best[0] >= self._ok
         self._next = best[1]
+
+    def begin_before(self, position: EventPosition) -> None:
+        """Move to the first step at or after a position."""
+        positions = (EventPosition(step.event["t_ms"], step.event["id"]) for step in self._steps)
+        self._next = sum(earlier < position for earlier in positions)
 
     def get_frame(self) -> RecordedFrame | None:
         """Return the frame that shows the present state."""

@@ -27,10 +27,20 @@ from recorder.replays.results import (
     StepResult,
     Summary,
 )
-from recorder.replays.step_checks import StepCheck, check_step
+from recorder.replays.step_checks import StepCheck, check_start, check_step
 
 #: Visits for a whole replay: a share of its own, and one for each step.
 _VISITS, _STEP_VISITS = 2_000_000, 5_000
+#: Steps of a replay; a longer session is replayed in parts.
+MOST_STEPS = 5_000
+
+
+@dataclass(frozen=True)
+class ReplayStart:
+    """A place in another session, before an event, from which a replay goes on."""
+
+    recording: RecordedSession
+    position: EventPosition
 
 
 def replay_dry(
@@ -42,6 +52,7 @@ def replay_dry(
     policy: ReplayPolicy,
     input_names: frozenset[str],
     against: RecordedSession | GraphEvidence | None = None,
+    start: ReplayStart | None = None,
     decisions: Mapping[int, Decision] | None = None,
 ) -> DryResult:
     """Replay a session against snapshots and graph: same arguments, same result.
@@ -55,15 +66,20 @@ def replay_dry(
         input_names: names of the given inputs; what a live replay would lack is named in the summary.
         against: another session, on whose snapshots the actions are done, or a graph; None for the
             recording itself.
+        start: where the replay begins, if that is in another session; its page must be like the recorded
+            one, and have the element of the first step.
         decisions: by number of the step.
     """
     steps = list_steps(recording)
-    budget = Budget(_VISITS + _STEP_VISITS * len(steps))
+    budget = Budget(_VISITS + _STEP_VISITS * min(len(steps), MOST_STEPS))
     chosen = [step for step in steps if _is_between(step, anchor, until)]
     try:
         if not chosen:
             raise InvalidRecording("The recording has no action in the range to replay.")
-        run = _DryRun(recording, chosen, mode, policy, against, decisions or {}, budget)
+        if len(chosen) > MOST_STEPS:
+            text = f"A replay has at most {MOST_STEPS:,} steps; choose fewer with anchor and until."
+            raise InvalidRecording(text)
+        run = _DryRun(recording, chosen, mode, policy, against, start, decisions or {}, budget)
         result = run.run(is_partial=anchor is not None)
     except (InvalidRecording, BudgetSpent) as error:
         message = str(error) or "The selectors of the recording match too many elements to be resolved."
@@ -73,12 +89,19 @@ def replay_dry(
     return replace(result, summary=replace(result.summary, missing_inputs=missing))
 
 
-def compute_replayability(recording: RecordedSession) -> float | None:
+def compute_replayability(
+    recording: RecordedSession, *, anchor: EventPosition | None = None, until: EventPosition | None = None
+) -> float | None:
     """Return the share of steps whose target one element alone matches; None without snapshots or steps.
 
     Steps that act on no element count as resolvable; those without a usable snapshot do not.
+
+    Args:
+        recording: the session.
+        anchor: first event that counts; None for that of the session.
+        until: last event that counts; None for that of the session.
     """
-    steps = list_steps(recording)
+    steps = [step for step in list_steps(recording) if _is_between(step, anchor, until)]
     pages = RecordedPages(recording, Budget(_VISITS + _STEP_VISITS * len(steps)))
     resolvable = 0
     has_snapshot = False
@@ -105,6 +128,7 @@ class _DryRun:
     mode: Mode
     policy: ReplayPolicy
     against: RecordedSession | GraphEvidence | None
+    start: ReplayStart | None
     decisions: Mapping[int, Decision]
     budget: Budget
     results: list[StepResult] = field(default_factory=list)
@@ -122,7 +146,7 @@ class _DryRun:
                 return self._finish("failed", error=ReplayError("cancelled", "The replay was aborted."))
             # Only the first divergence is reported, so only that one needs suggestions.
             policy = self.policy if self.first_divergence is None else replace(self.policy, heal="off")
-            check = check_step(step, pages, walk, policy, decision)
+            check = self._check_start(step, pages) or check_step(step, pages, walk, policy, decision)
             self.has_page = self.has_page or check.has_page
             if decision is not None and decision.action == "skip":
                 self._add(step, replace(check, outcome="skipped", divergence=None))
@@ -144,6 +168,14 @@ class _DryRun:
             self._add(step, replace(check, outcome="diverged"))
             return self._finish("diverged")
         return self._finish("completed")
+
+    def _check_start(self, step: RecordedStep, pages: RecordedPages) -> StepCheck | None:
+        """Return the divergence of the first step from the page on which the replay begins, if any."""
+        if self.start is None or step is not self.steps[0]:
+            return None
+        walk = SessionWalk(self.start.recording, self.policy, self.budget)
+        walk.begin_before(self.start.position)
+        return check_start(step, pages, walk, self.policy)
 
     def _make_walk(self, pages: RecordedPages, is_partial: bool) -> SessionWalk | GraphWalk | None:
         if isinstance(self.against, GraphEvidence):

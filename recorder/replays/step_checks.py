@@ -140,6 +140,22 @@ def check_step(
     return _compare_next(scene, pages, other, policy)
 
 
+def check_start(
+    step: RecordedStep, pages: RecordedPages, start: SessionWalk, policy: ReplayPolicy
+) -> StepCheck | None:
+    """Check that the first step can be done on the page of the session where the replay begins.
+
+    Returns:
+        The divergence: that page is in another state, or lacks the element; None if the step can be done.
+    """
+    recorded = pages.get_frame(step.before)
+    scene = StepScene(step, recorded, start.get_frame(), start.read_page())
+    _differs(scene, policy, scene.recorded, scene.observed)
+    if scene.similarity is not None and scene.similarity < policy.ok:
+        return scene.diverge("anchor_unreachable")
+    return _find_target(scene, pages.budget, policy, None)
+
+
 def _find_target(
     scene: StepScene, budget: Budget, policy: ReplayPolicy, decision: Decision | None
 ) -> StepCheck | None:

@@ -7,6 +7,7 @@ digest of the rows. Memory holds a portion, and of the whole session some bytes 
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from recorder.digest import canonical_json
-from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen, heading_of
+from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen, locate_on_screen
 from recorder.memory.steps.session_steps import Step, StepWalk
 from recorder.models.event_types import is_action
 from recorder.models.frame import FrameRow
@@ -29,6 +30,8 @@ MAX_STEPS = 20_000
 #: Number of features of a session's screens that are kept: 2,048 screens of 1,024 features.
 MAX_FEATURES = 2_048 * 1_024
 
+#: What was packed by an earlier release may have others.
+_STEP_MEMBERS = frozenset(field.name for field in fields(Step))
 _is_action = lru_cache(maxsize=1_024)(is_action)
 
 
@@ -45,7 +48,8 @@ class FrameIndex:
         self._times = array("q", [t_ms for t_ms, _ in frames])
         self._seqs = {frame_id: seq for seq, frame_id in enumerate(self.ids)}
         self._state_keys: list[str | None] = []
-        self._headings: list[str] = []
+        self._locations: list[tuple[str, ...]] = []
+        self._known_locations: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._keys: dict[str, str] = {}
         #: Packed features by screen: a screen of several frames is kept once.
         self._features: dict[str, bytes] = {}
@@ -57,9 +61,9 @@ class FrameIndex:
 
     def add_screen(self, state_key: str | None, features: Sequence[int], tokens: Sequence[str]) -> bool:
         """Add the screen of the next frame; return whether its features are kept for the first time."""
-        heading = heading_of(tokens)
-        # Equal headings share one string.
-        self._headings.append(self._keys.setdefault(heading, heading))
+        locations = locate_on_screen(tokens)
+        # Equal ones are kept once.
+        self._locations.append(self._known_locations.setdefault(locations, locations))
         if state_key is not None:
             # Equal keys share one string.
             state_key = self._keys.setdefault(state_key, state_key)
@@ -80,7 +84,7 @@ class FrameIndex:
     def screen_at(self, seq: int) -> FrameScreen:
         """Return a frame with the digests of its screen for steps."""
         screen = self.screen_of(self._state_keys[seq])
-        return FrameScreen(self._times[seq], self.ids[seq], screen, self._headings[seq])
+        return FrameScreen(self._times[seq], self.ids[seq], screen, self._locations[seq])
 
     def screen_of(self, state_key: str | None) -> Screen:
         """Return the screen of this key, without tokens; without features past `MAX_FEATURES`."""
@@ -252,6 +256,7 @@ def restore_steps(index: FrameIndex, packed: Sequence[Mapping[str, Any]]) -> lis
     for values in packed:
         given = values["features"]
         features = index.screen_of(values["screen_key"]).features if given is None else tuple(given)
-        names = tuple(values.get("names", ()))
-        steps.append(Step(**{**values, "features": features, "names": names}))
+        texts = {name: tuple(values.get(name, ())) for name in ("names", "locations")}
+        known = {name: value for name, value in values.items() if name in _STEP_MEMBERS}
+        steps.append(Step(**{**known, **texts, "features": features}))
     return steps

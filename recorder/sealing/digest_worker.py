@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from recorder.limited_process import read_data_bytes
 from recorder.sealing.digest_messages import (
     DigestBudget,
     DigestTask,
@@ -73,7 +74,7 @@ class DigestWorker:
             self._send(FetchFailed("unavailable"))
             return
         if self._start_bytes is None:
-            self._start_bytes = _read_data_bytes()
+            self._start_bytes = read_data_bytes()
             _limit_memory(self._start_bytes + self._budget.memory_bytes)
         self._send(Fetched([_digest_snapshot(*pair) for pair in zip(item.tasks, contents, strict=True)]))
         wanted = decode_to_worker(self._connection.recv_bytes())
@@ -83,7 +84,7 @@ class DigestWorker:
 
     def _has_grown(self) -> bool:
         """Return whether this process holds so much memory that too little is left for a large picture."""
-        return self._start_bytes is not None and _read_data_bytes() > self._start_bytes + _KEPT_BYTES
+        return self._start_bytes is not None and read_data_bytes() > self._start_bytes + _KEPT_BYTES
 
     def _send(self, message: FromWorker) -> None:
         self._connection.send_bytes(encode(message))
@@ -158,14 +159,6 @@ def _limit_memory(limit_bytes: int) -> None:
     # If the machine runs out of memory, the kernel ends this process before the sealing process.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("800")
-
-
-def _read_data_bytes() -> int:
-    """Return the size of this process's data as `RLIMIT_DATA` counts it; 0 if it is unknown."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    except OSError:
-        return 0
 
 
 def _end_with_parent() -> None:

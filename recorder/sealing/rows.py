@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from recorder import clock
 from recorder.digest import bucket_of, canonical_json
-from recorder.memory.steps.session_steps import ALGO_VERSION, Step
+from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -109,7 +109,7 @@ def start_of(row: SessionRow) -> int:
 
 
 def _build_step_batch(row: SessionRow, date: str, steps: Sequence[Step]) -> pa.RecordBatch:
-    columns: dict[str, Any] = {name: [getattr(step, name) for step in steps] for name in Step.__slots__}
+    columns: dict[str, Any] = {name: [getattr(step, name) for step in steps] for name in STEP_COLUMNS}
     columns["algo_version"] = [ALGO_VERSION] * len(steps)
     return build_batch("steps", row, date, columns, len(steps))
 

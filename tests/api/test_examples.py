@@ -39,6 +39,9 @@ def running(folder: Path) -> Iterator[RunningService]:
         seal_all(caller)
         completed_export(caller, workflow="checkout")
         await_decision(caller)
+        failed = stopped_session(caller, *EVENTS, workflow="checkout")
+        assert caller.post(f"/v1/sessions/{failed}/tags", {"name": "error"}).status_code == 201
+        seal_all(caller)
     with serving(create_app(make_settings(folder, database_url=url))) as port:
         yield RunningService(f"http://127.0.0.1:{port}", caller.key.key)
 

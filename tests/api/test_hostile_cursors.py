@@ -10,6 +10,7 @@ from recorder.exports.runner.run import run_export
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.hostile_cases import CANARY, Refused, case, judge
 from tests.support.http_walks import sealed_walks
+from tests.support.replayed_sessions import replay_all, sealed_run
 from tests.support.route_addresses import make_webhook, other, with_parameter
 
 
@@ -28,6 +29,12 @@ def fill_lists(caller: Caller) -> dict[str, str]:
     make_webhook(caller)
     caller.post(f"/v1/webhooks/{webhook_id}/test")
     sealed = sealed_walks(caller, "ab", "xyz")
+    replayed = sealed_run(caller, workflow="approve")
+    body = {"session_id": replayed, "sandbox": "dry"}
+    replay_id, _ = (caller.post("/v1/replays", body).json()["id"] for _ in range(2))
+    stuck = body | {"failure_tag": "ready"}
+    assert {caller.post("/v1/recoveries", stuck).status_code for _ in range(2)} == {202}
+    replay_all(caller)
     whole, part = (_exported(caller, exclude_session_ids=left_out) for left_out in ([], sealed))
     session = f"/v1/sessions/{session_id}"
     return {
@@ -39,6 +46,9 @@ def fill_lists(caller: Caller) -> dict[str, str]:
         "diff": f"/v1/exports/{whole}/diff?against={part}",
         "keys": "/v1/keys",
         "webhooks": "/v1/webhooks",
+        "replays": "/v1/replays",
+        "recoveries": "/v1/recoveries",
+        "steps": f"/v1/replays/{replay_id}/steps",
         "deliveries": f"/v1/webhooks/{webhook_id}/deliveries",
         "workflows": "/v1/workflows",
         "audit": "/v1/audit",

@@ -35,6 +35,8 @@ RESOURCES = {
     "delivery",
     "key",
     "erasure",
+    "replay",
+    "recovery",
     "file",
     "manifest",
     "route",

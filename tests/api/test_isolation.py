@@ -29,6 +29,7 @@ _MISSING = {
     "key_id": "key",
     "erasure_id": "era",
     "replay_id": "rpl",
+    "recovery_id": "rcv",
     "path_id": "pth",
 }
 _VARYING = {

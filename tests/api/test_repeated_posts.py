@@ -9,6 +9,7 @@ from sqlmodel import SQLModel
 from tests.support.completed_work import sealed_session
 from tests.support.factories import Caller, Service, stored_rows
 from tests.support.repeated_requests import REPLAYED
+from tests.support.replayed_sessions import replay_all, sealed_run
 
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 HOOK = {"url": "http://127.0.0.1:9/hook", "events": ["session.created"]}
@@ -44,6 +45,25 @@ def waiting_export(caller: Caller) -> Request:
     return {"export_id": made}, None
 
 
+def awaiting_replay(caller: Caller) -> Request:
+    """A guided replay that awaits a decision."""
+    body = {"session_id": sealed_run(caller), "sandbox": "dry", "mode": "guided"}
+    made: str = caller.post("/v1/replays", body).json()["id"]
+    replay_all(caller)
+    return {"replay_id": made}, None
+
+
+def failed_run(caller: Caller) -> dict[str, Any]:
+    """The body of a recovery."""
+    return {"session_id": sealed_run(caller), "sandbox": "dry", "failure_tag": "ready"}
+
+
+def started_recovery(caller: Caller) -> Request:
+    """A recovery that no run has continued."""
+    made: str = caller.post("/v1/recoveries", failed_run(caller)).json()["id"]
+    return {"recovery_id": made}, None
+
+
 #: One request for every address: the ids in its path, and its body.
 REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/sessions": lambda _: ({}, {"workflow": "checkout"}),
@@ -57,6 +77,14 @@ REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/memory/similar": lambda item: ({}, {"session_id": sealed_session(item)}),
     "/v1/exports": exported,
     "/v1/exports/{export_id}/cancel": waiting_export,
+    "/v1/replays": lambda item: ({}, {"session_id": sealed_session(item), "sandbox": "dry"}),
+    "/v1/replays/{replay_id}/cancel": awaiting_replay,
+    "/v1/replays/{replay_id}/decision": lambda item: (
+        awaiting_replay(item)[0],
+        {"step": 2, "action": "act"},
+    ),
+    "/v1/recoveries": lambda item: ({}, failed_run(item)),
+    "/v1/recoveries/{recovery_id}/cancel": started_recovery,
     "/v1/keys": lambda _: ({}, {"label": "robot", "scope": "write"}),
     "/v1/webhooks": lambda _: ({}, HOOK),
     "/v1/privacy/erasure": lambda _: ({}, {"subject": "nowhere", "scope": "all"}),

@@ -1,57 +1,20 @@
 """Replays over HTTP: requests, the work of a drain run, steps, decisions, events. Spec §4.6; contract §8."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlmodel import select
 
+from recorder import limits
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replaying.work import DECISION_TIME, ReplayReport, ReplayRun
-from tests.support.completed_work import seal_all
-from tests.support.dom_snapshots import snapshot
-from tests.support.factories import Caller, assert_problem, event, frame
-
-PAGE = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["button", {"id": "open"}, "Open"],
-        ["button", {"id": "approve"}, "Approve"]]]  # fmt: skip
-DONE = ["html", {}, ["body", {}, ["h1", {}, "Approved"], ["button", {"id": "approve"}, "Close"]]]
-OTHER = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["p", {}, "Nothing to do here"]]]
-
-
-def click(t_ms: int, name: str, **members: Any) -> dict[str, Any]:
-    """A click on a button with a CSS selector and an accessible name."""
-    target = {"role": "button", "name": name, "selectors": [[f"#{name.lower()}"], [f"aria/{name}"]]}
-    return event(t_ms, "click", target=target, **members)
-
-
-def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
-    """A sealed session of two clicks on pages with snapshots, and a tag between them."""
-    session_id = caller.make_session(workflow=workflow)
-    assert caller.add_events(session_id, click(100, "Open"), click(300, "Approve")).status_code == 202
-    frames = (
-        frame(50, dom=snapshot(first)),
-        frame(200, 1, dom=snapshot(first)),
-        frame(400, 2, dom=snapshot(DONE)),
-    )
-    assert caller.add_frames(session_id, *frames).status_code == 202
-    tag = {"name": "ready", "t_ms": 250}
-    assert caller.post(f"/v1/sessions/{session_id}/tags", tag).status_code == 201
-    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
-    return session_id
-
-
-def work(caller: Caller) -> ReplayReport:
-    """Replay what waits, as the drain run does."""
-    run = ReplayRun(caller.service.runtime, "tests")
-    assert run.take()
-    try:
-        while run.work():
-            pass
-    finally:
-        run.release()
-    return run.report
+from recorder.replaying import work
+from recorder.replaying.dry_process import DryProcess
+from recorder.replaying.work import DECISION_TIME, ReplayRun
+from tests.support.factories import Caller, assert_problem
+from tests.support.replayed_sessions import OTHER, replay_all, sealed_run
 
 
 def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
@@ -92,7 +55,7 @@ def test_a_replay_of_an_unchanged_page_is_completed(caller: Caller) -> None:
     made = ask(caller, session_id)
     assert (made["status"], made["mode"], made["sandbox"]) == ("queued", "full", "dry")
     assert made["progress"] == {"step": 0, "steps": None} and made["finished_at"] is None
-    assert work(caller).statuses == {"completed": 1}
+    assert replay_all(caller).statuses == {"completed": 1}
     shown = show(caller, made["id"])
     assert (shown["status"], shown["error"], shown["divergence"]) == ("completed", None, None), shown
     assert shown["summary"]["matched"] == 2 and shown["summary"]["evidence"] == "dom"
@@ -108,7 +71,7 @@ def test_a_replay_of_an_unchanged_page_is_completed(caller: Caller) -> None:
 def test_a_replay_against_a_changed_page_diverges(caller: Caller) -> None:
     session_id, changed = sealed_run(caller), sealed_run(caller, first=OTHER)
     made = ask(caller, session_id, against={"session_id": changed})
-    report = work(caller)
+    report = replay_all(caller)
     shown = show(caller, made["id"])
     assert shown["status"] == "diverged" and shown["against"] == {"session_id": changed}
     assert (shown["divergence"]["step"], shown["divergence"]["kind"]) == (1, "target_missing")
@@ -128,7 +91,7 @@ def test_a_partial_replay_begins_with_the_first_event_at_or_after_its_anchor(cal
         made = ask(caller, session_id, mode="partial", anchor=anchor)
         expected = {"event_id": events[position]["id"], "t_ms": events[position]["t_ms"]}
         assert (made["anchor"], made["anchor_event"]) == (anchor, expected)
-        work(caller)
+        replay_all(caller)
         steps = caller.get(f"/v1/replays/{made['id']}/steps").json()["data"]
         assert [step["event_id"] for step in steps] == [item["id"] for item in events[position:]]
 
@@ -136,7 +99,7 @@ def test_a_partial_replay_begins_with_the_first_event_at_or_after_its_anchor(cal
 def test_a_guided_replay_waits_for_a_decision_and_goes_on(caller: Caller) -> None:
     session_id = sealed_run(caller)
     made = ask(caller, session_id, mode="guided")
-    work(caller)
+    replay_all(caller)
     shown = show(caller, made["id"])
     assert shown["status"] == "running" and shown["awaiting"]["step"] == 2
     path = f"/v1/replays/{made['id']}/decision"
@@ -145,20 +108,20 @@ def test_a_guided_replay_waits_for_a_decision_and_goes_on(caller: Caller) -> Non
     decided = caller.post(path, {"step": 2, "action": "act"})
     assert (decided.status_code, decided.json()["awaiting"]) == (200, None)
     assert_problem(caller.post(path, {"step": 2, "action": "act"}), 409, "invalid_state")
-    work(caller)
+    replay_all(caller)
     assert show(caller, made["id"])["status"] == "completed"
     assert events_of(caller, made["id"]) == ["replay.queued", "replay.running", "replay.completed"]
 
 
 def test_a_guided_replay_without_a_decision_fails_by_timeout(caller: Caller) -> None:
     made = ask(caller, sealed_run(caller), mode="guided")
-    work(caller)
+    replay_all(caller)
     with caller.service.runtime.database.transaction(write=True) as db:
         row = db.get_one(ReplayRow, made["id"])
         assert row.awaiting_until is not None
         row.awaiting_until -= DECISION_TIME
         db.add(row)
-    work(caller)
+    replay_all(caller)
     shown = show(caller, made["id"])
     assert (shown["status"], shown["error"]["type"], shown["awaiting"]) == ("failed", "timeout", None)
 
@@ -169,7 +132,7 @@ def test_a_cancelled_replay_stays_so(caller: Caller) -> None:
     cancelled = caller.post(path).json()
     assert (cancelled["status"], cancelled["error"]["type"]) == ("failed", "cancelled")
     assert_problem(caller.post(path), 409, "invalid_state")
-    assert work(caller).statuses == {}
+    assert replay_all(caller).statuses == {}
     assert events_of(caller, made["id"]) == ["replay.queued", "replay.failed"]
 
 
@@ -190,7 +153,7 @@ def test_live_replays_need_their_scope_and_allowed_hosts(caller: Caller) -> None
     made = live.post("/v1/replays", body | {"policy": {"allow_hosts": ["erp.example"]}})
     assert made.status_code == 202
     assert_problem(caller.post(f"/v1/replays/{made.json()['id']}/cancel"), 403, "insufficient_scope")
-    work(caller)  # leaves it to the live sandbox
+    replay_all(caller)  # leaves it to the live sandbox
     assert show(caller, made.json()["id"])["status"] == "queued"
     with_other = body | {"against": {"session_id": session_id}}
     problem = assert_problem(live.post("/v1/replays", with_other), 422, "validation_failed")
@@ -215,7 +178,7 @@ def test_inputs_are_named_and_never_shown(caller: Caller) -> None:
         stored = db.get_one(ReplayRow, made["id"])
         assert stored.input_values is not None and b"hush" not in stored.input_values
         assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
-    work(caller)
+    replay_all(caller)
     with caller.service.runtime.database.transaction(write=False) as db:
         assert db.get_one(ReplayRow, made["id"]).input_values is None
     assert "hush" not in caller.get(f"/v1/replays/{made['id']}").text
@@ -268,7 +231,7 @@ def test_sessions_and_places_that_are_not_there(caller: Caller) -> None:
 def test_lists_take_filters(caller: Caller) -> None:
     first, second = sealed_run(caller), sealed_run(caller, workflow="reject")
     made = [ask(caller, session_id)["id"] for session_id in (first, second)]
-    work(caller)
+    replay_all(caller)
     waiting = ask(caller, first)["id"]
     ids = {
         query: [row["id"] for row in caller.get(f"/v1/replays?{query}").json()["data"]]
@@ -299,7 +262,7 @@ def test_replays_go_with_their_session_and_the_one_they_were_compared_with(calle
     kept = ask(caller, session_id)
     body = {"session_id": session_id, "sandbox": "dry", "against": {"session_id": changed}}
     compared = caller.post("/v1/replays", body, key="compared").json()
-    work(caller)
+    replay_all(caller)
     assert caller.delete(f"/v1/sessions/{changed}").status_code == 204
     assert_problem(caller.get(f"/v1/replays/{compared['id']}"), 404, "not_found")
     assert caller.delete(f"/v1/sessions/{changed}?hard=true").status_code == 204
@@ -329,5 +292,60 @@ def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
             row = db.get_one(WorkspaceRow, caller.key.workspace_id)
             row.status = status
             db.add(row)
-        assert work(caller).statuses == expected
+        assert replay_all(caller).statuses == expected
     assert show(caller, made["id"])["status"] == "completed"
+
+
+def test_workspaces_take_turns(caller: Caller) -> None:
+    flooded = sealed_run(caller)
+    for _ in range(3):
+        ask(caller, flooded)
+    other = caller.service.make_caller()
+    made = ask(other, sealed_run(other))
+    with caller.service.runtime.database.transaction(write=False) as db:
+        due = work._list_due(db, limit=2, without=[])
+        assert [row.workspace_id for row in due] == [caller.key.workspace_id, other.key.workspace_id]
+        assert made["id"] not in [row.id for row in work._list_due(db, limit=9, without=[made["id"]])]
+
+
+def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, quick = ask(caller, sealed_run(caller)), ask(caller, sealed_run(caller, workflow="reject"))
+    run = ReplayRun(caller.service.runtime, "tests")
+    # The first request starts the process, which takes longer than this.
+    monkeypatch.setattr(run, "_process", DryProcess(seconds=0.01))
+    assert run.take() and run.work()
+    run.release()
+    for replay in (slow, quick):
+        shown = show(caller, replay["id"])
+        assert (shown["status"], shown["error"]["type"]) == ("failed", "invalid_recording")
+        assert "takes more than 0.01 seconds" in shown["error"]["message"]
+    again = ask(caller, slow["session_id"])
+    replay_all(caller)
+    assert show(caller, again["id"])["status"] == "completed"
+
+
+def test_a_replay_waits_for_its_store(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    made = ask(caller, sealed_run(caller))
+    folder = Path(runtime.settings.blob_url)
+    away = folder.rename(folder.with_name("away"))
+    folder.write_text("no folder")
+    run = ReplayRun(runtime, "tests")
+    assert run.take() and run.work() and not run.work()
+    run.release()
+    assert show(caller, made["id"])["status"] == "running"
+    folder.unlink()
+    away.rename(folder)
+    replay_all(caller)
+    assert show(caller, made["id"])["status"] == "completed"
+
+
+def test_a_workspace_has_a_limit_of_open_replays(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPEN_REPLAYS", 2)
+    session_id = sealed_run(caller)
+    for _ in range(2):
+        ask(caller, session_id)
+    body = {"session_id": session_id, "sandbox": "dry"}
+    assert_problem(caller.post("/v1/replays", body), 422, "limit_reached")
+    replay_all(caller)
+    ask(caller, session_id)

@@ -24,9 +24,10 @@ MATRIX: tuple[tuple[Level, str, str], ...] = (
     ("write", "GET", r"/v1/webhooks.*"),
     ("write", "POST|DELETE", r"/v1/sessions.*"),
     ("write", "POST", r"/v1/exports.*"),
+    ("write", "POST", r"/v1/(replays|recoveries).*"),
     ("write", "PATCH", r"/v1/workflows/[^/]+"),
     ("read", "POST", r"/v1/memory/similar"),
-    ("read", "GET", r"/v1/(sessions|memory|workflows|exports|limits|quota|event_types).*"),
+    ("read", "GET", r"/v1/(sessions|memory|workflows|exports|replays|recoveries|limits|quota|event_types).*"),
 )
 
 

@@ -21,6 +21,8 @@ from recorder.webhooks.signing import verify_signature
 from tests.support.delivery_loop import running_loop, wait_until
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.factories import Caller, Service, event
+from tests.support.failing_runs import make_run
+from tests.support.replayed_sessions import OTHER, PAGE, replay_all, sealed_run
 from tests.support.webhook_receiver import Answer, Received, Receiver, running_receiver
 
 EMITTED = [type for type, kind in EVENT_TYPES.items() if kind.is_emitted]
@@ -43,6 +45,8 @@ def told_all(caller: Caller) -> Iterator[tuple[Receiver, str]]:
 def bring_all_about(caller: Caller) -> None:
     """Cause every event of the service once."""
     runtime = caller.service.runtime
+    replay_thrice(caller)
+    recover_twice(caller)
     session_id = caller.make_session(started_at="2024-02-29T10:00:00.000Z")
     caller.add_events(session_id, event(850 * MINUTE))
     caller.add_events(session_id, event(1_000 * MINUTE))
@@ -53,6 +57,28 @@ def bring_all_about(caller: Caller) -> None:
     lose_rows(runtime, session_id)
     run_export(runtime, caller.post("/v1/exports", EXPORT).json()["id"], owner="tests")
     let_drift(caller)
+
+
+def replay_thrice(caller: Caller) -> None:
+    """A replay that is completed, one that diverges, and one that fails."""
+    same, changed = (sealed_run(caller, first=page, workflow="approve") for page in (PAGE, OTHER))
+    for against in (same, changed):
+        body = {"session_id": same, "sandbox": "dry", "against": {"session_id": against}}
+        caller.post("/v1/replays", body)
+        replay_all(caller)
+    made = caller.post("/v1/replays", {"session_id": same, "sandbox": "dry"}).json()["id"]
+    caller.post(f"/v1/replays/{made}/cancel")
+
+
+def recover_twice(caller: Caller) -> None:
+    """A recovery that succeeds, and one that fails."""
+    usual = ("Open", "Review", "Approve")
+    make_run(caller, *usual)
+    body = {"session_id": make_run(caller, *usual, error_at=3_200, seal=True), "sandbox": "dry"}
+    caller.post("/v1/recoveries", body)
+    replay_all(caller)
+    made = caller.post("/v1/recoveries", body).json()["id"]
+    caller.post(f"/v1/recoveries/{made}/cancel")
 
 
 def let_drift(caller: Caller) -> None:
@@ -99,6 +125,20 @@ def test_every_emitted_type_arrives_once_in_the_order_of_what_happened(
     story: tuple[list[Received], str],
 ) -> None:
     assert [payload(request)["type"] for request in story[0]] == [
+        *(["session.created", "session.started", "session.tagged", "session.stopped", "session.sealed"] * 2),
+        "replay.queued",
+        "replay.running",
+        "replay.completed",
+        "replay.queued",
+        "replay.running",
+        "replay.diverged",
+        "replay.queued",
+        "replay.failed",
+        *(["session.created", "session.started", "session.tagged", "session.stopped"] * 2),
+        *("session.error", "session.sealed", "session.sealed"),
+        "recovery.started",
+        *("replay.queued", "replay.running", "replay.completed"),
+        *("recovery.succeeded", "recovery.started", "recovery.failed"),
         "session.created",
         "session.started",
         "quota.warning",

@@ -101,28 +101,38 @@ def test_a_soft_deleted_session_stays_until_it_is_purged(on_either_engine: Runti
     require_rewritten(runtime, folder, ids[:2], revision=3)
 
 
+#: Places at which a rewriting is killed: what stores rows on both engines, the files between them on one.
+BESIDE_ROWS: list[tuple[Any, str, str | None]] = [
+    (InProcess, "run", None),
+    (rewriting._Rewriting, "_store_state", None),
+    (rewriting, "forget_sessions", None),
+    (purged_sessions, "forget_sessions", None),
+]
+AMONG_FILES: list[tuple[Any, str, str | None]] = [
+    (Folder, "_publish_file", "events-"),
+    (Folder, "_publish_file", "README.md"),
+    (Folder, "_publish_file", "manifest.json"),
+    (Folder, "finish", None),
+    (rewriting._Rewriting, "_announce_manifest", None),
+    (rewriting._Rewriting, "_build_changes", None),
+    (rewriting, "_remove_old_plans", None),
+    (Blobs, "delete", None),
+]
+
+
 @pytest.mark.parametrize(
-    ("owner", "part", "path"),
+    ("on_either_engine", "owner", "part", "path"),
     [
-        (InProcess, "run", None),
-        (Folder, "_publish_file", "events-"),
-        (Folder, "_publish_file", "README.md"),
-        (Folder, "_publish_file", "manifest.json"),
-        (Folder, "finish", None),
-        (rewriting._Rewriting, "_announce_manifest", None),
-        (rewriting._Rewriting, "_build_changes", None),
-        (rewriting._Rewriting, "_store_state", None),
-        (rewriting, "_remove_old_plans", None),
-        (rewriting, "forget_sessions", None),
-        (purged_sessions, "forget_sessions", None),
-        (Blobs, "delete", None),
+        *(("sqlite", *place) for place in BESIDE_ROWS + AMONG_FILES),
+        *(("postgresql", *place) for place in BESIDE_ROWS),
     ],
+    indirect=["on_either_engine"],
 )
 def test_a_killed_rewriting_is_continued_with_what_was_purged_since(
     on_either_engine: Runtime, owner: Any, part: str, path: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = on_either_engine
-    seal(runtime, [Recording(frames=[0]) for _ in range(80)])
+    seal(runtime, [Recording(frames=[0]) for _ in range(30)])
     folder = export(runtime)
     # Of one file, which is written again, and not removed.
     ids = max((sessions_of(file) for file in folder.rglob("events-*")), key=len)

@@ -145,6 +145,23 @@ def test_the_target_is_the_element_acted_on(tmp_path: Path) -> None:
     assert click["input"] == {"point": [40, 110]}
 
 
+def test_a_field_without_a_name_is_near_the_text_beside_it(tmp_path: Path) -> None:
+    year, genre = (
+        element("DIV", (2, top, 60, 13), text=name) for top, name in ((50, "Year:"), (90, "Genre"))
+    )
+    marked = text_field(recordingTarget=True)
+    entries = (
+        element("DIV", (0, 0, 90, 90), marked, year),
+        element("DIV", (0, 90, 90, 90), text_field(), genre),
+    )
+    beside = recording_of(write_demonstration(tmp_path, [state(0, page(*entries), mouse("click", 1))]))
+    assert beside.events[0]["target"]["near"] == "Year:"
+    apart = recording_of(
+        write_demonstration(tmp_path, [state(0, page(marked, text_field(), genre), mouse("click", 1))])
+    )
+    assert "near" not in apart.events[0]["target"]
+
+
 def test_a_checkbox_has_the_name_of_its_label(tmp_path: Path) -> None:
     box = element("INPUT_checkbox", (2, 50, 13, 13), value=True, recordingTarget=True)
     text = {

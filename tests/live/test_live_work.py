@@ -14,9 +14,10 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.replays.results import StepResult
 from recorder.storage.leases import HeldLease, LeaseLost
 from tests.api.conftest import caller, service
-from tests.api.test_replays import allow_hosts, sealed_run
+from tests.api.test_replays import allow_hosts
 from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, event
+from tests.support.replayed_sessions import sealed_run
 
 __all__ = ["caller", "service"]
 

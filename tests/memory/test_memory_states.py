@@ -14,6 +14,7 @@ from recorder.memory.steps.screens import (
     bind_frames,
     describe_screen,
     event_screen,
+    locate_on_screen,
 )
 from recorder.memory.steps.targets import normal_name, target_token, template_of, url_template
 
@@ -149,6 +150,21 @@ def test_without_address_the_picture_decides() -> None:
         == screen_of(cells=bytes([200]) * 72).state_key
         != shown.state_key
     )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "locations"),
+    [
+        (("button pay", "heading invoice <n>"), ("in invoice #", "on page with pay")),
+        (("button cancel", "button pay", "dialog payment"), ("in payment",)),
+        (("button <n>", "link next"), ()),
+        ((), ()),
+    ],
+)
+def test_elements_are_in_the_heading_or_on_the_page_with_its_only_button(
+    tokens: tuple[str, ...], locations: tuple[str, ...]
+) -> None:
+    assert locate_on_screen(tokens) == locations
 
 
 def test_without_anything_there_is_no_state() -> None:

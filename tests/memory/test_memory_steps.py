@@ -211,44 +211,44 @@ def test_labels_are_templates_that_people_can_read(item: dict[str, Any], label: 
 
 
 @pytest.mark.parametrize(
-    ("item", "label", "names", "location"),
+    ("item", "label", "names", "locations"),
     [
-        (event(0, target={"tag": "h1", "name": "Invoices"}), "Click heading", ("Click Invoices",), ""),
+        (event(0, target={"tag": "h1", "name": "Invoices"}), "Click heading", ("Click Invoices",), ()),
         (
             event(0, target={"tag": "div", "attrs": {"aria-label": "Close", "title": "Close it", "id": "x"}}),
             "Click element",
             ("Click Close", "Click Close it"),
-            "",
+            (),
         ),
         (
             event(0, "type", target={"tag": "input", "text": "Ada", "near": "Director:"}),
             "Type into textbox",
             (),
-            "near Director:",
+            ("near Director",),
         ),
-        (event(0, target={"tag": "a"}, title="Results"), "Click link", (), "in Results"),
-        (event(0, target={"tag": "maria-kowalska"}), "Click element", (), ""),
+        (event(0, target={"tag": "a"}, title="Results"), "Click link", (), ("in Results",)),
+        (event(0, target={"tag": "maria-kowalska"}), "Click element", (), ()),
         (
             event(0, "navigate", url="https://a.example/maria"),
             "Open page",
             ("Open a.example/maria", "Open a.example"),
-            "",
+            (),
         ),
-        (event(0, target={"tag": "button", "name": "Room 42"}), "Click button", ("Click Room 42",), ""),
-        (event(0, "tool_call", data={"name": "search_v2"}), "Call search_v2", (), ""),
+        (event(0, target={"tag": "button", "name": "Room 42"}), "Click button", ("Click Room 42",), ()),
+        (event(0, "tool_call", data={"name": "search_v2"}), "Call search_v2", (), ()),
         (
             event(0, "tool_call", data={"name": "search"}, target={"name": "Ada"}),
             "Call",
             ("Call Ada",),
-            "",
+            (),
         ),
     ],
 )
 def test_texts_of_a_page_are_candidates_beside_a_label_without_them(
-    item: dict[str, Any], label: str, names: tuple[str, ...], location: str
+    item: dict[str, Any], label: str, names: tuple[str, ...], locations: tuple[str, ...]
 ) -> None:
     step = steps_of(item)[0]
-    assert (step.label, step.names, step.location) == (label, names, location)
+    assert (step.label, step.names, step.locations) == (label, names, locations)
 
 
 def test_an_unknown_type_is_a_step_but_no_action() -> None:

@@ -108,16 +108,37 @@ def test_two_actors_must_share_a_name_where_the_workflow_has_two(database: Datab
 
 def test_names_of_an_item_of_a_list_are_not_shown(database: Database) -> None:
     customers = [f"Customer {letter}" for letter in "abcdefghijkl"]
-    texts = {"location": "in results", "words": "Click row"}
+    texts = {"locations": ("in results",), "words": "Click row"}
     sessions = [(actor, {"names": (f"Click {name}",), **texts}) for name in customers for actor in ("a", "b")]
     seal(database, sessions, GraphIndexer())
     assert labels(database) == ["Click row in results"]
 
 
 def test_a_location_is_shared_before_it_is_shown(database: Database) -> None:
-    sessions = [("ada", {"location": f"in inbox of {name}"}) for name in ("Ada", "Bob", "Cy")]
+    sessions = [("ada", {"locations": (f"in inbox of {name}",)}) for name in ("Ada", "Bob", "Cy")]
     seal(database, sessions, GraphIndexer())
     assert labels(database) == ["Click button"]
+
+
+@pytest.mark.parametrize(
+    ("locations", "label"),
+    [
+        ([("near Total", "in cart")] * 3, "Click button near Total"),
+        ([(f"near {name}", "in cart") for name in ("Ada", "Bob", "Cy")], "Click button in cart"),
+        ([("on page with pay",)] * 3, "Click button on page with pay"),
+        (
+            [("near Year",), ("near Genre",), ("near Director",)] * 3,
+            "Click button near Director, Genre or Year",
+        ),
+        ([(f"near Text {letter}", "in cart") for letter in "abcd"] * 3, "Click button in cart"),
+        ([("in section ##",)] * 3, "Click button in section"),
+    ],
+)
+def test_an_element_without_a_name_is_located_by_what_sessions_share(
+    database: Database, locations: list[tuple[str, ...]], label: str
+) -> None:
+    seal(database, [("ada", {"locations": some}) for some in locations], GraphIndexer())
+    assert labels(database) == [label]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +147,15 @@ def test_a_location_is_shared_before_it_is_shown(database: Database) -> None:
         (["Room 42"] * 4, "Click Room 42"),
         (["Room 42"] * 3 + ["Room 7"], "Click Room #"),
         (["Room 7"] + ["Room 42"] * 3, "Click Room #"),
+        (["Room 9", "Room 42"] * 3, "Click Room 9 or 42"),
+        (["Room 9", "Room 42", "Room 7"] * 3, "Click Room 7, 9 or 42"),
+        (["Room 9", "Room 42", "Room 7", "Room 1"] * 3, "Click Room #"),
+        (["1 of 2", "2 of 3"] * 3, "Click # of #"),
     ],
 )
-def test_digits_are_shown_where_they_never_vary(database: Database, names: list[str], label: str) -> None:
+def test_digits_are_shown_where_they_never_vary_or_few_are_shared(
+    database: Database, names: list[str], label: str
+) -> None:
     seal(database, named(*names), GraphIndexer())
     assert labels(database) == [label]
 
@@ -138,14 +165,21 @@ def test_equal_labels_differ_by_location_then_kind_then_number(database: Databas
         return [("ada", {"word": word, "names": ("Click Submit",), **texts}) for _ in range(3)]
 
     indexer = GraphIndexer()
-    seal(database, thrice("1a", location="in login"), indexer)
-    seal(database, thrice("2b", location="in search"), indexer)
+    seal(database, thrice("1a", locations=("in login",)), indexer)
+    seal(database, thrice("2b", locations=("in search",)), indexer)
     assert labels(database) == ["Click Submit in login", "Click Submit in search"]
     seal(database, thrice("3c", label="Click link"), indexer)
     seal(database, thrice("4d"), indexer)
     assert labels(database)[2:] == ["Click Submit (link)", "Click Submit (button)"]
     seal(database, thrice("5e"), indexer)
     assert labels(database)[3:] == ["Click Submit (button)", "Click Submit (button) (2)"]
+
+
+def test_a_place_that_equal_labels_share_does_not_distinguish_them(database: Database) -> None:
+    places = {"1a": ("in cart", "on page with pay"), "2b": ("in cart", "on page with send")}
+    texts = [{"word": word, "names": ("Click Next",), "locations": places[word]} for word in places]
+    seal(database, [("ada", dict(some)) for some in texts * 3], GraphIndexer())
+    assert sorted(labels(database)) == ["Click Next on page with pay", "Click Next on page with send"]
 
 
 @pytest.mark.parametrize("kind", ["removal", "purge"])

@@ -36,7 +36,7 @@ VERBS = frozenset(
     List Listen Load Lock Log Lower Make Mark Mask Match Measure Merge Migrate Move Name Normalize Note
     Notify Open Override Pack Pair Parse Pass Pause Pick Pickle Plan Poll Prefer Preload Prepare Print
     Probe Provide Prune Publish Purge Push Put Queue Raise Rank Read Rearrange Rebuild Receive Recompute
-    Record Recount Refuse Register Reject Release Remember Remove Rename Renew Repeat Replace Replay
+    Record Recount Recover Refuse Register Reject Release Remember Remove Rename Renew Repeat Replace Replay
     Report Request Reserve Reset Resolve Restart Restore Restrict Resume Retry Return Reuse Revoke
     Rewrite Run Save Scan Schedule Seal Search Select Send Serve Set Show Shrink Simulate Skip Sort
     Split Start Stop Store Stream Submit Subscribe Subtract Sum Summarize Sweep Switch Tag Take

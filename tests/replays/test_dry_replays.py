@@ -8,7 +8,7 @@ import pytest
 
 from recorder.replays.anchors import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.comparisons import GraphEvidence
-from recorder.replays.dry import compute_replayability, replay_dry
+from recorder.replays.dry import MOST_STEPS, compute_replayability, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedSession
 from recorder.replays.results import Decision, DryResult
@@ -230,6 +230,16 @@ def test_unusable_recordings_fail(session: RecordedSession) -> None:
     assert result.status == "failed"
     assert result.error is not None
     assert result.error.type == "invalid_recording"
+
+
+def test_a_recording_with_too_many_steps_is_replayed_in_parts() -> None:
+    clicks = [{"id": f"evt_{t_ms:05}", "t_ms": t_ms, "type": "scroll"} for t_ms in range(MOST_STEPS + 1)]
+    session = replace(approval(), events=clicks)
+    whole = replay(session)
+    assert (whole.status, whole.steps) == ("failed", ())
+    assert whole.error is not None and "choose fewer with anchor and until" in whole.error.message
+    part = replay(session, until=find_until_event(session, ReplayAnchor("event", "evt_00009")))
+    assert (part.status, len(part.steps)) == ("completed", 10)
 
 
 def test_a_click_without_a_target_diverges() -> None:

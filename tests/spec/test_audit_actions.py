@@ -53,9 +53,10 @@ BY_KEY: dict[str, list[Step]] = {
         ("POST", "/v1/exports/{id}/cancel", None),
     ],
 }
-#: Changing addresses that record nothing: what they do is the recording itself, or a dry replay.
+#: Changing addresses that record nothing: what they do is the recording itself, or a dry replay or recovery.
 RECORDING = {
     *(f"POST /v1/replays{part}" for part in ("", "/{replay_id}/cancel", "/{replay_id}/decision")),
+    *(f"POST /v1/recoveries{part}" for part in ("", "/{recovery_id}/cancel")),
     *("POST /v1/sessions", "POST /v1/sessions:batch_stop"),
     *(
         f"POST /v1/sessions/{{session_id}}/{action}"

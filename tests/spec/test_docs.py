@@ -45,6 +45,7 @@ from recorder.models.memory import (
     SimilarSearch,
 )
 from recorder.models.operations import AuditEntry
+from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryPlace, ScoredNode
 from recorder.models.session import FramesSummary, Session, SessionCreate, Tag, TagCreate
 from recorder.models.webhook import (
     Delivery,
@@ -112,6 +113,7 @@ FIELDS: dict[str, list[Any]] = {
     "workspaces": [Workspace, WorkspaceUpdate, Retention, LiveReplay],
     "quota": [Quota],
     "privacy": [Erasure, ErasureCreate],
+    "recoveries": [Recovery, RecoveryCreate, RecoveryPlace, ScoredNode],
 }
 NUMBERS = {
     "sessions": [

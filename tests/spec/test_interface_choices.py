@@ -50,6 +50,8 @@ def values(caller: Caller) -> dict[str, str]:
     webhook_id = caller.post("/v1/webhooks", HOOK).json()["id"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
     sealed = caller.get("/v1/sessions?status=sealed").json()["data"][0]["id"]
+    caller.post(f"/v1/sessions/{sealed}/tags", {"name": "stuck"})
+    stuck = {"session_id": sealed, "sandbox": "dry", "failure_tag": "stuck"}
     return {
         "session_id": session_id,
         "frame_id": frame_id,
@@ -60,6 +62,7 @@ def values(caller: Caller) -> dict[str, str]:
         "workflow": "checkout",
         "erasure_id": caller.post("/v1/privacy/erasure", {"subject": "nowhere", "scope": "all"}).json()["id"],
         "replay_id": caller.post("/v1/replays", {"session_id": sealed, "sandbox": "dry"}).json()["id"],
+        "recovery_id": caller.post("/v1/recoveries", stuck).json()["id"],
         "path:path": manifest["shards"][0]["path"],
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.spec.proofs import access, administration, events, exports, limits, records, releases, sessions
-from tests.support.factories import Caller, assert_problem
+from tests.support.factories import Caller
 from tests.support.specification import ROWS, has_test
 from tests.support.specification_checks import Check
 
@@ -53,27 +53,5 @@ def test_every_proof_is_of_a_known_kind() -> None:
     assert odd == []
 
 
-def missing(method: str, path: str) -> Check:
-    """The address is not there."""
-
-    def check(caller: Caller) -> None:
-        problem = assert_problem(caller.request(method, path), 404, "not_found")
-        assert problem["resource"] == "route"
-
-    return check
-
-
-#: What shows that a later part is not built. The day one fails, its rows get their proofs.
-LATER: dict[str, list[Check]] = {
-    "recoveries": [missing("POST", "/v1/recoveries")],
-}
-
-
-@pytest.mark.parametrize("part", LATER)
-def test_rows_of_a_later_part_wait_for_it(caller: Caller, part: str) -> None:
-    for check in LATER[part]:
-        check(caller)
-
-
-def test_every_row_that_waits_names_its_part() -> None:
-    assert {row.part for row in ROWS if row.part is not None} == set(LATER)
+def test_no_row_waits_for_a_later_part() -> None:
+    assert [row for row in ROWS if row.part is not None] == []

@@ -6,7 +6,7 @@ import orjson
 from sqlmodel import col, select
 
 from recorder.digest import bucket_of, canonical_json
-from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, heading_of
+from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_on_screen
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step, session_steps
 from recorder.models.event import EventBatchRow
 from recorder.models.event_types import is_action
@@ -120,7 +120,7 @@ def _frame_rows(
 
 
 def _frame_screen(frame: FrameRow, screen: Screen) -> FrameScreen:
-    return FrameScreen(frame.t_ms, frame.frame_id, screen, heading_of(screen.state_tokens))
+    return FrameScreen(frame.t_ms, frame.frame_id, screen, locate_on_screen(screen.state_tokens))
 
 
 def _step_row(step: Step) -> dict[str, Any]:

@@ -135,6 +135,19 @@ BODY_ROUTES: dict[str, BodyRoute] = {
         "/tag",
     ),
     "similar": BodyRoute("POST", "/v1/memory/similar", b'{"session_id":%s}', "/session_id", refused=404),
+    "replay": BodyRoute(
+        "POST", "/v1/replays", b'{"session_id":%s,"sandbox":"dry"}', "/session_id", refused=404
+    ),
+    "recovery": BodyRoute(
+        "POST", "/v1/recoveries", b'{"session_id":%s,"sandbox":"dry"}', "/session_id", refused=404
+    ),
+    "decision": BodyRoute(
+        "POST",
+        "/v1/replays/{replay_id}/decision",
+        b'{"step":1,"action":"retarget","selector":%s}',
+        "/selector",
+        refused=404,
+    ),
     "key": BodyRoute("POST", "/v1/keys", b'{"label":%s,"scope":"read"}', "/label"),
     "webhook": BodyRoute(
         "POST",

@@ -27,6 +27,7 @@ IDS = {
     "key_id": "key_id",
     "erasure_id": "erasure_id",
     "replay_id": "replay_id",
+    "recovery_id": "recovery_id",
     "workflow": "workflow",
     "actor": "key_id",
     "resource": "session_id",
@@ -48,7 +49,12 @@ PLAIN = {
 }
 # fmt: on
 #: Members whose name means something else elsewhere.
-MEMBERS = {"against/session_id": "session_id", "filter/path": "path_id", "filter/subpath": "path_id"}
+MEMBERS = {
+    "against/session_id": "session_id",
+    "against/path_id": "path_id",
+    "filter/path": "path_id",
+    "filter/subpath": "path_id",
+}
 #: Ids of clients' own making: another session's is no id of this one.
 OWN = {"events/*/id": "event_id", "frames/*/id": "frame_id"}
 #: Parameters whose name means something else elsewhere.
@@ -162,6 +168,11 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
             "/v1/workflows/{workflow}": {"tags": ["finance"]},
             "/v1/replays": {"session_id": ids.get("sealed_id"), "sandbox": "dry"},
             "/v1/replays/{replay_id}/decision": {"step": 1, "action": "act"},
+            "/v1/recoveries": {
+                "session_id": ids.get("sealed_id"),
+                "sandbox": "dry",
+                "failure_tag": "stuck",
+            },
             "/v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
             "/v1/webhooks/{webhook_id}": {"description": "moved"},
             "/v1/keys": {"label": "robot", "scope": "read"},
@@ -176,6 +187,7 @@ _BODILESS = {
     "/v1/sessions/{session_id}/stop",
     "/v1/exports/{export_id}/cancel",
     "/v1/replays/{replay_id}/cancel",
+    "/v1/recoveries/{recovery_id}/cancel",
     "/v1/webhooks/{webhook_id}/secret",
     "/v1/webhooks/{webhook_id}/test",
     "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
@@ -188,7 +200,10 @@ _NEEDED = {
     "/v1/exports/{export_id}/diff": {"against": "empty_id"},
 }
 #: Addresses that take what is in another state than the rest.
-_OTHERS = {"/v1/exports/{export_id}/cancel": {"export_id": "queued_id"}}
+_OTHERS = {
+    "/v1/exports/{export_id}/cancel": {"export_id": "queued_id"},
+    "/v1/replays/{replay_id}/decision": {"replay_id": "awaiting_id"},
+}
 _GIVEN = {"moment": "30d", "all": "1"}
 
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from recorder import clock
 from recorder.exports.runner.run import run_export
-from recorder.models.replay import ReplayStepRow
+from recorder.models.replay import ReplayRow, ReplayStepRow
+from recorder.replaying.work import DECISION_TIME
 from tests.support.completed_work import EVENTS, make_webhook, seal_all, stopped_session
 from tests.support.factories import Caller, Service, event, frame
 
@@ -40,11 +42,19 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
     events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
     body = {"session_id": sealed[0]["id"], "sandbox": "dry"}
-    replay, _ = (caller.post("/v1/replays", body).json() for _ in range(2))
+    replay, awaiting = (
+        caller.post("/v1/replays", body | {"mode": kind}).json() for kind in ("full", "guided")
+    )
     with service.runtime.database.transaction(write=True) as db:
         for step in (1, 2):
             made = {"event_id": f"evt_{step}", "outcome": "matched", "delivery": "confirmed"}
             db.add(ReplayStepRow(replay_id=replay["id"], step=step, **made))
+        row = db.get_one(ReplayRow, awaiting["id"])
+        row.status, row.awaiting_step, row.awaiting_until = "running", 1, clock.now() + DECISION_TIME
+        db.add(row)
+    assert caller.post(f"/v1/sessions/{sealed[0]['id']}/tags", {"name": "stuck"}).status_code == 201
+    stuck = body | {"failure_tag": "stuck"}
+    recovery, _ = (caller.post("/v1/recoveries", stuck).json() for _ in range(2))
     ids = {
         "session_id": session_id,
         "frame_id": frames[0]["id"],
@@ -57,6 +67,8 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "key_id": key["id"],
         "erasure_id": erasure["id"],
         "replay_id": replay["id"],
+        "awaiting_id": awaiting["id"],
+        "recovery_id": recovery["id"],
         "workflow": workflow,
         "file": manifest["shards"][0]["path"],
         "path_id": path["path_id"],

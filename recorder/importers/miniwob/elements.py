@@ -79,7 +79,13 @@ def event_target(path: list[PageElement]) -> dict[str, Any]:
     }
     if sort:
         attrs["type"] = sort
-    members = {"role": _ROLES.get(node.tag), "name": name[:120], "tag": kind.lower(), "text": text[:80]}
+    members = {
+        "role": _ROLES.get(node.tag),
+        "name": name[:120],
+        "tag": kind.lower(),
+        "text": text[:80],
+        "near": "" if name else _read_field_label(path)[:80],
+    }
     return {
         **{key: value for key, value in members.items() if value},
         **({"attrs": attrs} if attrs else {}),
@@ -180,6 +186,22 @@ def _find_accessible_name(path: list[PageElement]) -> str:
         label = next((parent for parent in reversed(path[:-1]) if parent.tag == "LABEL"), None)
         return _read_own_text(label) if label else ""
     return _read_own_text(node)
+
+
+def _read_field_label(path: list[PageElement]) -> str:
+    """Return the text of the closest element around a form field that holds no other field."""
+    node = path[-1]
+    if node.tag not in _FIELDS:
+        return ""
+    for around in reversed(path[:-1]):
+        inside = [element for element, _ in _walk_elements(around) if element is not node]
+        if any(element.tag in _FIELDS for element in inside):
+            return ""
+        texts = (element.text or "" for element in inside if element.tag not in _BUTTONS)
+        label = " ".join(" ".join(texts).split())
+        if label:
+            return label
+    return ""
 
 
 def _make_selectors(path: list[PageElement], name: str, text: str) -> list[str]:

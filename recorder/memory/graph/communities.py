@@ -1,7 +1,8 @@
 """Groups of variants that are alike: communities of the graph of nearest neighbours. Spec §2.6.
 
-Each variant is linked to the nearest others by cosine; Louvain's communities of that graph are the groups,
-and a group whose sessions go several ways is split. Measured beside other methods in decision 0038.
+Each variant is linked to the nearest others by cosine. Variants are a group that are in one community both by
+Louvain's method and by label propagation; a group whose sessions go several ways is split. Decision 0038
+shows other methods.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,16 @@ import numpy as np
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.shown_way import Ways, split_ways
 
+#: Method by which variants are grouped, as graph versions record it.
+GROUPING = "louvain_and_label_propagation"
 #: Cosine from which on two variants are linked, and a variant joins a path.
 PATH_COSINE = 0.55
 NEIGHBOURS = 30
 #: Variants that are grouped at once, those of most sessions first; the others join the nearest.
 MAX_GROUPED = 2_000
+#: Rounds of so many variants that all later ones are compared with; what is still apart then is grouped among
+#: its own, so that a graph of ever new variants takes time in proportion to them, not to their square.
+MAX_ROUNDS = 4
 #: Cosines that are computed at once: 32 MB.
 _MAX_CELLS = 4_000_000
 #: Group of a variant that has none yet.
@@ -33,8 +39,11 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
     """
     groups = np.full(len(sequences), NO_GROUP, dtype=np.int64)
     rest = np.flatnonzero(np.diff(vectors.indptr))
-    count = 0
+    count = rounds = 0
     while len(rest):
+        if rounds == MAX_ROUNDS:
+            # Those that share the feature of most weight come together.
+            rest = rest[np.argsort(vectors[rest].argmax(axis=1), kind="stable")]
         some, rest = rest[:MAX_GROUPED], rest[MAX_GROUPED:]
         for community in _list_communities(vectors[some]):
             rows = some[community]
@@ -42,7 +51,8 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
             for part in split_ways(ways):
                 groups[rows[part]] = count
                 count += 1
-        if len(rest):
+        rounds += 1
+        if len(rest) and rounds <= MAX_ROUNDS:
             nearest, cosine = find_nearest(vectors[some], vectors[rest])
             is_near = cosine >= PATH_COSINE
             groups[rest[is_near]] = groups[some[nearest[is_near]]]
@@ -94,5 +104,17 @@ def _list_communities(vectors: Any) -> list[Ints]:
 
     if vectors.shape[0] == 1:
         return [np.zeros(1, dtype=np.int64)]
-    communities = nx.community.louvain_communities(link_neighbours(vectors), seed=0)
-    return sorted((np.array(sorted(part), dtype=np.int64) for part in communities), key=lambda part: part[0])
+    graph = link_neighbours(vectors)
+    # Louvain leaves small groups in large ones; labels spread from group to group over a single link. Neither
+    # draws by chance: the one has a seed, the other is semi-synchronous (Cordasco and Gargano, 2010).
+    numbers = [
+        {row: number for number, part in enumerate(parts) for row in part}
+        for parts in (
+            nx.community.louvain_communities(graph, seed=0),
+            nx.community.label_propagation_communities(graph),
+        )
+    ]
+    communities: dict[tuple[int, ...], list[int]] = {}
+    for row in range(vectors.shape[0]):
+        communities.setdefault(tuple(number_of[row] for number_of in numbers), []).append(row)
+    return [np.array(rows, dtype=np.int64) for rows in communities.values()]

@@ -4,6 +4,7 @@ A text names a node where at least `MIN_SESSIONS` sessions share it, of two acto
 So many sessions are kept for each text as prove that, and no more.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,14 @@ MIN_SESSIONS = 3
 MIN_ACTORS = 2
 #: A node with more different texts of one kind is an item of a list: none of them is its name.
 _MAX_TEXTS = 8
-#: More shared texts than this say that the node has no name of its own.
+#: More shared names than this say that the node has no name of its own.
 _MAX_SHARED = 2
+#: Shared places of a node that are listed, and shared spellings of the digits of a text.
+_MAX_LISTED = 3
+#: First words of places, those that say the most first.
+_PREPOSITIONS = ("near ", "in ", "on ")
+_DIGITS = re.compile(r"(\d+)")
+_VARIED = re.compile("#+")
 
 
 class TextKind(IntEnum):
@@ -49,30 +56,73 @@ def actor_key(actor_id: str | None) -> int:
 
 
 @dataclass(slots=True)
-class _Proof:
-    """Sessions that gave a node one text, as few as decide; digits may differ between them."""
+class _Sharers:
+    """Sessions and actors that share a text, as few as decide."""
 
     sessions: set[str] = field(default_factory=set)
     actors: set[int] = field(default_factory=set)
-    texts: set[str] = field(default_factory=set)
 
     def needs(self, given: LabelText) -> bool:
-        """Check whether another session, actor or spelling of the digits would change what is shown."""
-        if given.session_id in self.sessions and given.text in self.texts:
-            return False
-        return (
+        """Check whether another session or actor would change what is shown."""
+        return given.session_id not in self.sessions and (
             len(self.sessions) < MIN_SESSIONS
             or (len(self.actors) < MIN_ACTORS and given.actor not in self.actors)
-            or (len(self.texts) < 2 and given.text not in self.texts)
         )
 
     def add(self, given: LabelText) -> None:
         self.sessions.add(given.session_id)
         self.actors.add(given.actor)
-        self.texts.add(given.text)
 
-    def is_shared(self, min_actors: int) -> bool:
+    def are_enough(self, min_actors: int) -> bool:
         return len(self.sessions) >= MIN_SESSIONS and len(self.actors) >= min_actors
+
+
+@dataclass(slots=True)
+class _Proof:
+    """Sessions that gave a node one text, whatever its digits, and those of each spelling of the digits."""
+
+    all: _Sharers = field(default_factory=_Sharers)
+    spellings: dict[str, _Sharers] = field(default_factory=dict)
+
+    def needs(self, given: LabelText) -> bool:
+        """Check whether another session, actor or spelling of the digits would change what is shown."""
+        if self.all.needs(given):
+            return True
+        if len(self.spellings) > _MAX_LISTED:
+            return False
+        spelling = self.spellings.get(given.text)
+        return spelling is None or spelling.needs(given)
+
+    def add(self, given: LabelText) -> None:
+        self.all.add(given)
+        self.spellings.setdefault(given.text, _Sharers()).add(given)
+
+    def spell(self, template: str, min_actors: int) -> str:
+        """Return the text with its digits where they are few and each is shared, else its template."""
+        texts = list(self.spellings)
+        if len(texts) == 1:
+            return texts[0]
+        is_shown = len(texts) <= _MAX_LISTED and all(
+            sharers.are_enough(min_actors) for sharers in self.spellings.values()
+        )
+        return _join_digits(texts) if is_shown else template
+
+
+def _join_digits(texts: Sequence[str]) -> str:
+    """Return texts that differ in digits alone as one, such as `Tab 1, 2 or 3`; a template if in several."""
+    parts = [_DIGITS.split(text) for text in texts]
+    if len({len(part) for part in parts}) > 1:
+        return template_of(texts[0])
+    varied = [index for index, column in enumerate(zip(*parts, strict=True)) if len(set(column)) > 1]
+    if len(varied) != 1:
+        return template_of(texts[0])
+    index = varied[0]
+    numbers = sorted((part[index] for part in parts), key=lambda number: (len(number), number))
+    return "".join([*parts[0][:index], _join_words(numbers), *parts[0][index + 1 :]])
+
+
+def _join_words(words: Sequence[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 class NodeLabels:
@@ -124,11 +174,15 @@ class NodeLabels:
         shown = list(labels)
         for number in lives:
             bare = labels[number] or make_label(kinds[number], "")
-            name = self._shared_text(number, TextKind.NAME)
-            words = self._shared_text(number, TextKind.WORDS)
+            name = self._find_shared(number, TextKind.NAME)
+            words = self._find_shared(number, TextKind.WORDS)
             # Of a name that is a number, the kind of element says more.
             is_number = name.replace("#", "numbered") == bare
-            shown[number] = name if name and not is_number else self._locate(number, words or bare)
+            if name and not is_number:
+                shown[number] = name
+            else:
+                location = next(iter(self._list_locations(number)), "")
+                shown[number] = f"{words or bare} {location}".rstrip()
         self._distinguish_by_location(shown, lives)
         _distinguish_by_kind(shown, labels, kinds, lives)
         _distinguish_by_number(shown, lives)
@@ -146,32 +200,52 @@ class NodeLabels:
         self._proofs[node, given.kind].setdefault(template, _Proof()).add(given)
         self._actors.add(given.actor)
 
-    def _shared_text(self, node: int, kind: TextKind) -> str:
-        """Return the text that sessions share, with digits where all agree; empty without one."""
-        proofs = self._proofs.get((node, kind), {})
-        min_actors = min(len(self._actors), MIN_ACTORS)
-        shared = sorted(text for text, proof in proofs.items() if proof.is_shared(min_actors))
-        is_varied = len(proofs) > _MAX_TEXTS or len(shared) > _MAX_SHARED
-        if not shared or is_varied or len(proofs) > 2 * len(shared):
-            return ""
-        texts = proofs[shared[0]].texts
-        return next(iter(texts)) if len(texts) == 1 else shared[0]
+    def _find_shared(self, node: int, kind: TextKind) -> str:
+        """Return the name or words that sessions share; empty without such."""
+        return next(iter(self._list_shared(self._proofs.get((node, kind), {}), _MAX_SHARED)), "")
 
-    def _locate(self, node: int, label: str) -> str:
-        return f"{label} {self._shared_text(node, TextKind.LOCATION)}".rstrip()
+    def _list_shared(self, proofs: Mapping[str, _Proof], limit: int) -> list[str]:
+        """Return the texts that sessions share, with digits where these are; none if the texts vary much."""
+        min_actors = min(len(self._actors), MIN_ACTORS)
+        shared = sorted(text for text, proof in proofs.items() if proof.all.are_enough(min_actors))
+        if len(proofs) > _MAX_TEXTS or len(shared) > limit or len(proofs) > 2 * len(shared):
+            return []
+        return [proofs[text].spell(text, min_actors) for text in shared]
+
+    def _list_locations(self, node: int) -> list[str]:
+        """Return where sessions agree that a node is, the best first; up to three alternatives are joined."""
+        proofs = self._proofs.get((node, TextKind.LOCATION), {})
+        located = []
+        for preposition in _PREPOSITIONS:
+            some = {text: proof for text, proof in proofs.items() if text.startswith(preposition)}
+            shared = self._list_shared(some, _MAX_LISTED)
+            # Numbers that vary place nothing.
+            words = [" ".join(_VARIED.sub("", text).split()).removeprefix(preposition) for text in shared]
+            if words:
+                located.append(preposition + _join_words(list(dict.fromkeys(words))))
+        return located
 
     def _distinguish_by_location(self, shown: list[str], lives: Sequence[int]) -> None:
-        for number in _find_equal(shown, lives):
-            location = self._shared_text(number, TextKind.LOCATION)
-            if location and not shown[number].endswith(f" {location}"):
-                shown[number] = f"{shown[number]} {location}"
+        """Add to equal labels the first place in which their nodes differ."""
+        for preposition in _PREPOSITIONS:
+            equal: defaultdict[str, dict[int, str]] = defaultdict(dict)
+            for number in _find_equal(shown, lives):
+                located = self._list_locations(number)
+                location = next((text for text in located if text.startswith(preposition)), "")
+                equal[shown[number]][number] = location
+            for label, places in equal.items():
+                if len(set(places.values())) == 1:
+                    continue
+                for number, location in places.items():
+                    if location and not label.endswith(f" {location}"):
+                        shown[number] = f"{label} {location}"
 
 
 def _list_texts(step: Step) -> Iterator[tuple[TextKind, str]]:
     for name in step.names:
         yield TextKind.NAME, name
-    if step.location:
-        yield TextKind.LOCATION, step.location
+    for location in step.locations:
+        yield TextKind.LOCATION, location
     if step.words:
         yield TextKind.WORDS, step.words
 

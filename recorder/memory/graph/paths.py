@@ -21,8 +21,9 @@ from recorder.tenant import GraphScope
 
 #: Path of the sessions without any step: none.
 NO_PATH = -1
-#: Most frequent variants of a path that new variants are compared with.
-_EXEMPLARS = 8
+#: Most frequent variants of a path that new variants are compared with, and those of all paths: a batch takes
+#: no longer where each session of a workflow is a path of its own.
+_EXEMPLARS, _MAX_EXEMPLARS = 8, 16_000
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class PathIndex:
 
     def _join(self, unseen: Sequence[int]) -> list[int]:
         """Give variants the path of what they are like; returns those that are like nothing."""
-        known = [key for keys in self._exemplars.values() for key in keys]
+        known = self._list_exemplars()
         if not unseen or not known:
             return list(unseen)
         rows = [self.variants[key].features for key in (*known, *unseen)]
@@ -161,6 +162,13 @@ class PathIndex:
                 self.variants[key].path = self.variants[known[index]].path
                 self._rank(self.variants[key])
         return apart
+
+    def _list_exemplars(self) -> list[int]:
+        """Return the variants that new ones are compared with; of too many those that most sessions took."""
+        known = [key for keys in self._exemplars.values() for key in keys]
+        if len(known) <= _MAX_EXEMPLARS:
+            return known
+        return sorted(known, key=lambda key: (-self.variants[key].sessions, key))[:_MAX_EXEMPLARS]
 
     def _group(self, keys: Sequence[int]) -> list[list[int]]:
         if not keys:

@@ -50,7 +50,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Visits:
+class Visits:
     """Nodes that sessions entered, in order, one entry for each."""
 
     #: Place of the session among the rows asked for, and its row.
@@ -61,8 +61,9 @@ class _Visits:
     pos: Ints
     entered_ms: Ints
 
-    def only(self, which: Mask | Ints | slice) -> "_Visits":
-        return _Visits(*(getattr(self, name)[which] for name in self.__slots__))
+    def only(self, which: Mask | Ints | slice) -> "Visits":
+        """Return some of the visits."""
+        return Visits(*(getattr(self, name)[which] for name in self.__slots__))
 
 
 def find_anchors(
@@ -87,7 +88,7 @@ def find_anchors(
         return []
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
     evidence = read_evidence(columns, chosen, rows)
-    visits = _visits(columns, rows)
+    visits = list_visits(columns, rows)
     recoveries = _in_session(columns, visits, failed, evidence)
     if len(recoveries.node):
         counts = np.bincount(recoveries.node, minlength=len(columns.nodes))
@@ -95,11 +96,12 @@ def find_anchors(
     left = _left_at(visits, failed, evidence)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
     succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
-    passed = _first_visits(_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
+    passed = _first_visits(list_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
     return _anchors(columns, counts, passed, len(rows), "cross_session", read_successes, witnesses)
 
 
-def _visits(columns: GraphColumns, rows: Ints) -> _Visits:
+def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
+    """Return the nodes that some sessions entered, in order."""
     trace, variant = columns.trace[rows], columns.variant[rows]
     sizes = columns.trace_start[trace + 1] - columns.trace_start[trace]
     owner = np.repeat(np.arange(len(rows)), sizes)
@@ -107,7 +109,7 @@ def _visits(columns: GraphColumns, rows: Ints) -> _Visits:
     pos = columns.trace_entry[columns.trace_start[trace][owner] + within]
     elapsed = np.concatenate([[0], np.cumsum(columns.step_ms)])
     begin = columns.time_start[rows][owner]
-    return _Visits(
+    return Visits(
         owner=owner,
         row=rows[owner],
         node=columns.variant_nodes[columns.variant_start[variant][owner] + within],
@@ -116,7 +118,7 @@ def _visits(columns: GraphColumns, rows: Ints) -> _Visits:
     )
 
 
-def _in_session(columns: GraphColumns, visits: _Visits, failed: Ints, evidence: SuccessEvidence) -> _Visits:
+def _in_session(columns: GraphColumns, visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
     """Return for each successful session the first node after its failure that the path of success follows.
 
     That is: one path of success holds both the node and the next one. A stray act is on no such path, and
@@ -130,7 +132,7 @@ def _in_session(columns: GraphColumns, visits: _Visits, failed: Ints, evidence: 
     return back.only(np.unique(back.owner, return_index=True)[1])
 
 
-def _left_at(visits: _Visits, failed: Ints, evidence: SuccessEvidence) -> _Visits:
+def _left_at(visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
     """Return for each session the last node before its failure at which its chance of success was good.
 
     The chance falls most from that node to the next one, of equal falls the last. Where it hardly falls, it
@@ -151,7 +153,7 @@ def _left_at(visits: _Visits, failed: Ints, evidence: SuccessEvidence) -> _Visit
     return left.only(evidence.is_followed[left.node])
 
 
-def _first_visits(visits: _Visits, is_wanted: Mask) -> _Visits:
+def _first_visits(visits: Visits, is_wanted: Mask) -> Visits:
     """Return the first visit of each session to each of some nodes."""
     wanted = visits.only(is_wanted[visits.node])
     keys = wanted.owner * len(is_wanted) + wanted.node
@@ -161,7 +163,7 @@ def _first_visits(visits: _Visits, is_wanted: Mask) -> _Visits:
 def _anchors(
     columns: GraphColumns,
     counts: Ints,
-    witnessed: _Visits,
+    witnessed: Visits,
     failing: int,
     basis: Basis,
     read_successes: ReadSuccesses,
@@ -180,12 +182,12 @@ def _anchors(
     """
     if not len(witnessed.row):
         return []
-    times = _recovery_ms(columns, witnessed, read_successes(np.unique(witnessed.row)))
+    times = measure_recoveries(columns, witnessed, read_successes(np.unique(witnessed.row)))
     by_node = np.argsort(witnessed.node, kind="stable")
     nodes, starts = np.unique(witnessed.node[by_node], return_index=True)
     anchors = []
     for node, mine in zip(nodes.tolist(), np.split(by_node, starts[1:]), strict=True):
-        twice_median = _twice_median(times[mine])
+        twice_median = compute_twice_median(times[mine])
         nearest = mine[_nearest(np.abs(2 * times[mine] - twice_median), columns, witnessed.row[mine], limit)]
         places = zip(witnessed.row[nearest].tolist(), witnessed.pos[nearest].tolist(), strict=True)
         count = int(counts[node])
@@ -207,7 +209,7 @@ def _nearest(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> I
     return first
 
 
-def _recovery_ms(columns: GraphColumns, visits: _Visits, successes: Mapping[int, Sequence[int]]) -> Ints:
+def measure_recoveries(columns: GraphColumns, visits: Visits, successes: Mapping[int, Sequence[int]]) -> Ints:
     """Return the time from each visit to the first success tag at or after it, else to the stop."""
     ends = columns.duration_ms[visits.row]
     if successes:
@@ -224,7 +226,7 @@ def _recovery_ms(columns: GraphColumns, visits: _Visits, successes: Mapping[int,
     return times
 
 
-def _twice_median(times: Ints) -> int:
+def compute_twice_median(times: Ints) -> int:
     """Return twice the median: a whole number also where it is the mean of two."""
     ordered = np.sort(times)
     middle = len(ordered) // 2

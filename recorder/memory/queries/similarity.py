@@ -64,6 +64,12 @@ class SimilarIndex:
             for other, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
         ]
 
+    def compare(self, row: int, others: Ints) -> Floats:
+        """Return the similarity of the session of a row to those of others."""
+        lines = self._vectors.line_of[self._columns.variant[others]]
+        similarity: Floats = self._similarity(self._variant(row))[lines]
+        return similarity
+
     def _variant(self, row: int) -> int:
         # Not `columns.variant[row]`, which looks up that of every row.
         return int(self._columns.trace_variant[self._columns.trace[row]])

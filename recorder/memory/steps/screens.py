@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from recorder.memory.steps.step_labels import describe_location
 from recorder.memory.steps.targets import (
     FIELD_ROLES,
     SCREEN_ROLES,
@@ -59,8 +60,8 @@ class FrameScreen:
     t_ms: int
     frame_id: str
     screen: Screen
-    #: As `heading_of` gives it.
-    heading: str = ""
+    #: As `locate_on_screen` gives them.
+    locations: tuple[str, ...] = ()
 
 
 NO_SCREEN = Screen(None, (), ())
@@ -123,6 +124,21 @@ def heading_of(tokens: Sequence[str]) -> str:
         if len(texts) == 1:
             return _VARYING.sub("#", texts[0])
     return ""
+
+
+def locate_on_screen(tokens: Sequence[str]) -> tuple[str, ...]:
+    """Return where the elements of a screen are, for labels: in its heading, on the page with its button.
+
+    Args:
+        tokens: the `state_tokens` of the screen; only a button that is alone counts.
+    """
+    buttons = [token for token in tokens if token.startswith("button ")]
+    button = buttons[0].removeprefix("button ") if len(buttons) == 1 else ""
+    located = (
+        describe_location("in", text=heading_of(tokens)),
+        describe_location("on page with", text=_VARYING.sub("#", button)),
+    )
+    return tuple(location for location in located if location)
 
 
 def bind_frames(

@@ -41,13 +41,22 @@ class Step:
     runs: int
     #: As in `StepTexts`.
     names: tuple[str, ...] = ()
-    location: str = ""
+    locations: tuple[str, ...] = ()
     words: str = ""
 
     @property
     def own_label(self) -> str:
         """Best label within its own session, which may quote the page."""
         return next(iter(self.names), self.words or self.label)
+
+    @property
+    def location(self) -> str:
+        """Places of the element, one a line, as the lake stores them."""
+        return "\n".join(self.locations)
+
+
+#: Columns of a step in the lake.
+STEP_COLUMNS = tuple("location" if name == "locations" else name for name in Step.__slots__)
 
 
 class PointerAct(NamedTuple):
@@ -203,7 +212,7 @@ def _announced(event: Mapping[str, Any]) -> frozenset[str]:
 def _step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
     screen = event_screen(event, None if frame is None else frame.screen)
     screen_key = screen.state_key or ""
-    target, texts = target_token(action, event, "" if frame is None else frame.heading)
+    target, texts = target_token(action, event, () if frame is None else frame.locations)
     return Step(
         pos=0,
         micro_key=key_of(screen_key, action, target),
@@ -218,7 +227,7 @@ def _step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> S
         event_id=event["id"],
         runs=1,
         names=texts.names,
-        location=texts.location,
+        locations=texts.locations,
         words=texts.words,
     )
 

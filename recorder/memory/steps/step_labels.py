@@ -93,13 +93,14 @@ class StepTexts(NamedTuple):
     Attributes:
         label: action and kind of element, or the name of an activity or tool: needs no other session.
         names: labels by the name of the element, the best first; texts of the page.
-        location: place of the element, such as `in results`; text of the page, or empty.
+        locations: where the element is, such as `near Total` and `in results`; texts of the page, one of each
+            preposition.
         words: label by words that the program wrote, such as those of an id; may be empty.
     """
 
     label: str
     names: tuple[str, ...] = ()
-    location: str = ""
+    locations: tuple[str, ...] = ()
     words: str = ""
 
 
@@ -120,7 +121,7 @@ def describe_named(name: str, kind: str) -> str:
 
 def describe_location(preposition: str, *, text: str) -> str:
     """Return the words that follow a label to say where; empty without letters."""
-    words = " ".join(text[: 4 * _LOCATION_CHARACTERS].split())
+    words = " ".join(text[: 4 * _LOCATION_CHARACTERS].split()).rstrip(" :*")
     if not any(character.isalpha() for character in words):
         return ""
     return f"{preposition} {words}"[:_LOCATION_CHARACTERS]

@@ -191,13 +191,15 @@ def action_token(step_type: str, given: Mapping[str, Any]) -> str:
     return step_type
 
 
-def target_token(action: str, event: Mapping[str, Any], heading: str = "") -> tuple[str, StepTexts]:
+def target_token(
+    action: str, event: Mapping[str, Any], screen_locations: Sequence[str] = ()
+) -> tuple[str, StepTexts]:
     """Return the token of what an event acted on, and the texts that may name the step.
 
     Args:
         action: as `action_token` gives it.
         event: the item.
-        heading: heading of the screen, as far as one is known.
+        screen_locations: as `locate_on_screen` gives them.
     """
     if action in _PLACES and event.get("url"):
         token = url_template(event["url"])
@@ -225,7 +227,7 @@ def target_token(action: str, event: Mapping[str, Any], heading: str = "") -> tu
     kind = kind_of(role, tag)
     nouns = [*_list_names(target, attrs, role), *([given_name] if given_name else [])]
     texts = _make_texts(action, kind, nouns, attrs)
-    return token, texts._replace(location=_find_location(event, target, heading))
+    return token, texts._replace(locations=_list_locations(event, target, screen_locations))
 
 
 def _list_names(target: Mapping[str, Any], attrs: Mapping[str, Any], role: str) -> list[str]:
@@ -236,15 +238,21 @@ def _list_names(target: Mapping[str, Any], attrs: Mapping[str, Any], role: str) 
     return [name for name in names if type(name) is str and any(map(str.isalnum, name[:_NAME_CHARACTERS]))]
 
 
-def _find_location(event: Mapping[str, Any], target: Mapping[str, Any], heading: str) -> str:
-    """Return where an element is, by the first that is known of its neighbour, heading and page."""
+def _list_locations(
+    event: Mapping[str, Any], target: Mapping[str, Any], screen_locations: Sequence[str]
+) -> tuple[str, ...]:
+    """Return where an element is: near what, in what, on which page; the page's title is the last resort."""
     if not target:
-        return ""
-    for text, preposition in ((target.get("near"), "near"), (heading, "in"), (event.get("title"), "in")):
-        location = describe_location(preposition, text=readable(text)) if type(text) is str else ""
-        if location:
-            return location
-    return ""
+        return ()
+    given = [(target.get("near"), "near")]
+    if not any(location.startswith("in ") for location in screen_locations):
+        given.append((event.get("title"), "in"))
+    described = [
+        describe_location(preposition, text=readable(text))
+        for text, preposition in given
+        if type(text) is str
+    ]
+    return tuple(location for location in (*described, *screen_locations) if location)
 
 
 def _make_texts(action: str, kind: str, nouns: Sequence[str], attrs: Mapping[str, Any]) -> StepTexts:

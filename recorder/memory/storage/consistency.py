@@ -16,7 +16,7 @@ from sqlmodel import col, exists, select
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths
-from recorder.memory.steps.session_steps import Step
+from recorder.memory.steps.session_steps import STEP_COLUMNS, Step
 from recorder.memory.steps.targets import texts_of_label
 from recorder.memory.storage.graph_store import read_rows
 from recorder.memory.storage.indexing import GraphIndexer
@@ -92,19 +92,21 @@ def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> 
     def read_tables() -> tuple[pl.DataFrame, pl.DataFrame]:
         there = runtime.lake.scan("sessions", scope.tenant).filter(wanted).select("session_id")
         steps = runtime.lake.scan("steps", scope.tenant).filter(wanted)
-        rows = steps.select("session_id", *Step.__slots__).sort("session_id", "pos").collect()
+        rows = steps.select("session_id", *STEP_COLUMNS).sort("session_id", "pos").collect()
         return rows, there.collect()
 
     rows, there = read_again(read_tables)
     steps: dict[str, list[Step]] = {session_id: [] for session_id in there["session_id"]}
     for session_id, *members in rows.iter_rows():
-        steps[session_id].append(_restore_step(dict(zip(Step.__slots__, members, strict=True))))
+        steps[session_id].append(_restore_step(dict(zip(STEP_COLUMNS, members, strict=True))))
     return steps
 
 
 def _restore_step(members: dict[str, Any]) -> Step:
     """Return the step of a row of the lake."""
     values = {**members, "features": tuple(members["features"])}
+    location = values.pop("location")
+    values["locations"] = tuple(location.split("\n")) if location else ()
     if members["names"] is not None:
         return Step(**{**values, "names": tuple(members["names"])})
     # An earlier release: the label may quote the page, but for that of an activity.

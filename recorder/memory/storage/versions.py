@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, insert, select, update
 
 from recorder import clock
-from recorder.memory.graph.communities import PATH_COSINE
+from recorder.memory.graph.communities import GROUPING, PATH_COSINE
 from recorder.memory.graph.features import PRUNE_SESSIONS, PRUNE_SHARE
 from recorder.memory.graph.nodes import SCREEN_JACCARD
 from recorder.memory.steps.session_steps import ALGO_VERSION
@@ -26,6 +26,7 @@ from recorder.tenant import GraphScope
 _PARAMS = {
     "algo_version": ALGO_VERSION,
     "screen_jaccard": SCREEN_JACCARD,
+    "grouping": GROUPING,
     "path_cosine": PATH_COSINE,
     "prune_share": PRUNE_SHARE,
     "prune_sessions": PRUNE_SESSIONS,

@@ -1,0 +1,80 @@
+"""`/v1/recoveries`: recoveries of failed sessions from the best nodes passed. Spec §4.6, contract §8."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
+from api.errors import problem_responses
+from api.gate.rate_limits import limit_live_replay
+from api.strict_routes import StrictRoute
+from recorder import limits
+from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryStatus
+from recorder.models.replay import Sandbox
+from recorder.models.wire import Page
+from recorder.replaying import recoveries
+from recorder.replaying.queue import require_scope
+
+router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
+
+_Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
+
+
+async def get_admitted(request: Request, caller: CallerDep, body: RecoveryCreate) -> RecoveryCreate:
+    """Return the body of a request that its key may send, after drawing on the limit of live replays.
+
+    Raises:
+        InsufficientScope: if the key may not start live replays.
+        RateLimited: if too many live replays were asked for.
+    """
+    require_scope(caller, body.sandbox)
+    if body.sandbox == "live":
+        await limit_live_replay(request)
+    return body
+
+
+# The route lists it before `db`: scope and limit come before idempotency and existence.
+Admitted = Annotated[RecoveryCreate, Depends(get_admitted)]
+
+
+@router.post("", status_code=202, responses=problem_responses(403, 404, 409))
+def create_recovery(
+    admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
+) -> Recovery:
+    """Recover a failed session: try the way to success from the best nodes that it passed."""
+    return recoveries.to_wire(recoveries.create_recovery(db, runtime, caller, admitted, origin=origin))
+
+
+@router.get("")
+def list_recoveries(
+    pager: PagerDep,
+    db: Db,
+    caller: CallerDep,
+    workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
+    status: RecoveryStatus | None = None,
+    sandbox: Sandbox | None = None,
+    session_id: Annotated[str | None, Query(description="Session that failed.")] = None,
+) -> Page[Recovery]:
+    """List the recoveries, newest first."""
+    filters = {"status": status, "sandbox": sandbox, "session_id": session_id}
+    page = recoveries.list_recoveries(
+        db,
+        caller.tenant,
+        filters={name: value for name, value in filters.items() if value is not None},
+        workflows=tuple(workflow),
+        before_id=pager.read_position(str),
+        limit=pager.limit,
+    )
+    return pager.make_page(page.convert(recoveries.to_wire))
+
+
+@router.get("/{recovery_id}", responses=problem_responses(404))
+def get_recovery(recovery_id: str, db: Db, caller: CallerDep) -> Recovery:
+    """Return a recovery with its candidates."""
+    return recoveries.to_wire(recoveries.find_recovery(db, caller.tenant, recovery_id))
+
+
+@router.post("/{recovery_id}/cancel", responses=problem_responses(403, 404, 409))
+def cancel_recovery(recovery_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Recovery:
+    """Cancel a recovery and its attempt: its status becomes `failed`, its reason `cancelled`."""
+    return recoveries.to_wire(recoveries.cancel_recovery(db, caller, recovery_id, origin=origin))

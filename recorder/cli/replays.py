@@ -1,0 +1,219 @@
+"""`recorder replay` and `recorder recover`: replays step by step, and recoveries. Contract §8, §9."""
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, connected, print_json
+from recorder.memory.views.labels import one_line
+
+if TYPE_CHECKING:
+    from recorder.client import Client
+
+_WIDTH = 80
+_DIVERGED = 3
+_ACTIONS = ("act", "skip", "retarget", "abort")
+
+Live = Annotated[bool, typer.Option("--live", help="In the live sandbox: a browser acts on real pages.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the end.")]
+
+
+def replay(
+    session: Annotated[str, typer.Argument(help="A sealed session.")],
+    key: Key,
+    url: Url = DEFAULT_URL,
+    against: Annotated[
+        str | None,
+        typer.Option(help="A session, a path, or graph. [default: its own snapshots]", show_default=False),
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="tag:NAME, frame:ID, event:ID or auto.", show_default=False),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="tag:NAME, frame:ID or event:ID.", show_default=False)
+    ] = None,
+    guided: Annotated[bool, typer.Option("--guided", help="Ask before steps with consequences.")] = False,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of an input, asked without echo; or NAME=VARIABLE.", show_default=False),
+    ] = None,
+    live: Live = False,
+    timeout: Timeout = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a sealed session and print its steps; exit with 3 if it diverges."""
+    members: dict[str, Any] = {
+        "sandbox": "live" if live else "dry",
+        "mode": "guided" if guided else "full" if begin is None else "partial",
+    }
+    if begin is not None:
+        members["anchor"] = {"auto": True} if begin == "auto" else _read_place(begin, "--from")
+    if until is not None:
+        members["until"] = _read_place(until, "--until")
+    if against is not None:
+        members["against"] = _read_against(against)
+    inputs = dict(map(_read_input, input or []))
+    if inputs:
+        members["inputs"] = inputs
+    with connected(url, key) as client:
+        made = client.create_replay(session, **members)
+        ended = client.wait_replay(made["id"], timeout_s=timeout)
+        while ended["awaiting"] is not None:
+            _ask_decision(client, ended)
+            ended = client.wait_replay(made["id"], timeout_s=timeout)
+        steps = list(client.replay_steps(made["id"]))
+        if as_json:
+            print_json({**ended, "data": steps})
+        else:
+            _print_steps(client, session, steps)
+            _print_end(ended)
+    if ended["status"] != "completed":
+        raise typer.Exit(_DIVERGED if ended["status"] == "diverged" else 1)
+
+
+def recover(
+    session: Annotated[str, typer.Argument(help="A sealed session that failed.")],
+    key: Key,
+    url: Url = DEFAULT_URL,
+    failure_tag: Annotated[
+        str | None,
+        typer.Option(help="Name of the tag of the failure. [default: any error tag]", show_default=False),
+    ] = None,
+    live: Live = False,
+    timeout: Timeout = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Recover a failed session and print the candidates; exit with 1 if none leads to success."""
+    with connected(url, key) as client:
+        made = client.create_recovery(session, sandbox="live" if live else "dry", failure_tag=failure_tag)
+        ended = client.wait_recovery(made["id"], timeout_s=timeout)
+    if as_json:
+        print_json(ended)
+    else:
+        _print_candidates(ended)
+    if ended["status"] != "succeeded":
+        raise typer.Exit(1)
+
+
+def _read_place(text: str, option: str) -> dict[str, str]:
+    kind, colon, name = text.partition(":")
+    members = {"tag": "tag", "frame": "frame_id", "event": "event_id"}
+    if not colon or not name or kind not in members:
+        auto = " or auto" if option == "--from" else ""
+        raise typer.BadParameter(f"takes tag:NAME, frame:ID, event:ID{auto}", param_hint=option)
+    return {members[kind]: name}
+
+
+def _read_against(text: str) -> dict[str, Any]:
+    if text == "graph":
+        return {"graph": True}
+    for prefix, member in (("ses_", "session_id"), ("pth_", "path_id")):
+        if text.startswith(prefix):
+            return {member: text}
+    raise typer.BadParameter("takes the id of a session or path, or graph", param_hint="--against")
+
+
+def _read_input(text: str) -> tuple[str, str]:
+    """Return name and value of an input: the value of a variable, or typed without echo."""
+    name, is_variable, variable = text.partition("=")
+    if not is_variable:
+        value: str = typer.prompt(f"Value of {name}", hide_input=True, err=True)
+        return name, value
+    given = os.environ.get(variable)  # noqa: TID251 - no setting: the caller names the variable
+    if given is None:
+        raise typer.BadParameter("the environment has no variable of this name", param_hint="--input")
+    return name, given
+
+
+def _ask_decision(client: "Client", replay: dict[str, Any]) -> None:
+    """Show the step that a guided replay awaits, and send the decision that is typed."""
+    step = replay["awaiting"]["step"]
+    divergence = replay["divergence"]
+    if divergence is not None and divergence["step"] == step:
+        for line in _describe_divergence(divergence):
+            typer.echo(line, err=True)
+    action = ""
+    while action not in _ACTIONS:
+        action = typer.prompt(f"Step {step}: {', '.join(_ACTIONS)}", err=True)
+    selector = typer.prompt("Selector", err=True) if action == "retarget" else None
+    client.decide_replay(replay["id"], step, action, selector=selector)
+
+
+def _print_steps(client: "Client", session_id: str, steps: Iterable[dict[str, Any]]) -> None:
+    """Print a line for each step: number, type and target of its event, outcome and similarity."""
+    rows = {step["event_id"]: step for step in steps}
+    if not rows:
+        return
+    typer.echo(f"{'step':>4}  {'action':<10} {'target':<41} {'outcome':<11} similar")
+    for event in client.list_events(session_id):
+        step = rows.pop(event["id"], None)
+        if step is None:
+            continue
+        target = event.get("target") or {}
+        named = " ".join(filter(None, (target.get("role"), target.get("name")))) or "-"
+        similarity = "-" if step["similarity"] is None else f"{step['similarity']:.2f}"
+        typer.echo(
+            f"{step['step']:>4}  {_fit(event['type'], 10)} {_fit(named, 41)} "
+            f"{step['outcome']:<11} {similarity}"
+        )
+        if not rows:
+            return
+
+
+def _print_end(replay: dict[str, Any]) -> None:
+    counts = replay["summary"] or {}
+    evidence = {"dom": "snapshots", "graph": "the graph alone"}.get(counts.get("evidence", ""), "nothing")
+    typer.echo(f"{replay['status']}: {replay['progress']['step']} steps, compared {evidence}")
+    if replay["status"] == "diverged":
+        for line in _describe_divergence(replay["divergence"]):
+            typer.echo(line)
+    if replay["error"] is not None:
+        typer.echo(f"{replay['error']['type']}: {replay['error']['message']}", err=True)
+    typer.echo(replay["id"], err=True)
+
+
+def _describe_divergence(divergence: dict[str, Any]) -> list[str]:
+    """Return lines of at most 80 columns: the kind, both sides, differences and suggestions."""
+    lines = [f"step {divergence['step']}: {divergence['kind']}"]
+    for side in ("expected", "observed"):
+        shown = divergence[side]
+        named = " ".join(filter(None, (shown["role"], shown["name"]))) or shown["url"] or "-"
+        lines.append(f"  {side:<11}{one_line(named)}")
+    for side in ("missing", "unexpected"):
+        lines += [f"  {side:<11}{one_line(f'{role} {name}')}" for role, name in divergence[side][:3]]
+    lines += [
+        f"  {'similar':<11}{item['score']:.2f} {one_line(item['selector'])}"
+        for item in divergence["candidates"]
+    ]
+    return [_cut(line, _WIDTH).rstrip() for line in lines]
+
+
+def _print_candidates(recovery: dict[str, Any]) -> None:
+    if recovery["candidates"]:
+        typer.echo(f"{'t_ms':>8}  score {'successes':>11} replayable repeated  attempt")
+    for candidate in recovery["candidates"]:
+        counts = f"{candidate['successes']}/{candidate['hits']}"
+        share = "-" if candidate["replayability"] is None else f"{candidate['replayability']:.2f}"
+        t_ms = "-" if candidate["t_ms"] is None else str(candidate["t_ms"])
+        typer.echo(
+            f"{t_ms:>8}  {candidate['score']:>5.3f} {counts:>11} {share:>10} "
+            f"{candidate['consequential_steps']:>8}  {candidate['replay_id'] or '-'}"
+        )
+    reason = "" if recovery["reason"] is None else f": {recovery['reason']}"
+    alone = ", by the graph alone" if recovery["evidence"] == "graph" else ""
+    typer.echo(f"{recovery['status']}{reason}{alone}")
+    typer.echo(recovery["id"], err=True)
+
+
+def _fit(text: str, width: int) -> str:
+    """Return a recorded text on one line, without anything invisible, of exactly so many columns."""
+    return _cut(one_line(text), width)
+
+
+def _cut(line: str, width: int) -> str:
+    from rich.cells import set_cell_size
+
+    return set_cell_size(line, width)

@@ -1,0 +1,209 @@
+"""Nodes that a failed session passed before its failure, with what the graph counts about each. Spec §4.6.
+
+Candidates of a recovery: nodes that carry a tag of the session, or that no success gets round. Counts are
+those of the sessions that failed after the node; where none of them succeeded later, those of all sessions
+that passed the node.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+from recorder.memory.queries.recovery import (
+    Basis,
+    ReadSuccesses,
+    Visits,
+    Witness,
+    compute_twice_median,
+    list_visits,
+    measure_recoveries,
+)
+from recorder.memory.queries.similarity import similar_index
+from recorder.memory.queries.success_evidence import read_evidence
+from recorder.models.event_types import event_type
+
+_SUCCESS = OUTCOMES.index("success")
+#: Candidates: of more, those passed last.
+_CANDIDATES = 50
+#: Donors of a node that are listed: enough to find one that is still recorded.
+_DONORS = 20
+
+
+class _Counts(NamedTuple):
+    hits: int
+    successes: int
+    median_recovery_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassedNode:
+    """A node from which a failed session may be recovered."""
+
+    node: int
+    #: Place and time of the step with which the failed session entered it last; None if it never did.
+    pos: int | None
+    entered_ms: int | None
+    basis: Basis
+    #: Sessions that failed after the node (across sessions: that passed it), and those that succeeded later.
+    hits: int
+    successes: int
+    median_recovery_ms: int | None
+    #: Sessions that took the most frequent way from the node to success, the most similar first.
+    donors: tuple[Witness, ...]
+
+
+class PassedNodes:
+    """The evidence of one graph about the failures of one kind.
+
+    Args:
+        columns: the graph's columns.
+        row: the failed session.
+        failed_ms: when sessions failed in the same way, by row; the failed session is among them.
+        read_successes: returns the success tags of rows.
+    """
+
+    def __init__(
+        self,
+        columns: GraphColumns,
+        row: int,
+        failed_ms: Mapping[int, int],
+        read_successes: ReadSuccesses,
+    ) -> None:
+        self._columns, self._row = columns, row
+        self._read_successes = read_successes
+        rows = np.array(sorted(failed_ms), dtype=np.int64)
+        failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
+        visits = list_visits(columns, rows)
+        is_before = visits.entered_ms <= failed[visits.owner]
+        self._before, self._after = visits.only(is_before), visits.only(~is_before)
+        chosen = columns.current()
+        self._required = frozenset(read_evidence(columns, chosen, rows).network.required_nodes)
+        succeeded = chosen & (columns.outcome == _SUCCESS)
+        succeeded[rows] = False
+        #: Visits of the sessions that succeeded without failing so.
+        self._clean = list_visits(columns, np.flatnonzero(succeeded))
+
+    def list_candidates(self, tag_times: Collection[int]) -> list[PassedNode]:
+        """Return the nodes that the session passed and that carry a tag or that no success gets round.
+
+        The node of the failing act is none of them.
+
+        Args:
+            tag_times: times of the session's tags; a tag is that of the first step at or after it.
+        """
+        nodes = self._columns.nodes
+        # An error event is a step, and neither the act that failed nor one to repeat.
+        is_act = np.array([event_type(node.kind).event_class != "system" for node in nodes], dtype=np.bool_)
+        is_own_act = (self._before.row == self._row) & is_act[self._before.node]
+        own_visits = self._before.only(is_own_act)
+        if not len(own_visits.node):
+            return []
+        times = np.array(sorted(tag_times), dtype=np.int64)
+        at_tags = np.searchsorted(own_visits.entered_ms, times)
+        tagged = frozenset(own_visits.node[at_tags[at_tags < len(own_visits.node)]].tolist())
+        failing_act = int(own_visits.node[-1])
+        last = {node: visit for visit, node in enumerate(own_visits.node.tolist()) if node != failing_act}
+        wanted = [
+            (node, visit)
+            for node, visit in sorted(last.items(), key=lambda item: item[1])
+            if node in tagged or nodes[node].node_id in self._required
+        ][-_CANDIDATES:]
+        places = {
+            node: (int(own_visits.pos[visit]), int(own_visits.entered_ms[visit])) for node, visit in wanted
+        }
+        in_session: list[_Counts] = [self._count_returns(node) for node in places]
+        is_returned = any(successes for _, successes, _ in in_session)
+        counts = in_session if is_returned else [self._count_passes(node) for node in places]
+        basis: Basis = "in_session" if is_returned else "cross_session"
+        return [
+            PassedNode(node, pos, entered_ms, basis, *count, self.list_donors(node))
+            for (node, (pos, entered_ms)), count in zip(places.items(), counts, strict=True)
+        ]
+
+    def describe(self, node: int) -> PassedNode:
+        """Return what the graph counts about one node, whether the session passed it or not."""
+        own_visits = self._before.only((self._before.row == self._row) & (self._before.node == node))
+        returns = self._count_returns(node)
+        basis: Basis = "in_session" if returns[1] else "cross_session"
+        hits, successes, median = returns if returns[1] else self._count_passes(node)
+        pos = int(own_visits.pos[-1]) if len(own_visits.pos) else None
+        entered_ms = int(own_visits.entered_ms[-1]) if len(own_visits.pos) else None
+        return PassedNode(node, pos, entered_ms, basis, hits, successes, median, self.list_donors(node))
+
+    def list_donors(self, node: int) -> tuple[Witness, ...]:
+        """Return sessions that took the most frequent way from a node to success, with their last visit.
+
+        Of equally frequent ways the shortest counts. The sessions most similar to the failed one come first,
+        then the newest, then by id.
+        """
+        visits = _last_visits(self._clean, node)
+        if not len(visits.row):
+            recovered = self._after.only(self._columns.outcome[self._after.row] == _SUCCESS)
+            visits = _last_visits(recovered, node)
+        if not len(visits.row):
+            return ()
+        ways = self._list_ways(visits)
+        counts = Counter(ways)
+        best = min(counts, key=lambda way: (-counts[way], len(way), way))
+        mine = visits.only(np.flatnonzero(np.array([way == best for way in ways])))
+        columns = self._columns
+        similarity = similar_index(columns).compare(self._row, mine.row)
+        order = np.lexsort((columns.session_id[mine.row], -columns.started_ms[mine.row], -similarity))
+        first = mine.only(order[:_DONORS])
+        return tuple(map(Witness, first.row.tolist(), first.pos.tolist()))
+
+    def _list_ways(self, visits: Visits) -> list[tuple[int, ...]]:
+        """Return the nodes from each visit to the end of its session."""
+        columns = self._columns
+        known: dict[tuple[int, int], tuple[int, ...]] = {}
+        ways = []
+        for row, pos in zip(visits.row.tolist(), visits.pos.tolist(), strict=True):
+            trace = int(columns.trace[row])
+            key = (trace, pos)
+            if key not in known:
+                start, end = columns.trace_start[trace : trace + 2]
+                within = int(np.searchsorted(columns.trace_entry[start:end], pos))
+                variant = int(columns.trace_variant[trace])
+                nodes = columns.variant_nodes[columns.variant_start[variant] + within :]
+                known[key] = tuple(nodes[: int(end - start) - within].tolist())
+            ways.append(known[key])
+        return ways
+
+    def _count_returns(self, node: int) -> _Counts:
+        """Count sessions that failed after the node, those that succeeded later, and the time from it."""
+        hit = np.unique(self._before.row[self._before.node == node])
+        recovered = hit[self._columns.outcome[hit] == _SUCCESS]
+        again = self._after.only((self._after.node == node) & np.isin(self._after.row, recovered))
+        first = again.only(np.unique(again.owner, return_index=True)[1])
+        return _Counts(len(hit), len(recovered), self._measure(first))
+
+    def _count_passes(self, node: int) -> _Counts:
+        """Count sessions that passed the node, those that succeeded without failing, and the time from it."""
+        failed = len(np.unique(self._before.row[self._before.node == node]))
+        passed = _last_visits(self._clean, node)
+        return _Counts(failed + len(passed.row), len(passed.row), self._measure(passed))
+
+    def _measure(self, visits: Visits) -> int | None:
+        if not len(visits.row):
+            return None
+        times = measure_recoveries(self._columns, visits, self._read_successes(np.unique(visits.row)))
+        return compute_twice_median(times) // 2
+
+
+def find_node_at(columns: GraphColumns, row: int, t_ms: int) -> int | None:
+    """Return the node that a session was on at a time; None before its first step."""
+    visits = list_visits(columns, np.array([row], dtype=np.int64))
+    last = int(np.searchsorted(visits.entered_ms, t_ms, side="right")) - 1
+    return int(visits.node[last]) if last >= 0 else None
+
+
+def _last_visits(visits: Visits, node: int) -> Visits:
+    """Return the last visit of each session to a node."""
+    mine = visits.only(visits.node == node)
+    is_last: Mask | Ints = np.append(mine.owner[1:] != mine.owner[:-1], True)[: len(mine.owner)]
+    return mine.only(is_last)

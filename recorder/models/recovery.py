@@ -1,0 +1,165 @@
+"""Recoveries: requests, wire objects and rows. Spec §3.3, §4.6; contract §8."""
+
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from pydantic import Field as WireField
+from pydantic import field_validator, model_validator
+from sqlalchemy import JSON, BigInteger, Index, text
+from sqlmodel import Field, SQLModel
+
+from recorder import limits
+from recorder.models.replay import ItemId, Sandbox
+from recorder.models.wire import WireInput, WireOutput, WireTime
+from recorder.tenant import Tenant
+
+RecoveryStatus = Literal["started", "succeeded", "failed"]
+RecoveryReason = Literal[
+    "no_recovery_points",
+    "candidates_exhausted",
+    "live_replay_ended",
+    "invalid_recording",
+    "cancelled",
+    "internal",
+]
+
+
+class RecoveryPlace(WireInput):
+    """A recovery point as `GET /v1/memory/recovery_points` gives it: a session, and one of its two ids."""
+
+    session_id: str
+    frame_id: ItemId | None = None
+    event_id: ItemId | None = None
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if (self.frame_id is None) == (self.event_id is None):
+            raise ValueError("send one of event_id and frame_id")
+        return self
+
+
+class RecoveryCreate(WireInput):
+    """Body of `POST /v1/recoveries`."""
+
+    session_id: str
+    sandbox: Sandbox
+    #: Absent: the last error tag of the session, else its last error event.
+    failure_tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
+    #: Absent: the best candidates, up to three.
+    recovery_point: RecoveryPlace | None = None
+
+    @field_validator("failure_tag")
+    @classmethod
+    def _check_printable(cls, name: str | None) -> str | None:
+        if name is not None and not name.isprintable():
+            raise ValueError("failure_tag takes printable characters")
+        return name
+
+
+class RecoveryNode(WireOutput):
+    """A node of the graph, and the step with which the failed session entered it last before its failure.
+
+    The ids of the step are null where the session did not pass the node.
+    """
+
+    node_id: str
+    event_id: str | None
+    t_ms: int | None
+    frame_id: str | None
+
+
+class ScoredNode(RecoveryNode):
+    """A node from which the session may be recovered, with every factor of its score."""
+
+    basis: Literal["in_session", "cross_session"]
+    hits: int
+    successes: int
+    frequency: float
+    lower_bound: float
+    #: Null without snapshots: the graph alone decides.
+    replayability: float | None
+    consequential_steps: int
+    consequence_factor: float
+    median_recovery_ms: int | None
+    score: float
+    #: The attempt from this node; null if it was not tried.
+    replay_id: str | None
+
+
+class Recovery(WireOutput):
+    """A recovery of a failed session."""
+
+    id: str
+    session_id: str
+    workflow: str
+    #: Null if an error event marks the failure.
+    failure_tag: str | None
+    #: Time of the failure since the start of the session.
+    failed_at_ms: int
+    sandbox: Sandbox
+    status: RecoveryStatus
+    #: What the attempts compared: snapshots, or the graph alone; null before one ended.
+    evidence: Literal["dom", "graph"] | None
+    #: The node of the attempt that succeeded.
+    recovery_point: RecoveryNode | None
+    #: The best first; empty before they are computed.
+    candidates: list[ScoredNode]
+    replay_ids: list[str]
+    reason: RecoveryReason | None
+    #: Time from the request to success.
+    recovery_ms: int | None
+    created_at: WireTime
+    finished_at: WireTime | None
+
+
+class RecoveryRow(SQLModel, table=True):
+    """A recovery; its attempts are replays whose `cause` is its id."""
+
+    __tablename__ = "recoveries"
+    __table_args__ = (
+        Index("ix_recoveries_list", "workspace_id", "mode", "id"),
+        Index("ix_recoveries_session", "session_id"),
+        Index(
+            "ix_recoveries_point",
+            "point_session_id",
+            sqlite_where=text("point_session_id IS NOT NULL"),
+            postgresql_where=text("point_session_id IS NOT NULL"),
+        ),
+        Index(
+            "ix_recoveries_open",
+            "workspace_id",
+            "mode",
+            "id",
+            sqlite_where=text("finished_at IS NULL"),
+            postgresql_where=text("finished_at IS NULL"),
+        ),
+    )
+
+    id: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+    workflow: str
+    session_id: str
+    failure_tag: str | None = None
+    failed_at_ms: int = Field(sa_type=BigInteger)
+    sandbox: str
+    status: str
+    #: Session of the requested recovery point, and time of its event.
+    point_session_id: str | None = None
+    point_t_ms: int | None = Field(default=None, sa_type=BigInteger)
+    #: Null before they are computed; while the recovery is open, each has the places of its donor.
+    candidates: list[dict[str, Any]] | None = Field(default=None, sa_type=JSON)
+    replay_ids: list[str] = Field(sa_type=JSON)
+    evidence: str | None = None
+    recovery_point: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    reason: str | None = None
+    recovery_ms: int | None = Field(default=None, sa_type=BigInteger)
+    #: The POST that asked for it.
+    request_id: str | None = None
+    created_at: datetime
+    finished_at: datetime | None = None
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the recovery."""
+        return Tenant(self.workspace_id, self.mode)

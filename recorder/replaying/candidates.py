@@ -1,0 +1,255 @@
+"""Candidates of a recovery: what the graph counts about the nodes passed, and what the recordings allow.
+
+Spec §4.6; contract §8.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.errors import NotFound
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
+from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_node_at
+from recorder.memory.queries.paths import read_graph
+from recorder.memory.queries.recovery import Witness
+from recorder.memory.storage.graph_store import scope_of
+from recorder.models.session import SessionRow, TagRow
+from recorder.recording.outcome_detection import read_rules
+from recorder.recording.recovery_points import RecordedStepIds, read_steps, read_tag_times
+from recorder.recording.sessions import find_session
+from recorder.replaying.dry_process import (
+    Act,
+    ActsTask,
+    DryProcess,
+    RecordingMessage,
+    Suffix,
+    SuffixTask,
+)
+from recorder.replaying.failures import Failure, read_failures
+from recorder.replaying.recording import read_recording
+from recorder.replays.anchors import EventPosition
+from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recovery import RankedCandidate, RecoveryCandidate, rank_candidates
+from recorder.runtime import Runtime
+from recorder.tenant import Tenant
+
+#: Donors of a candidate that are tried: one may be too large, or take too long.
+_DONORS = 3
+#: Candidates whose recordings are read: those with the highest bounds of their score.
+_READ = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PointTime:
+    """A requested recovery point: a time in a session."""
+
+    session_id: str
+    t_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedNode:
+    """A candidate as the graph counts it, with its step in the failed session and its donors."""
+
+    passed: PassedNode
+    node_id: str
+    step: RecordedStepIds | None
+    #: Sessions with the id of the event that entered the node, the best first.
+    donors: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Suffix:
+    """The part of a donor's recording that a recovery repeats."""
+
+    session_id: str
+    event_id: str
+    until_event_id: str
+    replayability: float | None
+
+
+def find_candidates(
+    runtime: Runtime,
+    process: DryProcess,
+    session: SessionRow,
+    failure: Failure,
+    point: PointTime | None = None,
+) -> list[dict[str, Any]]:
+    """Return the candidates of a failed session, the best first, as `RecoveryRow.candidates` keeps them.
+
+    Args:
+        runtime: the deployment.
+        process: reads the recordings.
+        session: the failed session.
+        failure: its failure.
+        point: the requested recovery point; the only candidate then is its node.
+
+    Raises:
+        InvalidRecording: if the session is too large, or takes too much memory or time.
+        ReplayNotComputed: if an error of ours ended the process.
+        NotFound: if it was deleted.
+        Unavailable: if a store does not answer.
+    """
+    with runtime.database.transaction(write=False) as db:
+        counted = _find_nodes(db, runtime, session, failure, point)
+    if not counted:
+        return []
+    acts = process.list_acts(
+        ActsTask(
+            blob_url=runtime.settings.blob_url,
+            archive_url=runtime.settings.cold_url,
+            recording=read_recording(runtime, session),
+            until_ms=failure.t_ms,
+        )
+    )
+    with runtime.database.transaction(write=False) as db:
+        success_tags = sorted(read_rules(db, session).success_tags)
+    suffixes = _SuffixReader(runtime, process, session.tenant, success_tags)
+    ranked = rank_candidates(_describe(acts, entry) for entry in counted)
+    by_node = {entry.node_id: entry for entry in counted}
+    kept = []
+    for entry in ranked[:_READ]:
+        suffix = suffixes.read(by_node[entry.candidate.node_id].donors)
+        if suffix is not None:
+            kept.append((replace(entry.candidate, replayability=suffix.replayability), suffix))
+    donors = {candidate.node_id: suffix for candidate, suffix in kept}
+    return [
+        _to_json(entry, by_node[entry.candidate.node_id], donors[entry.candidate.node_id])
+        for entry in rank_candidates(candidate for candidate, _ in kept)
+    ]
+
+
+def _find_nodes(
+    db: DbSession, runtime: Runtime, session: SessionRow, failure: Failure, point: PointTime | None
+) -> list[_CountedNode]:
+    scope = scope_of(session)
+    columns = read_graph(db, scope)
+    (row,) = lookup_of(columns).find([session.id]).tolist()
+    if row == NOWHERE:
+        return []  # sealed while the graph was paused
+    rules = read_rules(db, session)
+
+    def read_successes(_: Ints) -> Mapping[int, Sequence[int]]:
+        return success_times
+
+    success_times = read_tag_times(db, scope, columns, rules.success_tags)
+    failed_ms = read_failures(db, scope, columns, session, failure)
+    nodes = PassedNodes(columns, row, failed_ms, read_successes)
+    if point is None:
+        passed = nodes.list_candidates(_read_tag_times(db, session, failure, rules.error_tags))
+    else:
+        passed = [nodes.describe(node) for node in _find_point(columns, point)]
+    wanted = {witness for node in passed for witness in node.donors}
+    wanted |= {Witness(row, node.pos) for node in passed if node.pos is not None}
+    steps = read_steps(db, runtime.lake, scope, columns, sorted(wanted)) if wanted else {}
+    return [
+        _CountedNode(
+            node,
+            columns.nodes[node.node].node_id,
+            None if node.pos is None else steps.get(Witness(row, node.pos)),
+            tuple(
+                (columns.session_id[donor.row].decode(), steps[donor].event_id)
+                for donor in node.donors
+                if donor in steps
+            ),
+        )
+        for node in passed
+    ]
+
+
+def _find_point(columns: GraphColumns, point: PointTime) -> list[int]:
+    (row,) = lookup_of(columns).find([point.session_id]).tolist()
+    node = None if row == NOWHERE else find_node_at(columns, row, point.t_ms)
+    return [] if node is None else [node]
+
+
+def _read_tag_times(
+    db: DbSession, session: SessionRow, failure: Failure, error_tags: frozenset[str]
+) -> list[int]:
+    """Return the times of the tags before the failure that mark no failure themselves."""
+    statement = select(TagRow.name, TagRow.t_ms).where(TagRow.session_id == session.id)
+    names = error_tags | {failure.tag}
+    tags = db.exec(statement.where(col(TagRow.t_ms) <= failure.t_ms))
+    return [t_ms for name, t_ms in tags if name not in names]
+
+
+def _describe(acts: Sequence[Act], counted: _CountedNode) -> RecoveryCandidate:
+    passed, step = counted.passed, counted.step
+    position = EventPosition(passed.entered_ms or 0, "" if step is None else step.event_id)
+    repeated = 0
+    if step is not None:
+        # The last act before the failure is the one that failed: it has not had its effect.
+        repeated = sum(act.is_consequential for act in acts[:-1] if (act.t_ms, act.event_id) >= position)
+    return RecoveryCandidate(
+        node_id=counted.node_id,
+        event_id=position.event_id,
+        t_ms=position.t_ms,
+        frame_id=None if step is None else step.frame_id,
+        hits=passed.hits,
+        successes=passed.successes,
+        replayability=None,
+        consequential_steps=repeated,
+        median_recovery_ms=passed.median_recovery_ms,
+    )
+
+
+class _SuffixReader:
+    """Reader of the ways that donors took; the last recording is kept, since candidates share donors."""
+
+    def __init__(
+        self, runtime: Runtime, process: DryProcess, tenant: Tenant, success_tags: list[str]
+    ) -> None:
+        self._runtime, self._process, self._tenant = runtime, process, tenant
+        self._success_tags = success_tags
+        self._last: RecordingMessage | None = None
+
+    def read(self, donors: Sequence[tuple[str, str]]) -> _Suffix | None:
+        """Return the suffix of the first donor that is recorded and can be read; None without one."""
+        for session_id, event_id in donors[:_DONORS]:
+            try:
+                suffix = self._read_suffix(session_id, event_id)
+            except (NotFound, InvalidRecording):
+                continue
+            if suffix is not None:
+                return _Suffix(session_id, event_id, suffix.until_event_id, suffix.replayability)
+        return None
+
+    def _read_suffix(self, session_id: str, event_id: str) -> Suffix | None:
+        if self._last is None or self._last.session_id != session_id:
+            with self._runtime.database.transaction(write=False) as db:
+                row = find_session(db, self._tenant, session_id)
+            self._last = read_recording(self._runtime, row)
+        return self._process.read_suffix(
+            SuffixTask(
+                blob_url=self._runtime.settings.blob_url,
+                archive_url=self._runtime.settings.cold_url,
+                recording=self._last,
+                event_id=event_id,
+                success_tags=self._success_tags,
+            )
+        )
+
+
+def _to_json(entry: RankedCandidate, counted: _CountedNode, suffix: _Suffix) -> dict[str, Any]:
+    """Return a candidate as it is stored: what is shown, and the donor of the attempt."""
+    described = asdict(entry.candidate)
+    if counted.step is None:
+        described |= {"event_id": None, "t_ms": None}
+    return {
+        **described,
+        "basis": counted.passed.basis,
+        "frequency": entry.frequency,
+        "lower_bound": entry.lower_bound,
+        "consequence_factor": entry.consequence_factor,
+        "score": entry.score,
+        "replay_id": None,
+        "donor": {
+            "session_id": suffix.session_id,
+            "event_id": suffix.event_id,
+            "until_event_id": suffix.until_event_id,
+        },
+    }

@@ -1,0 +1,76 @@
+"""Evidence of a memory graph for a replay: the nodes of its steps, and how many sessions take each edge."""
+
+from itertools import pairwise
+
+import numpy as np
+from sqlmodel import Session as DbSession
+
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, lookup_of
+from recorder.memory.queries.paths import read_graph
+from recorder.memory.queries.recovery import Witness, list_visits
+from recorder.memory.storage.graph_store import scope_of
+from recorder.memory.views.network import END, START, network_of
+from recorder.models.session import SessionRow
+from recorder.recording.recovery_points import read_steps
+from recorder.replaying.dry_process import GraphMessage
+from recorder.replays.recordings import InvalidRecording
+from recorder.runtime import Runtime
+
+_NOT_IN_GRAPH = (
+    "The session was sealed while the memory graph was paused, so no node is known for its steps; "
+    "replay it against its own_nodes snapshots."
+)
+
+
+def read_evidence(
+    db: DbSession, runtime: Runtime, session: SessionRow, path_id: str | None = None
+) -> GraphMessage:
+    """Return the evidence of the other sessions of a workflow, or of those on one path.
+
+    Raises:
+        InvalidRecording: if the session is not in the graph.
+        Unavailable: if the lake does not answer.
+    """
+    scope = scope_of(session)
+    columns = read_graph(db, scope)
+    (row,) = lookup_of(columns).find([session.id]).tolist()
+    if row == NOWHERE:
+        raise InvalidRecording(_NOT_IN_GRAPH)
+    visits = list_visits(columns, np.array([row], dtype=np.int64))
+    nodes = {
+        Witness(row, pos): node for pos, node in zip(visits.pos.tolist(), visits.node.tolist(), strict=True)
+    }
+    steps = read_steps(db, runtime.lake, scope, columns, list(nodes)) if nodes else {}
+    node_of = {step.event_id: columns.nodes[nodes[witness]].node_id for witness, step in steps.items()}
+    own_nodes = [columns.nodes[node].node_id for node in visits.node.tolist()]
+    chosen = _choose_rows(columns, path_id)
+    # The session's own steps say nothing about whether others go this way.
+    shares = _compute_shares(columns, chosen, own_nodes if chosen[row] else [])
+    labels = {node.node_id: node.label for node in columns.nodes}
+    return GraphMessage(node_of, [(*edge, share) for edge, share in shares.items()], labels)
+
+
+def _choose_rows(columns: GraphColumns, path_id: str | None) -> Mask:
+    """Return the sessions that are in the graph, of a path those counted on it or on the one it became."""
+    chosen = columns.current()
+    if path_id is not None:
+        live = [path.live for path in columns.paths if path.path_id == path_id]
+        chosen &= np.isin(columns.path, live)
+    return chosen
+
+
+def _compute_shares(
+    columns: GraphColumns, chosen: Mask, own_nodes: list[str]
+) -> dict[tuple[str, str], float]:
+    """Return the share of the crossings out of a node that take each edge, without those of one session."""
+    crossings = {
+        (source, target): int(count)
+        for source, target, count in network_of(columns, chosen).graph.edges(data="n")
+        if source != START
+    }
+    for edge in [*pairwise(own_nodes), *([(own_nodes[-1], END)] if own_nodes else [])]:
+        crossings[edge] = crossings.get(edge, 0) - 1
+    left: dict[str, int] = {}
+    for (source, _), count in crossings.items():
+        left[source] = left.get(source, 0) + count
+    return {edge: count / left[edge[0]] for edge, count in crossings.items() if count > 0 and edge[1] != END}

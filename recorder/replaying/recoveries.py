@@ -1,0 +1,199 @@
+"""Recoveries: create, find, list, cancel and end; the row is the queue. Spec §4.6, contract §8."""
+
+from typing import Any
+
+from sqlalchemy import exists, func, or_
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock, limits
+from recorder.access.keys import Caller
+from recorder.audit.log import Origin, record
+from recorder.errors import InvalidState, LimitReached, NotFound, ValidationFailed
+from recorder.ids import is_id, new_timed_id
+from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
+from recorder.models.replay import ReplayPlace, ReplayRow
+from recorder.models.session import SessionRow
+from recorder.replaying.failures import find_failure
+from recorder.replaying.queue import end_failed, require_scope
+from recorder.replaying.request_checks import find_sealed, find_time, require_live_hosts
+from recorder.request_context import current_request_id, following
+from recorder.runtime import Runtime
+from recorder.storage.conditions import in_tenant
+from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.tenant import Tenant
+from recorder.webhooks.outbox import add_event
+
+_COLUMNS = set(Recovery.model_fields) - {"candidates"}
+
+
+def create_recovery(
+    db: DbSession, runtime: Runtime, caller: Caller, body: RecoveryCreate, *, origin: Origin
+) -> RecoveryRow:
+    """Queue the recovery of a failed session. Needs a write transaction.
+
+    Raises:
+        NotFound: if a session, the failure tag, or the recovery point is unknown.
+        SessionNotSealed: if a session is not sealed.
+        ValidationFailed: if the session did not fail, or the recovery point is of another workflow.
+        UrlNotAllowed: if live replays may reach no host.
+        LimitReached: if too many recoveries of the workspace have not ended.
+    """
+    tenant = caller.tenant
+    session = find_sealed(db, tenant, body.session_id)
+    failure = find_failure(db, session, body.failure_tag, pointer="/session_id")
+    if body.sandbox == "live":
+        require_live_hosts(db, tenant)
+    point_t_ms = None
+    if body.recovery_point is not None:
+        other = find_sealed(db, tenant, body.recovery_point.session_id)
+        if other.workflow != session.workflow:
+            text = "The recovery point must be in a session of the same workflow as the failed one."
+            raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
+        named = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
+        point_t_ms = find_time(db, runtime, other, ReplayPlace(**named))
+    _check_open(db, tenant)
+    recovery_id, now = new_timed_id("rcv")
+    row = RecoveryRow(
+        id=recovery_id,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
+        workflow=session.workflow,
+        session_id=session.id,
+        failure_tag=failure.tag,
+        failed_at_ms=failure.t_ms,
+        sandbox=body.sandbox,
+        status="started",
+        point_session_id=None if body.recovery_point is None else body.recovery_point.session_id,
+        point_t_ms=point_t_ms,
+        replay_ids=[],
+        request_id=current_request_id(),
+        created_at=now,
+    )
+    db.add(row)
+    _emit(db, row)
+    if row.sandbox == "live":
+        details = {"session_id": row.session_id}
+        record(db, origin, "recovery.create", resource_type="recovery", resource_id=row.id, details=details)
+    return row
+
+
+def find_recovery(db: DbSession, tenant: Tenant, recovery_id: str, *, lock: bool = False) -> RecoveryRow:
+    """Return a recovery of the caller's workspace and mode.
+
+    Raises:
+        NotFound: if it is missing, of another workspace or mode, or of a deleted session.
+    """
+    if not is_id(recovery_id, "rcv"):
+        raise NotFound("recovery")
+    statement = select(RecoveryRow).where(
+        RecoveryRow.id == recovery_id, *in_tenant(RecoveryRow, tenant), *has_recovered_sessions()
+    )
+    row = db.exec(statement.with_for_update(of=RecoveryRow) if lock else statement).one_or_none()
+    if row is None:
+        raise NotFound("recovery")
+    return row
+
+
+def list_recoveries(
+    db: DbSession,
+    tenant: Tenant,
+    *,
+    filters: dict[str, str],
+    workflows: tuple[str, ...],
+    before_id: str | None,
+    limit: int,
+) -> FetchedPage[RecoveryRow, str]:
+    """Return a page of recoveries, newest first; its position is the id of the last one.
+
+    Args:
+        db: database session.
+        tenant: workspace and mode of the recoveries.
+        filters: columns with the value that they must have.
+        workflows: recoveries of one of them; empty takes all.
+        before_id: the last id of the page before.
+        limit: most recoveries of a page.
+    """
+    statement = select(RecoveryRow).where(*in_tenant(RecoveryRow, tenant), *has_recovered_sessions())
+    for name, value in filters.items():
+        statement = statement.where(getattr(RecoveryRow, name) == value)
+    if workflows:
+        statement = statement.where(col(RecoveryRow.workflow).in_(workflows))
+    if before_id is not None:
+        statement = statement.where(col(RecoveryRow.id) < before_id)
+    statement = statement.order_by(col(RecoveryRow.id).desc())
+    return fetch_page(
+        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+    )
+
+
+def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: Origin) -> RecoveryRow:
+    """End a recovery as failed, for the reason `cancelled`, with its attempt. Needs a write transaction.
+
+    Raises:
+        NotFound, InsufficientScope: if there is no such recovery, or the key may not cancel it.
+        InvalidState: if it has ended.
+    """
+    row = find_recovery(db, caller.tenant, recovery_id, lock=True)
+    require_scope(caller, row.sandbox)
+    if row.finished_at is not None:
+        raise InvalidState(row.status, needed="recovery must be started")
+    attempts = select(ReplayRow).where(ReplayRow.cause == row.id, col(ReplayRow.finished_at).is_(None))
+    for attempt in db.exec(attempts.order_by(col(ReplayRow.id)).with_for_update()):
+        end_failed(db, attempt, "cancelled", "A client cancelled the recovery.")
+    end_recovery(db, row, reason="cancelled")
+    if row.sandbox == "live":
+        record(db, origin, "recovery.cancel", resource_type="recovery", resource_id=row.id)
+    return row
+
+
+def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | None = None) -> None:
+    """End a recovery, failed for a reason or else succeeded, and queue the event."""
+    row.status, row.reason = "succeeded" if reason is None else "failed", reason
+    row.finished_at = clock.now()
+    if reason is None:
+        row.recovery_ms = clock.to_ms(row.finished_at) - clock.to_ms(row.created_at)
+    # The attempts show their sessions; here the ids of other sessions would outlive them.
+    row.candidates = [
+        {name: value for name, value in candidate.items() if name != "donor"}
+        for candidate in row.candidates or ()
+    ]
+    db.add(row)
+    _emit(db, row)
+
+
+def has_recovered_sessions() -> list[Any]:
+    """Return the conditions that the sessions of a recovery are not deleted."""
+    alive = col(SessionRow.deleted_at).is_(None)
+    failed = exists().where(col(SessionRow.id) == RecoveryRow.session_id, alive)
+    point = exists().where(col(SessionRow.id) == RecoveryRow.point_session_id, alive)
+    return [failed, or_(col(RecoveryRow.point_session_id).is_(None), point)]
+
+
+def to_wire(row: RecoveryRow) -> Recovery:
+    """Return the recovery object."""
+    candidates = [
+        {name: value for name, value in candidate.items() if name != "donor"}
+        for candidate in row.candidates or ()
+    ]
+    return Recovery.model_validate({**row.model_dump(include=_COLUMNS), "candidates": candidates})
+
+
+def _check_open(db: DbSession, tenant: Tenant) -> None:
+    is_open = col(RecoveryRow.finished_at).is_(None)
+    counted = select(func.count()).select_from(RecoveryRow).where(*in_tenant(RecoveryRow, tenant), is_open)
+    if db.exec(counted).one() >= limits.OPEN_REPLAYS:
+        remedy = "wait until some have ended, or cancel some"
+        raise LimitReached("recoveries that have not ended", limits.OPEN_REPLAYS, remedy)
+
+
+def _emit(db: DbSession, row: RecoveryRow) -> None:
+    """Queue the event of the status that a recovery has just taken, with the whole object."""
+    with following(row.request_id):
+        add_event(
+            db,
+            tenant=row.tenant,
+            type=f"recovery.{row.status}",
+            subject_id=row.id,
+            data={"recovery": to_wire(row).model_dump(mode="json")},
+        )

@@ -1,0 +1,186 @@
+"""Work of a drain run on recoveries: candidates, then one attempt after the other. Spec §4.6, contract §8.
+
+Up to three candidates are tried dry, each by a replay that the same run works on; for a live recovery the
+first that matches is then replayed live. Each step of a recovery is one transaction: a run that is killed
+leaves a recovery that the next run continues.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import exists, func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.errors import NotFound, RecorderError, Unavailable
+from recorder.models.recovery import RecoveryReason, RecoveryRow
+from recorder.models.replay import ReplayRow
+from recorder.models.session import SessionRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.recording.sessions import find_session
+from recorder.replaying.candidates import PointTime, find_candidates
+from recorder.replaying.dry_process import DryProcess, ReplayNotComputed
+from recorder.replaying.failures import Failure
+from recorder.replaying.queue import create_attempt
+from recorder.replaying.recoveries import end_recovery, has_recovered_sessions
+from recorder.replays.recordings import InvalidRecording
+from recorder.runtime import Runtime
+from recorder.storage.leases import HeldLease
+
+log = logging.getLogger("recorder.replays")
+
+#: Candidates that are tried dry.
+MOST_ATTEMPTS = 3
+_AT_ONCE = 20
+_NODE = ("node_id", "event_id", "t_ms", "frame_id")
+
+
+def list_due_recoveries(
+    db: DbSession, *, limit: int = _AT_ONCE, without: Sequence[str] = ()
+) -> list[RecoveryRow]:
+    """Return open recoveries without an open attempt, the oldest of each workspace first.
+
+    Those of suspended workspaces wait.
+    """
+    active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
+    attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
+    tenant = (col(RecoveryRow.workspace_id), col(RecoveryRow.mode))
+    turn = func.row_number().over(partition_by=tenant, order_by=col(RecoveryRow.id)).label("turn")
+    turns = (
+        select(RecoveryRow.id, turn)
+        .where(
+            col(RecoveryRow.finished_at).is_(None),
+            ~attempt,
+            col(RecoveryRow.workspace_id).in_(active),
+            col(RecoveryRow.id).not_in(without),
+            *has_recovered_sessions(),
+        )
+        .subquery()
+    )
+    statement = select(RecoveryRow).join(turns, turns.c.id == RecoveryRow.id)
+    return list(db.exec(statement.order_by(turns.c.turn, turns.c.id).limit(limit)))
+
+
+def continue_recovery(
+    runtime: Runtime, held: HeldLease, process: DryProcess, row: RecoveryRow
+) -> RecoveryRow | None:
+    """Compute the candidates of a recovery or read its last attempt, and start the next one or end it.
+
+    Returns:
+        The recovery if it ended.
+
+    Raises:
+        LeaseLost: if another run took over.
+        Unavailable: if a store does not answer; the recovery is continued later.
+    """
+    candidates = row.candidates
+    reason: RecoveryReason | None = None
+    if candidates is None:
+        try:
+            candidates = _compute_candidates(runtime, process, row)
+        except NotFound:
+            return None  # deleted meanwhile: the purge of the session removes the recovery
+        except InvalidRecording:
+            reason = "invalid_recording"
+        except Unavailable:
+            raise
+        except (ReplayNotComputed, RecorderError, ValueError, TypeError, KeyError):
+            log.exception("recovery %s", row.id)
+            reason = "internal"
+    with held.transaction(runtime.database) as db:
+        current = _lock_open(db, row)
+        if current is None:
+            return None
+        if reason is not None:
+            end_recovery(db, current, reason=reason)
+            return current
+        if current.candidates is None:
+            current.candidates = candidates or []
+        _continue_attempts(db, current)
+        return current if current.finished_at is not None else None
+
+
+def _compute_candidates(runtime: Runtime, process: DryProcess, row: RecoveryRow) -> list[dict[str, Any]]:
+    with runtime.database.transaction(write=False) as db:
+        session = find_session(db, row.tenant, row.session_id)
+    point = None
+    if row.point_session_id is not None and row.point_t_ms is not None:
+        point = PointTime(row.point_session_id, row.point_t_ms)
+    failure = Failure(row.failure_tag, row.failed_at_ms)
+    return find_candidates(runtime, process, session, failure, point)
+
+
+def _lock_open(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:
+    """Return the current row of a recovery, locked; None if it was ended or removed since."""
+    statement = select(RecoveryRow).where(RecoveryRow.id == row.id).with_for_update()
+    current = db.exec(statement.execution_options(populate_existing=True)).one_or_none()
+    return None if current is None or current.finished_at is not None else current
+
+
+def _continue_attempts(db: DbSession, row: RecoveryRow) -> None:
+    """Start the attempt that follows the last one, or end the recovery."""
+    assert row.candidates is not None
+    last = _read_last_attempt(db, row)
+    tried = [candidate for candidate in row.candidates if candidate["replay_id"] is not None]
+    if last is not None and last.summary is not None:
+        row.evidence = last.summary["evidence"]
+    if last is not None and last.error is not None and last.error["type"] == "cancelled":
+        end_recovery(db, row, reason="cancelled")
+    elif last is not None and last.sandbox == row.sandbox and last.status == "completed":
+        row.recovery_point = {name: tried[-1][name] for name in _NODE}
+        end_recovery(db, row)
+    elif last is not None and last.sandbox == "live":
+        end_recovery(db, row, reason="live_replay_ended")
+    elif last is not None and last.status == "completed":
+        # Dry it matches; now the same live. The sandbox's worker ends the replay, and the recovery goes on.
+        if not _start_attempt(db, row, tried[-1], "live"):
+            end_recovery(db, row, reason="candidates_exhausted")
+    else:
+        _try_next(db, row)
+
+
+def _try_next(db: DbSession, row: RecoveryRow) -> None:
+    """Start a dry attempt from the candidate after the last one tried, if any is left."""
+    assert row.candidates is not None
+    numbers = [number for number, candidate in enumerate(row.candidates, 1) if candidate["replay_id"]]
+    for candidate in row.candidates[max(numbers, default=0) : MOST_ATTEMPTS]:
+        if _start_attempt(db, row, candidate, "dry"):
+            return
+    reason: RecoveryReason = "candidates_exhausted" if row.candidates else "no_recovery_points"
+    end_recovery(db, row, reason=reason)
+
+
+def _start_attempt(db: DbSession, row: RecoveryRow, candidate: dict[str, Any], sandbox: str) -> bool:
+    """Queue the replay of a candidate's donor; False if the donor was deleted."""
+    donor = candidate["donor"]
+    try:
+        session: SessionRow = find_session(db, row.tenant, donor["session_id"])
+    except NotFound:
+        return False
+    start = None
+    if candidate["event_id"] is not None:
+        start = {"session_id": row.session_id, "event_id": candidate["event_id"]}
+    replay = create_attempt(
+        db,
+        session,
+        sandbox=sandbox,
+        attempt=len(row.replay_ids) + 1,
+        cause=row.id,
+        event_ids=(donor["event_id"], donor["until_event_id"]),
+        start=start,
+        request_id=row.request_id,
+    )
+    row.replay_ids = [*row.replay_ids, replay.id]
+    assert row.candidates is not None
+    row.candidates = [
+        {**other, "replay_id": replay.id} if other["node_id"] == candidate["node_id"] else other
+        for other in row.candidates
+    ]
+    db.add(row)
+    return True
+
+
+def _read_last_attempt(db: DbSession, row: RecoveryRow) -> ReplayRow | None:
+    """Return the last attempt; None before the first, and where the purge of its donor removed it."""
+    return db.get(ReplayRow, row.replay_ids[-1]) if row.replay_ids else None

@@ -1,0 +1,136 @@
+"""Checks of the sessions, places and hosts that a replay names. Spec §4.6, contract §8."""
+
+from typing import Any
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.errors import InvalidRange, NotFound, SessionNotSealed, UrlNotAllowed, ValidationFailed
+from recorder.memory.storage.graph_store import scope_of
+from recorder.memory.storage.versions import in_scope
+from recorder.models.memory import GraphPathRow
+from recorder.models.replay import ReplayCreate, ReplayPlace
+from recorder.models.session import SessionRow, TagCreate, TagRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.net.reachable_hosts import ReachableHosts
+from recorder.recording.item_reads import find_anchor_time
+from recorder.recording.session_events import read_events_page
+from recorder.recording.sessions import find_session
+from recorder.replaying.failures import find_failure
+from recorder.runtime import Runtime
+from recorder.tenant import Tenant
+
+
+def find_sealed(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
+    """Return a sealed session of the caller's workspace and mode.
+
+    Raises:
+        NotFound, SessionNotSealed: if there is none, or it is not sealed.
+    """
+    row = find_session(db, tenant, session_id)
+    if row.status != "sealed":
+        raise SessionNotSealed(row.status)
+    return row
+
+
+def require_live_hosts(db: DbSession, tenant: Tenant) -> list[str]:
+    """Return the hosts that live replays of a workspace may reach.
+
+    Raises:
+        UrlNotAllowed: if there are none.
+    """
+    allowed = db.get_one(WorkspaceRow, tenant.workspace_id).live_hosts or []
+    if not allowed:
+        raise UrlNotAllowed(
+            "The workspace allows no host to live replays; an admin key adds some with PATCH "
+            "/v1/workspaces/current, member live_replay.allow_hosts.",
+            "/sandbox",
+        )
+    return allowed
+
+
+def check_hosts(allowed: list[str], body: ReplayCreate) -> None:
+    """Check that a live replay names only hosts that its workspace allows.
+
+    Raises:
+        UrlNotAllowed: if it names another one.
+    """
+    reachable = ReachableHosts(allowed)
+    for index, host in enumerate(body.policy.allow_hosts or []):
+        if not reachable.include(host):
+            text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
+            raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
+
+
+def find_other(db: DbSession, session: SessionRow, body: ReplayCreate) -> SessionRow | None:
+    """Return the session of `against`, if it names one; a path must be one of the workflow.
+
+    Raises:
+        NotFound, SessionNotSealed: if there is no such session or path, or the session is not sealed.
+    """
+    against = body.against
+    if against is None:
+        return None
+    if against.session_id is not None:
+        return find_sealed(db, session.tenant, against.session_id)
+    if against.path_id is not None:
+        path = GraphPathRow
+        mine = (*in_scope(path, scope_of(session)), col(path.path_id) == against.path_id)
+        if db.exec(select(path.number).where(*mine)).first() is None:
+            raise NotFound(
+                "path", "The session's workflow has no such path; GET /v1/memory/paths lists them."
+            )
+    return None
+
+
+def check_places(
+    db: DbSession, runtime: Runtime, session: SessionRow, body: ReplayCreate
+) -> dict[str, Any] | None:
+    """Check anchor and until of a request; return the event with which the replay begins, if it is known.
+
+    Raises:
+        NotFound: if the session lacks the tag, frame or event, or ends before it.
+        ValidationFailed: if an automatic anchor is asked for and the session did not fail.
+        InvalidRange: if the replay would end before it begins.
+    """
+    until = None if body.until is None else find_time(db, runtime, session, body.until)
+    if body.anchor is not None and body.anchor.auto:
+        # The best candidate is known once the replay runs.
+        find_failure(db, session, None, pointer="/anchor/auto")
+        return None
+    anchor = None if body.anchor is None else find_time(db, runtime, session, body.anchor)
+    if anchor is not None and until is not None and until < anchor:
+        raise InvalidRange("/until", "/anchor", where="body", detail="until is before anchor.")
+    if anchor is None:
+        return None
+    # Ids are longer than "": the page begins with the first event at that time.
+    after = (anchor, "")
+    page = read_events_page(db, runtime.lake, session, after=after, limit=1)
+    if not page.items:
+        raise NotFound("event", "The session has no event at or after this anchor; name an earlier one.")
+    first = page.items[0]
+    if body.anchor is not None and body.anchor.event_id is not None:
+        return {"event_id": body.anchor.event_id, "t_ms": anchor}
+    return {"event_id": first.id, "t_ms": first.t_ms}
+
+
+def find_time(db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace) -> int:
+    """Return the time of a tag, frame or event of a session; of tags of one name that of the last.
+
+    Raises:
+        NotFound: if the session has no such.
+    """
+    if position.tag is not None:
+        named = select(TagRow.t_ms).where(TagRow.session_id == session.id, TagRow.name == position.tag)
+        t_ms = db.exec(named.order_by(col(TagRow.t_ms).desc()).limit(1)).first()
+        kind = "tag"
+    else:
+        kind = "event" if position.event_id is not None else "frame"
+        tag = TagCreate(name="anchor", event_id=position.event_id, frame_id=position.frame_id)
+        try:
+            t_ms = find_anchor_time(db, runtime.lake, session, tag)
+        except ValidationFailed:
+            t_ms = None
+    if t_ms is None:
+        raise NotFound(kind, f"The session has no such {kind}.")
+    return t_ms

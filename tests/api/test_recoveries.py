@@ -1,0 +1,372 @@
+"""Recoveries over HTTP: candidates, attempts, ends, events, and what goes with a purge. Contract §8."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import col, select
+
+from recorder.live.work import ReplayJournal, claim
+from recorder.models.operations import OutboxRow
+from recorder.models.recovery import RecoveryRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.replaying.dry_process import DryProcess
+from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
+from recorder.storage.leases import lease_for_block
+from tests.support.completed_work import once, seal_all
+from tests.support.factories import Caller, assert_problem
+from tests.support.failing_runs import PAGES, make_run, page
+from tests.support.replayed_sessions import replay_all
+
+USUAL = ("Open", "Review", "Approve")
+
+
+def failing(caller: Caller, *, successes: int = 1, **given: Any) -> str:
+    """A sealed session that failed at Approve, after others that did not."""
+    for _ in range(successes):
+        make_run(caller, *USUAL)
+    return make_run(caller, *USUAL, error_at=3_200, seal=True, **given)
+
+
+@dataclass(frozen=True)
+class Story:
+    """Recoveries of one workspace that ended, by name, with the ids of their failed sessions."""
+
+    owner: Caller
+    sessions: dict[str, str]
+    recoveries: dict[str, dict[str, Any]]
+
+
+@once
+def story(caller: Caller) -> Story:
+    """Runs of several workflows, sealed at once, whose recoveries one drain run brings to their ends."""
+    error = page("Server error", "Retry")
+    back = ("Open", "Review", "Retry", "Review", "Approve")
+    repeating = ("Open", "Approve", "Review", "Check")
+    for _ in range(3):
+        make_run(caller, *USUAL)
+        make_run(caller, *back, error_at=3_100, tags=[("success", 5_001)], workflow="return")
+    for way in (repeating, repeating, repeating, ("Open", "Approve", "Check")):
+        make_run(caller, *way, workflow="repeat")
+    make_run(caller, *USUAL, has_dom=False, workflow="plain")
+    make_run(caller, *USUAL, workflow="return")
+    sessions = {
+        "usual": make_run(caller, *USUAL, error_at=3_200),
+        "changed": make_run(caller, *USUAL, error_at=3_200, pages={"Review": error}),
+        "lost": make_run(caller, *USUAL, error_at=3_200, pages=dict.fromkeys(PAGES, error)),
+        "first": make_run(caller, "Retry", error_at=1_100),
+        "plain": make_run(caller, *USUAL, error_at=3_200, has_dom=False, workflow="plain"),
+        "repeat": make_run(caller, *repeating, error_at=4_100, tags=[("ready", 2_900)], workflow="repeat"),
+        "return": make_run(caller, "Open", "Review", "Retry", error_at=3_100, workflow="return"),
+    }
+    seal_all(caller)
+    made = {name: ask(caller, session_id)["id"] for name, session_id in sessions.items()}
+    report = replay_all(caller)
+    assert report.recoveries["succeeded"] >= 5 and report.recoveries["candidates_exhausted"] >= 1
+    return Story(caller, sessions, {name: show(caller, recovery_id) for name, recovery_id in made.items()})
+
+
+def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
+    """A started recovery."""
+    answer = caller.post("/v1/recoveries", {"session_id": session_id, "sandbox": "dry"} | members)
+    assert answer.status_code == 202, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def show(caller: Caller, recovery_id: str) -> dict[str, Any]:
+    """The recovery now."""
+    answer = caller.get(f"/v1/recoveries/{recovery_id}")
+    assert answer.status_code == 200, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def recovered(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
+    """The recovery at its end."""
+    made = ask(caller, session_id, **members)
+    replay_all(caller)
+    return show(caller, made["id"])
+
+
+def events_of(caller: Caller, recovery_id: str) -> list[str]:
+    """Types of the events that a recovery has caused, in order."""
+    with caller.service.runtime.database.transaction(write=False) as db:
+        rows = sorted(
+            db.exec(select(OutboxRow).where(OutboxRow.subject_id == recovery_id)), key=lambda row: row.id
+        )
+    assert [row.data["recovery"]["status"] for row in rows] == [row.type.split(".")[1] for row in rows]
+    return [row.type for row in rows]
+
+
+def attempts_of(caller: Caller, recovery: dict[str, Any]) -> list[dict[str, Any]]:
+    """The replays of a recovery, in order."""
+    listed: list[dict[str, Any]] = caller.get(f"/v1/replays?cause={recovery['id']}").json()["data"][::-1]
+    assert [replay["id"] for replay in listed] == recovery["replay_ids"]
+    return listed
+
+
+def test_a_failed_session_is_recovered_from_the_last_node_that_no_success_gets_round(caller: Caller) -> None:
+    shared = story(caller)
+    session_id, shown = shared.sessions["usual"], shared.recoveries["usual"]
+    assert (shown["status"], shown["reason"], shown["evidence"]) == ("succeeded", None, "dom"), shown
+    events = shared.owner.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    passed = [candidate["event_id"] for candidate in shown["candidates"]]
+    assert passed == [events[1]["id"], events[0]["id"]]
+    best = shown["candidates"][0]
+    # Three went on to success, three failed after Review.
+    assert (best["hits"], best["successes"], best["frequency"]) == (6, 3, 0.5)
+    assert (best["basis"], best["replayability"]) == ("cross_session", 1)
+    assert (best["consequential_steps"], best["consequence_factor"]) == (0, 1)
+    assert best["score"] == best["lower_bound"] and best["median_recovery_ms"] == 1_001
+    frames = shared.owner.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    step = {"event_id": events[1]["id"], "t_ms": 2_000, "frame_id": frames[1]["id"]}
+    assert shown["recovery_point"] == {"node_id": best["node_id"], **step}
+    (attempt,) = attempts_of(shared.owner, shown)
+    assert attempt["status"] == "completed" and attempt["session_id"] != session_id
+    assert attempt["start"] == {"session_id": session_id, "event_id": events[1]["id"]}
+    assert (attempt["against"], attempt["attempt"], attempt["mode"]) == (None, 1, "partial")
+    assert attempt["progress"]["steps"] == 2 and best["replay_id"] == attempt["id"]
+    assert shown["recovery_ms"] >= 0 and shown["finished_at"] is not None
+    assert events_of(shared.owner, shown["id"]) == ["recovery.started", "recovery.succeeded"]
+
+
+def test_the_next_candidate_is_tried_where_the_page_is_another(caller: Caller) -> None:
+    shared = story(caller)
+    shown = shared.recoveries["changed"]
+    assert shown["status"] == "succeeded"
+    first, second = attempts_of(shared.owner, shown)
+    assert (first["status"], first["divergence"]["kind"]) == ("diverged", "anchor_unreachable")
+    assert (second["status"], second["attempt"]) == ("completed", 2)
+    assert shown["recovery_point"]["event_id"] == shown["candidates"][1]["event_id"]
+
+
+def test_a_recovery_fails_when_no_candidate_matches(caller: Caller) -> None:
+    shared = story(caller)
+    shown = shared.recoveries["lost"]
+    assert (shown["status"], shown["reason"]) == ("failed", "candidates_exhausted")
+    assert [attempt["status"] for attempt in attempts_of(shared.owner, shown)] == ["diverged"] * 2
+    assert shown["recovery_point"] is None and shown["recovery_ms"] is None
+    assert events_of(shared.owner, shown["id"]) == ["recovery.started", "recovery.failed"]
+
+
+def test_a_session_that_passed_no_such_node_has_no_recovery_points(caller: Caller) -> None:
+    shown = story(caller).recoveries["first"]
+    assert (shown["status"], shown["reason"], shown["candidates"]) == ("failed", "no_recovery_points", [])
+
+
+def test_without_snapshots_the_graph_alone_decides(caller: Caller) -> None:
+    shown = story(caller).recoveries["plain"]
+    assert (shown["status"], shown["evidence"]) == ("succeeded", "graph")
+    assert {candidate["replayability"] for candidate in shown["candidates"]} == {None}
+
+
+def test_tags_make_candidates_and_consequential_steps_count_against_them(caller: Caller) -> None:
+    shown = story(caller).recoveries["repeat"]
+    counted = [
+        (candidate["t_ms"], candidate["consequential_steps"], candidate["consequence_factor"])
+        for candidate in shown["candidates"]
+    ]
+    # Review carries the tag; from Approve or Open on, the approval would be repeated.
+    assert counted == [(3_000, 0, 1.0), (2_000, 1, 0.5), (1_000, 1, 0.5)]
+    assert shown["status"] == "succeeded" and shown["recovery_point"]["t_ms"] == 3_000
+
+
+def test_returns_of_those_that_failed_alike_are_counted(caller: Caller) -> None:
+    shown = story(caller).recoveries["return"]
+    best = shown["candidates"][0]
+    assert (best["t_ms"], best["hits"], best["successes"], best["basis"]) == (2_000, 4, 3, "in_session")
+    assert best["median_recovery_ms"] == 1_001 and shown["status"] == "succeeded"
+
+
+def test_a_requested_recovery_point_is_the_only_candidate(caller: Caller) -> None:
+    session_id = failing(caller)
+    other = caller.get("/v1/sessions?outcome=success&limit=1").json()["data"][0]["id"]
+    events = caller.get(f"/v1/sessions/{other}/events").json()["data"]
+    frames = caller.get(f"/v1/sessions/{other}/frames").json()["data"]
+    for named in ({"event_id": events[0]["id"]}, {"frame_id": frames[0]["id"]}):
+        shown = recovered(caller, session_id, recovery_point={"session_id": other, **named})
+        assert [candidate["t_ms"] for candidate in shown["candidates"]] == (
+            [1_000] if "event_id" in named else []
+        )
+        if "event_id" in named:
+            assert shown["status"] == "succeeded" and shown["recovery_point"]["t_ms"] == 1_000
+    make_run(caller, "Check", *USUAL)
+    aside = make_run(caller, "Check", "Open", seal=True)
+    events = caller.get(f"/v1/sessions/{aside}/events").json()["data"]
+    point = {"session_id": aside, "event_id": events[0]["id"]}
+    shown = recovered(caller, session_id, recovery_point=point)
+    # The failed session never passed it: the donor's own pages are all there is.
+    assert [candidate["event_id"] for candidate in shown["candidates"]] == [None]
+    assert attempts_of(caller, shown)[0]["start"] is None
+
+
+def test_failures_by_an_error_event_and_by_a_named_tag(caller: Caller) -> None:
+    for _ in range(2):
+        make_run(caller, *USUAL)
+    crashed = make_run(caller, *USUAL, error_event=True)
+    stuck = make_run(caller, *USUAL, tags=[("stuck", 2_500)], seal=True)
+    assert_problem(
+        caller.post("/v1/recoveries", {"session_id": stuck, "sandbox": "dry"}), 422, "validation_failed"
+    )
+    shown = recovered(caller, stuck, failure_tag="stuck")
+    assert (shown["failure_tag"], shown["failed_at_ms"]) == ("stuck", 2_500)
+    assert [candidate["t_ms"] for candidate in shown["candidates"]] == [1_000]
+    shown = recovered(caller, crashed)
+    assert (shown["failure_tag"], shown["failed_at_ms"], shown["status"]) == (None, 3_001, "succeeded")
+    # Of four that passed Review only the crashed one failed in this way.
+    best = shown["candidates"][0]
+    assert (best["t_ms"], best["hits"], best["successes"]) == (2_000, 4, 3)
+    unknown = {"session_id": stuck, "sandbox": "dry", "failure_tag": "lost"}
+    assert assert_problem(caller.post("/v1/recoveries", unknown), 404, "not_found")["resource"] == "tag"
+
+
+def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
+    made = ask(caller, failing(caller))
+    database = caller.service.runtime.database
+    with lease_for_block(database, "recoveries of a test", "tests", ttl_ms=60_000) as held:
+        with database.transaction(write=False) as db:
+            (due,) = [row for row in list_due_recoveries(db) if row.id == made["id"]]
+        process = DryProcess()
+        assert held is not None and continue_recovery(caller.service.runtime, held, process, due) is None
+        process.end()
+    with database.transaction(write=False) as db:
+        assert made["id"] not in {row.id for row in list_due_recoveries(db)}
+    path = f"/v1/recoveries/{made['id']}/cancel"
+    cancelled = caller.post(path).json()
+    assert (cancelled["status"], cancelled["reason"]) == ("failed", "cancelled")
+    (attempt,) = attempts_of(caller, cancelled)
+    assert (attempt["status"], attempt["error"]["type"]) == ("failed", "cancelled")
+    assert_problem(caller.post(path), 409, "invalid_state")
+    replay_all(caller)
+    assert events_of(caller, made["id"]) == ["recovery.started", "recovery.failed"]
+
+
+def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
+    shared = story(caller)
+    caller, session_id = shared.owner, shared.sessions["usual"]
+    body = {"session_id": session_id, "sandbox": "live"}
+    assert_problem(caller.post("/v1/recoveries", body), 403, "insufficient_scope")
+    live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
+    assert_problem(live.post("/v1/recoveries", body), 422, "url_not_allowed")
+    with caller.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(WorkspaceRow, caller.key.workspace_id)
+        row.live_hosts = ["erp.example"]
+        db.add(row)
+    made = live.post("/v1/recoveries", body).json()
+    assert_problem(caller.post(f"/v1/recoveries/{made['id']}/cancel"), 403, "insufficient_scope")
+    replay_all(caller)
+    dry, tried = attempts_of(caller, show(caller, made["id"]))
+    assert (tried["status"], show(caller, made["id"])["status"]) == ("queued", "started")
+    runtime = caller.service.runtime
+    with runtime.database.transaction(write=True) as db:
+        claimed = claim(db, "tests", replay_id=tried["id"])
+    assert claimed is not None
+    journal = ReplayJournal(runtime, tried["id"], claimed[1], lambda: False)
+    journal.fail("sandbox", "The browser was lost.")
+    journal.release()
+    replay_all(caller)
+    shown = show(caller, made["id"])
+    assert (dry["sandbox"], dry["status"], tried["sandbox"], tried["mode"]) == (
+        "dry",
+        "completed",
+        "live",
+        "guided",
+    )
+    assert (shown["status"], shown["reason"]) == ("failed", "live_replay_ended")
+    actions = [entry["action"] for entry in caller.get("/v1/audit").json()["data"]]
+    assert actions.count("recovery.create") == 1 and "replay.create" not in actions
+
+
+def test_wrong_requests_are_refused_with_a_pointer(caller: Caller) -> None:
+    nowhere = {"session_id": "ses_00000000000000000000000000", "sandbox": "dry"}
+    for members, pointer in (
+        ({"sandbox": None}, "/sandbox"),
+        ({"sandbox": "wet"}, "/sandbox"),
+        ({"mode": "full"}, "/mode"),
+        ({"failure_tag": ""}, "/failure_tag"),
+        ({"failure_tag": "a\u0007b"}, "/failure_tag"),
+        ({"recovery_point": {"session_id": "ses_1"}}, "/recovery_point"),
+        (
+            {"recovery_point": {"session_id": "ses_1", "event_id": "evt_1", "frame_id": "frm_1"}},
+            "/recovery_point",
+        ),
+    ):
+        problem = assert_problem(caller.post("/v1/recoveries", nowhere | members), 422, "validation_failed")
+        assert problem["errors"][0]["pointer"] == pointer
+    assert_problem(caller.post("/v1/recoveries", nowhere), 404, "not_found")
+    recording = caller.make_session(workflow="approve")
+    assert_problem(
+        caller.post("/v1/recoveries", {"session_id": recording, "sandbox": "dry"}), 409, "session_not_sealed"
+    )
+    session_id = failing(caller)
+    elsewhere = make_run(caller, "Open", workflow="other", seal=True)
+    for point, status in (
+        ({"session_id": elsewhere, "event_id": "evt_nowhere"}, 422),
+        ({"session_id": session_id, "event_id": "evt_nowhere"}, 404),
+        ({"session_id": session_id, "frame_id": "frm_nowhere"}, 404),
+    ):
+        body = {"session_id": session_id, "sandbox": "dry", "recovery_point": point}
+        assert caller.post("/v1/recoveries", body).status_code == status
+
+
+def test_lists_take_filters_and_a_repeated_request_makes_one_recovery(caller: Caller) -> None:
+    shared = story(caller)
+    caller, session_id = shared.owner, shared.sessions["plain"]
+    body = {"session_id": session_id, "sandbox": "dry"}
+    first, again = (caller.post("/v1/recoveries", body, key="once") for _ in range(2))
+    assert again.json() == first.json() and again.headers["Idempotent-Replayed"] == "true"
+    changed = body | {"failure_tag": "error"}
+    assert_problem(caller.post("/v1/recoveries", changed, key="once"), 422, "idempotency_key_reused")
+    waiting, ended = first.json()["id"], shared.recoveries["plain"]["id"]
+    ids = {
+        query: [row["id"] for row in caller.get(f"/v1/recoveries?{query}").json()["data"]]
+        for query in (
+            "workflow=plain",
+            "workflow=other",
+            "workflow=plain&status=started&sandbox=dry",
+            f"session_id={session_id}&limit=1",
+        )
+    }
+    assert list(ids.values()) == [[waiting, ended], [], [waiting], [waiting]]
+    assert caller.post(f"/v1/recoveries/{waiting}/cancel").status_code == 200
+
+
+def test_recoveries_of_suspended_workspaces_wait(caller: Caller) -> None:
+    made = ask(caller, failing(caller))
+    for status, expected in (("suspended", "started"), ("active", "succeeded")):
+        with caller.service.runtime.database.transaction(write=True) as db:
+            row = db.get_one(WorkspaceRow, caller.key.workspace_id)
+            row.status = status
+            db.add(row)
+        replay_all(caller)
+        with caller.service.runtime.database.transaction(write=False) as db:
+            assert db.get_one(RecoveryRow, made["id"]).status == expected
+
+
+def test_recoveries_go_with_their_session(caller: Caller) -> None:
+    session_id = failing(caller)
+    ended = recovered(caller, session_id)
+    made = ask(caller, session_id)
+    assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
+    for recovery in (ended, made):
+        assert_problem(caller.get(f"/v1/recoveries/{recovery['id']}"), 404, "not_found")
+    with caller.service.runtime.database.transaction(write=False) as db:
+        assert made["id"] not in {row.id for row in list_due_recoveries(db)}
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    with caller.service.runtime.database.transaction(write=False) as db:
+        assert db.exec(select(RecoveryRow).where(RecoveryRow.session_id == session_id)).all() == []
+        subjects = [made["id"], ended["id"], *ended["replay_ids"]]
+        assert db.exec(select(OutboxRow).where(col(OutboxRow.subject_id).in_(subjects))).all() == []
+    assert caller.get("/v1/replays").json()["data"] == []
+
+
+def test_the_next_candidate_is_tried_when_the_donor_was_deleted(caller: Caller) -> None:
+    session_id = failing(caller, successes=1)
+    made = ask(caller, session_id)
+    donor = caller.get("/v1/sessions?outcome=success").json()["data"][0]["id"]
+    seal_all(caller)
+    assert caller.delete(f"/v1/sessions/{donor}").status_code == 204
+    replay_all(caller)
+    shown = show(caller, made["id"])
+    assert (shown["status"], shown["candidates"]) == ("failed", [])
+    assert shown["reason"] == "no_recovery_points"

@@ -1,0 +1,102 @@
+"""`recorder replay` and `recorder recover` against the real service, with a run at work. Contract §9."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from recorder.cli import main
+from recorder.replaying.work import ReplayRun
+from tests.support.factories import Caller
+from tests.support.failing_runs import make_run, page
+from tests.support.http_service import serving
+
+USUAL = ("Open", "Review", "Approve")
+
+
+class Ended(NamedTuple):
+    """The exit code and the output of a command."""
+
+    code: int | str
+    out: str
+    err: str
+
+
+@pytest.fixture
+def url(caller: Caller) -> Iterator[str]:
+    """The service on a port, and a run that replays what waits."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        run = ReplayRun(caller.service.runtime, "commands")
+        while not run.take():
+            is_over.wait(0.1)
+        while not is_over.wait(0.05):
+            run.work()
+        run.release()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    with serving(caller.service.app, lifespan="off") as port:
+        yield f"http://127.0.0.1:{port}"
+    is_over.set()
+    worker.join()
+
+
+@pytest.fixture
+def run(
+    caller: Caller, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """A command, as the shell sees it."""
+
+    def called(*words: str) -> Ended:
+        options = ["--url", url, "--key", caller.key.key]
+        monkeypatch.setattr(sys, "argv", ["recorder", *words, *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(ended.value.code or 0, *capsys.readouterr())
+
+    return called
+
+
+def test_steps_and_divergences_are_printed_in_80_columns(
+    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_run(caller, *USUAL, pages={"Review": page("Archive of all invoices of this year", "Back")})
+    session_id = make_run(caller, *USUAL, tags=[("ready", 1_900)], seal=True)
+    whole = run("replay", session_id)
+    assert whole.code == 0, whole.err
+    lines = whole.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "1", "2", "3", "completed:"]
+    assert "button Open" in lines[1] and lines[1].split()[-2:] == ["matched", "1.00"]
+    diverged = run("replay", session_id, "--against", other, "--from", "tag:ready", "--until", "tag:ready")
+    assert diverged.code == 1  # the tag is before the first event of the range
+    diverged = run("replay", session_id, "--against", other)
+    assert diverged.code == 3 and "diverged: 1 steps" in diverged.out, diverged.out
+    assert "state_mismatch" in diverged.out and max(map(len, diverged.out.splitlines())) <= 80
+    monkeypatch.setenv("ERP_PASSWORD", "hush")
+    options = ("--against", "graph", "--input", "password=ERP_PASSWORD", "--json")
+    shown = json.loads(run("replay", session_id, *options).out)
+    assert (shown["against"], shown["inputs"], len(shown["data"])) == ({"graph": True}, ["password"], 3)
+    for wrong in (["--from", "ready"], ["--until", "auto"], ["--against", "rpl_1"], ["--input", "a=NOWHERE"]):
+        assert run("replay", session_id, *wrong).code == 2
+
+
+def test_recoveries_are_printed_with_their_candidates(caller: Caller, run: Callable[..., Ended]) -> None:
+    for _ in range(2):
+        make_run(caller, *USUAL)
+    failed = make_run(caller, *USUAL, error_at=3_200, seal=True)
+    printed = run("recover", failed)
+    assert printed.code == 0, printed.err
+    lines = printed.out.splitlines()
+    assert lines[-1] == "succeeded" and lines[1].split()[0] == "2000" and "2/3" in lines[1]
+    assert max(map(len, lines)) <= 80
+    shown = json.loads(run("recover", failed, "--failure-tag", "error", "--json").out)
+    assert (shown["status"], shown["failure_tag"]) == ("succeeded", "error")
+    replayed = run("replay", failed, "--from", "auto", "--json")
+    assert json.loads(replayed.out)["anchor_event"]["t_ms"] == 2_000
+    lost = make_run(caller, "Retry", error_at=1_100, seal=True)
+    assert run("recover", lost).code == 1

@@ -1,0 +1,48 @@
+"""Sessions to replay: two clicks on pages with snapshots, and the work of a drain run."""
+
+from typing import Any
+
+from recorder.replaying.work import ReplayReport, ReplayRun
+from tests.support.completed_work import seal_all
+from tests.support.dom_snapshots import snapshot
+from tests.support.factories import Caller, event, frame
+
+PAGE = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["button", {"id": "open"}, "Open"],
+        ["button", {"id": "approve"}, "Approve"]]]  # fmt: skip
+DONE = ["html", {}, ["body", {}, ["h1", {}, "Approved"], ["button", {"id": "approve"}, "Close"]]]
+OTHER = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["p", {}, "Nothing to do here"]]]
+
+
+def click(t_ms: int, name: str, **members: Any) -> dict[str, Any]:
+    """A click on a button with a CSS selector and an accessible name."""
+    target = {"role": "button", "name": name, "selectors": [[f"#{name.lower()}"], [f"aria/{name}"]]}
+    return event(t_ms, "click", target=target, **members)
+
+
+def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
+    """A sealed session of two clicks on pages with snapshots, and a tag between them."""
+    session_id = caller.make_session(workflow=workflow)
+    assert caller.add_events(session_id, click(100, "Open"), click(300, "Approve")).status_code == 202
+    frames = (
+        frame(50, dom=snapshot(first)),
+        frame(200, 1, dom=snapshot(first)),
+        frame(400, 2, dom=snapshot(DONE)),
+    )
+    assert caller.add_frames(session_id, *frames).status_code == 202
+    tag = {"name": "ready", "t_ms": 250}
+    assert caller.post(f"/v1/sessions/{session_id}/tags", tag).status_code == 201
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller)
+    return session_id
+
+
+def replay_all(caller: Caller) -> ReplayReport:
+    """Replay what waits, as the drain run does."""
+    run = ReplayRun(caller.service.runtime, "tests")
+    assert run.take()
+    try:
+        while run.work():
+            pass
+    finally:
+        run.release()
+    return run.report
