@@ -26,7 +26,12 @@ def queue(deployment: Deployment, workspace_id: str, session_id: str) -> str:
         sandbox="live",
         kind="full",
         status="queued",
-        spec={"anchor": None, "until": None, "policy": ReplayPolicyBody().model_dump(mode="json")},
+        spec={
+            "anchor": None,
+            "until": None,
+            "against": None,
+            "policy": ReplayPolicyBody().model_dump(mode="json"),
+        },
         input_names=[],
         decisions={},
         created_at=now,
