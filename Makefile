@@ -27,7 +27,7 @@ test: $(INSTALLED) ## run the tests but those of whole deployments; ARGS="-k sea
 	$(PYTEST) $(SYSTEM:%=--ignore=%) $(ARGS)
 
 system: $(INSTALLED) ## run those: examples of README and docs, notebooks, kills, made-up requests
-	$(PYTEST) $(SYSTEM) $(ARGS)
+	RECORDER_FAULT_VARIANTS=3 $(PYTEST) $(SYSTEM) tests/live/test_live_variants.py $(ARGS)
 
 check: $(INSTALLED) ## format, lint, import rules, types
 	$(BIN)/ruff format --check .
@@ -46,8 +46,8 @@ faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=10
 		RECORDER_FAULT_STOPS=$(or $(STOPS),5) RECORDER_FAULT_SEAL_KILLS=$(or $(SEAL_KILLS),200) \
 		RECORDER_FAULT_UPS=$(or $(UPS),20) RECORDER_FAULT_SUBJECTS=$(or $(SUBJECTS),16) \
 		RECORDER_FAULT_SESSIONS=$(or $(SESSIONS),2000) RECORDER_FAULT_AWAY_S=$(or $(AWAY),600) \
-		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) \
-		$(BIN)/python -m pytest tests/faults tests/sealing/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
+		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) RECORDER_FAULT_VARIANTS=20 RECORDER_FAULT_LIVE_KILLS=20 \
+		$(BIN)/python -m pytest tests/faults tests/live tests/sealing/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000
 	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests -m hypothesis --ignore=tests/end_to_end --ignore=tests/fuzz --timeout 0 $(ARGS)

@@ -2,7 +2,17 @@
 
 import dagster as dg
 
-from pipelines import drift, exports, lake, memory, orchestration_status, replays, retention, sealing
+from pipelines import (
+    drift,
+    exports,
+    lake,
+    live_replays,
+    memory,
+    orchestration_status,
+    replays,
+    retention,
+    sealing,
+)
 from pipelines.resources import RecorderResource
 
 defs = dg.Definitions.merge(
@@ -11,6 +21,7 @@ defs = dg.Definitions.merge(
     drift.defs,
     exports.defs,
     replays.defs,
+    live_replays.defs,
     retention.defs,
     lake.defs,
     orchestration_status.defs,

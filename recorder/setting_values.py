@@ -32,6 +32,32 @@ class SessionSize(NamedTuple):
     bytes: int = 10_000_000_000
 
 
+class LiveSandbox(NamedTuple):
+    """Settings of the live sandbox of replays."""
+
+    #: Addresses beyond the public ones that may be reached, as webhooks' allowed addresses are written.
+    outbound: tuple[str, ...] = ()
+    #: User as whom the browser runs if the service runs as root.
+    user: str = "nobody"
+    #: Run the browser without its own sandbox.
+    no_sandbox: bool = False
+    #: Live replays at a time.
+    places: int = 2
+    #: Path or name of the browser; None looks for one.
+    chromium: str | None = None
+
+    def as_env(self) -> dict[str, str]:
+        """Return the variables of what differs from the defaults."""
+        texts = {
+            "RECORDER_LIVE_OUTBOUND": ",".join(self.outbound),
+            "RECORDER_LIVE_USER": self.user if self.user != LiveSandbox().user else "",
+            "RECORDER_LIVE_NO_SANDBOX": "1" if self.no_sandbox else "",
+            "RECORDER_LIVE_PLACES": str(self.places) if self.places != LiveSandbox().places else "",
+            "RECORDER_CHROMIUM": self.chromium or "",
+        }
+        return {name: text for name, text in texts.items() if text}
+
+
 class InvalidSetting(Invalid):
     """A setting that cannot be read."""
 
@@ -209,6 +235,25 @@ def parse_number(env: Mapping[str, str], name: str, least: int, most: int) -> in
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise InvalidSetting(name, f"a whole number from {least:,} to {most:,}")
     return int(text)
+
+
+def parse_switch(env: Mapping[str, str], name: str) -> bool:
+    """Return whether a setting is on; it is off where the variable is missing or empty."""
+    text = env.get(name, "")
+    if text not in ("", "0", "1"):
+        raise InvalidSetting(name, "1 for on, 0 for off")
+    return text == "1"
+
+
+def parse_live_sandbox(env: Mapping[str, str]) -> LiveSandbox:
+    """Return the settings of the live sandbox."""
+    return LiveSandbox(
+        outbound=split_words(env.get("RECORDER_LIVE_OUTBOUND", "")),
+        user=env.get("RECORDER_LIVE_USER") or LiveSandbox().user,
+        no_sandbox=parse_switch(env, "RECORDER_LIVE_NO_SANDBOX"),
+        places=parse_number(env, "RECORDER_LIVE_PLACES", 1, 64) or LiveSandbox().places,
+        chromium=env.get("RECORDER_CHROMIUM") or None,
+    )
 
 
 def parse_count(env: Mapping[str, str], name: str, default: int) -> int:

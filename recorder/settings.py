@@ -11,6 +11,7 @@ from typing import Final
 
 from recorder.errors import Conflict, NotFound
 from recorder.setting_values import (
+    LiveSandbox,
     SessionSize,
     count_cores,
     parse_allowed_hosts,
@@ -21,6 +22,7 @@ from recorder.setting_values import (
     parse_count,
     parse_endpoint,
     parse_executor,
+    parse_live_sandbox,
     parse_log_level,
     parse_number,
     parse_own_addresses,
@@ -38,9 +40,10 @@ DEFAULT_DATA_DIR = Path("recorder-data")
 VARIABLES: Final = frozenset(
     """
     ALLOWED_HOSTS ALLOWED_OUTBOUND ANSWER_WITHIN AZURE_ENDPOINT BLOB_URL BODY_MEMORY_MB
-    COLD_STORAGE_CLASS COLD_URL DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL
-    DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LOCAL_EXPORT_ROOT
-    LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL QUIET_HOUR REDIS_URL REGION S3_ENDPOINT
+    CHROMIUM COLD_STORAGE_CLASS COLD_URL DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL
+    DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LIVE_NO_SANDBOX
+    LIVE_OUTBOUND LIVE_PLACES LIVE_USER LOCAL_EXPORT_ROOT LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL
+    QUIET_HOUR REDIS_URL REGION S3_ENDPOINT
     SEAL_LEASE_SECONDS SEAL_PROCESSES SEAL_RUNS SEAL_SLOTS SECRET SESSION_BYTES SESSION_EVENTS SESSION_FRAMES
     TRUSTED_PROXIES URL WEBHOOK_ATTEMPTS WEBHOOK_SECRET
     """.split()  # noqa: SIM905
@@ -115,6 +118,8 @@ class Settings:
     quiet_hour: int = 3
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)
+    #: The live sandbox of replays.
+    live: LiveSandbox = LiveSandbox()  # noqa: RUF009
     #: `host:port` of what belongs to this deployment and no setting names; never a webhook's destination.
     own_addresses: tuple[str, ...] = ()
     #: After so many seconds without an answer `recorder up` starts a process again.
@@ -189,6 +194,7 @@ class Settings:
             cold_storage_class=parse_storage_class(env.get("RECORDER_COLD_STORAGE_CLASS", "")),
             quiet_hour=Settings.quiet_hour if quiet_hour is None else quiet_hour,
             allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
+            live=parse_live_sandbox(env),
             own_addresses=parse_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
             answer_within_s=parse_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
             webhook_attempts=parse_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
@@ -254,6 +260,7 @@ class Settings:
             chosen["RECORDER_COLD_STORAGE_CLASS"] = self.cold_storage_class
         if self.quiet_hour != Settings.quiet_hour:
             chosen["RECORDER_QUIET_HOUR"] = str(self.quiet_hour)
+        chosen.update(self.live.as_env())
         if self.own_addresses:
             chosen["RECORDER_OWN_ADDRESSES"] = ",".join(self.own_addresses)
         if self.answer_within_s != Settings.answer_within_s:

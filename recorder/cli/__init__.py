@@ -19,6 +19,7 @@ from recorder.cli import (
     drift,
     graphs,
     holds,
+    live,
     recipes,
     replays,
     retention,
@@ -72,6 +73,7 @@ app.add_typer(service.database_app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)
+app.command("replay-worker")(live.replay_worker)
 app.command("import")(sessions.import_)
 app.add_typer(graphs.app, name="log")
 app.command()(graphs.graph)

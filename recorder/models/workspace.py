@@ -79,10 +79,15 @@ _HOST = re.compile(rf"(?:{_LABEL}\.)*(?=[A-Za-z]){_LABEL}", re.ASCII)
 _HOST_CHARACTERS = 253
 
 
-def _host(name: str) -> str:
-    if len(name) > _HOST_CHARACTERS or not _HOST.fullmatch(name):
-        raise ValueError("takes a host name such as shop.example.com, without scheme, port or path")
-    return name.lower()
+def _host(entry: str) -> str:
+    name, colon, port = entry.partition(":")
+    is_port = not colon or (re.fullmatch("[1-9][0-9]{0,4}", port, re.ASCII) and int(port) < 65_536)
+    if len(name) > _HOST_CHARACTERS or not _HOST.fullmatch(name) or not is_port:
+        raise ValueError(
+            "takes a host name such as shop.example.com, with a port if you like (shop.example.com:8443), "
+            "without scheme or path"
+        )
+    return entry.lower()
 
 
 def _without_repeats(names: list[str]) -> list[str]:
@@ -106,7 +111,10 @@ class Retention(WireOutput):
 
 
 class LiveReplay(WireOutput):
-    """Hosts that replays in the live sandbox may reach; an empty list allows none."""
+    """Hosts that replays in the live sandbox may reach; an empty list allows none.
+
+    `name` allows the ports 80 and 443, `name:port` that port.
+    """
 
     allow_hosts: list[str]
 

@@ -33,11 +33,11 @@ _NOT_PUBLIC: tuple[Network, ...] = (
 
 
 class InvalidAllowList(Invalid):
-    """`RECORDER_ALLOWED_OUTBOUND` holds something that is no host, address or network."""
+    """A setting of addresses beyond the public ones holds something that is no host, address or network."""
 
-    def __init__(self) -> None:
+    def __init__(self, setting: str) -> None:
         super().__init__(
-            "RECORDER_ALLOWED_OUTBOUND takes `loopback`, hosts, addresses, each with a port if you like "
+            f"{setting} takes `loopback`, hosts, addresses, each with a port if you like "
             "(127.0.0.1:9000), and networks such as 10.1.0.0/16 (without bits after the prefix), "
             "separated by commas."
         )
@@ -53,7 +53,7 @@ class AllowList:
     host_ports: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
-    def parse(cls, words: tuple[str, ...]) -> "AllowList":
+    def parse(cls, words: tuple[str, ...], *, setting: str = "RECORDER_ALLOWED_OUTBOUND") -> "AllowList":
         """Return the list of a setting: `loopback`, hosts, addresses, networks, `host:port`.
 
         Raises:
@@ -66,9 +66,9 @@ class AllowList:
             if word == _LOOPBACK:
                 networks += _LOOPBACKS
             elif parts := _HOST_AND_PORT.fullmatch(word):
-                host_ports.add(_read_host_port(parts))
+                host_ports.add(_read_host_port(parts, setting))
             elif "/" in word or read_address(word) is not None:
-                networks.append(_read_network(word))
+                networks.append(_read_network(word, setting))
             else:
                 hosts.add(word.lower().rstrip("."))
         return cls(frozenset(hosts), tuple(networks), frozenset(host_ports))
@@ -114,11 +114,11 @@ def is_public(address: Address) -> bool:
     return not any(address in network for network in _NOT_PUBLIC)
 
 
-def _read_host_port(parts: re.Match[str]) -> tuple[str, int]:
+def _read_host_port(parts: re.Match[str], setting: str) -> tuple[str, int]:
     host, port = parts["v6"] or parts["host"], int(parts["port"])
     address = read_address(host)
     if not 0 < port < 65_536 or (parts["v6"] and address is None):
-        raise InvalidAllowList
+        raise InvalidAllowList(setting)
     return str(address) if address is not None else host.lower().rstrip("."), port
 
 
@@ -126,11 +126,11 @@ def _unwrap_address(address: IPv6Address) -> Address:
     return address.ipv4_mapped or address
 
 
-def _read_network(word: str) -> Network:
+def _read_network(word: str, setting: str) -> Network:
     try:
         return ip_network(word)
     except ValueError as error:
-        raise InvalidAllowList from error
+        raise InvalidAllowList(setting) from error
 
 
 def parse_resolved(text: str) -> Address:

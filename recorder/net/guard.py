@@ -37,7 +37,12 @@ class AddressGuard:
     """Check of targets, at registration and again right before each connection."""
 
     def __init__(
-        self, allowed: AllowList, resolve: Resolve | None = None, *, own_addresses: OwnAddresses | None = None
+        self,
+        allowed: AllowList,
+        resolve: Resolve | None = None,
+        *,
+        own_addresses: OwnAddresses | None = None,
+        takes_http: bool = False,
     ) -> None:
         """Create a guard.
 
@@ -45,10 +50,12 @@ class AddressGuard:
             allowed: addresses that the operator lists beyond the public ones.
             resolve: function that looks up names; by default this machine's resolver.
             own_addresses: addresses that are refused even if they are listed; by default none.
+            takes_http: allow public addresses without TLS too.
         """
         self._allowed = allowed
         self._resolve = resolve or resolve_host
         self._own_addresses = own_addresses or OwnAddresses(())
+        self._takes_http = takes_http
 
     @classmethod
     def of(cls, settings: Settings) -> "AddressGuard":
@@ -59,6 +66,16 @@ class AddressGuard:
         """
         allowed = AllowList.parse(settings.allowed_outbound)
         return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_host))
+
+    @classmethod
+    def of_live(cls, settings: Settings) -> "AddressGuard":
+        """Return the guard of live replays, which may open public pages without TLS too.
+
+        Raises:
+            InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
+        """
+        allowed = AllowList.parse(settings.live.outbound, setting="RECORDER_LIVE_OUTBOUND")
+        return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_host), takes_http=True)
 
     async def check(self, url: str) -> None:
         """Check that a URL can and may be called.
@@ -119,7 +136,7 @@ class AddressGuard:
     def _may_call(self, target: RequestTarget, address: Address) -> bool:
         if self._allowed.lists(target.host, target.port, address):
             return True
-        return target.scheme == "https" and is_public(address)
+        return (target.scheme == "https" or self._takes_http) and is_public(address)
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):

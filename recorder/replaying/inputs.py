@@ -3,6 +3,7 @@
 import secrets
 
 import orjson
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from recorder.digest import keyed_digest
@@ -16,6 +17,22 @@ def encrypt_inputs(secret: bytes, replay_id: str, inputs: dict[str, str]) -> byt
         return None
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return nonce + _cipher(secret).encrypt(nonce, orjson.dumps(inputs), replay_id.encode())
+
+
+def decrypt_inputs(secret: bytes, replay_id: str, stored: bytes | None) -> dict[str, str]:
+    """Return the inputs of a replay; for the run that holds its lease.
+
+    Raises:
+        ValueError: if they were encrypted with another secret.
+    """
+    if stored is None:
+        return {}
+    try:
+        text = _cipher(secret).decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], replay_id.encode())
+    except InvalidTag as error:
+        raise ValueError("The inputs cannot be decrypted: the deployment's secret is another one.") from error
+    inputs: dict[str, str] = orjson.loads(text)
+    return inputs
 
 
 def _cipher(secret: bytes) -> AESGCM:

@@ -59,6 +59,9 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     if body.sandbox == "live" and body.anchor is not None and body.anchor.auto:
         text = "A live replay takes no automatic anchor; recover the session with POST /v1/recoveries."
         raise ValidationFailed.of("/anchor/auto", "invalid_value", message=text)
+    if body.sandbox == "live" and body.against is not None:
+        text = "A live replay is compared with the recording itself; leave against out, or replay dry."
+        raise ValidationFailed.of("/against", "invalid_value", message=text)
     require_scope(caller, body.sandbox)
 
 

@@ -12,6 +12,7 @@ from recorder.models.memory import GraphPathRow
 from recorder.models.replay import ReplayCreate, ReplayPlace
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import find_session
@@ -54,8 +55,9 @@ def check_hosts(allowed: list[str], body: ReplayCreate) -> None:
     Raises:
         UrlNotAllowed: if it names another one.
     """
+    reachable = ReachableHosts(allowed)
     for index, host in enumerate(body.policy.allow_hosts or []):
-        if host.lower() not in allowed:
+        if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
             raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
 

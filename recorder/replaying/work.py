@@ -1,4 +1,4 @@
-"""Work of a drain run: replays that wait, each result stored in one transaction. Design §3.
+"""Work of a drain run: dry replays that wait, each result stored in one transaction. Design §3.
 
 One run at a time works, under a lease. Every transaction that writes checks it, so a run that lost it stores
 nothing; the replays it left are replayed again, which touches nothing and gives the same result. Workspaces
@@ -57,10 +57,6 @@ DECISION_TIME = timedelta(minutes=15)
 #: Time for a store to answer again, and the pause between two attempts.
 STORE_TIME, _STORE_PAUSE = timedelta(minutes=10), timedelta(seconds=30)
 _MOST_PAUSED = 1_000
-_NO_SANDBOX = (
-    "This deployment has no live sandbox; replay with sandbox dry, which compares the session with its "
-    "snapshots."
-)
 _NO_CANDIDATE = (
     "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
 )
@@ -164,9 +160,6 @@ class ReplayRun:
         if row.awaiting_step is not None:
             self._fail(row, "timeout", "No decision came within 15 minutes.")
             return
-        if row.sandbox == "live":
-            self._fail(row, "sandbox", _NO_SANDBOX)
-            return
         try:
             task = _read_task(self._runtime, self._process, row)
             result = self._process.replay(task)
@@ -244,9 +237,10 @@ def has_waiting(db: DbSession) -> bool:
 
 
 def _are_due() -> list[Any]:
-    """Return the conditions of replays that need work; those of suspended workspaces wait."""
+    """Return the conditions of dry replays that need work; those of suspended workspaces wait."""
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
     return [
+        ReplayRow.sandbox == "dry",
         col(ReplayRow.finished_at).is_(None),
         or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
         col(ReplayRow.workspace_id).in_(active),
@@ -305,8 +299,8 @@ def _read_task(runtime: Runtime, process: DryProcess, row: ReplayRow) -> DryTask
         start=None if start is None or recording is None else StartMessage(recording, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
         anchor=_find_anchor(runtime, process, session, row),
-        until=_to_anchor(row.spec["until"]),
-        policy=_make_policy(row),
+        until=to_anchor(row.spec["until"]),
+        policy=make_policy(row),
         input_names=row.input_names,
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
     )
@@ -318,7 +312,7 @@ def _find_anchor(
     """Return the anchor of a replay; an automatic one is the best candidate, and stays what it was found."""
     position = row.spec["anchor"]
     if position is None or "auto" not in position:
-        return _to_anchor(position)
+        return to_anchor(position)
     if row.anchor_event is not None:
         return ReplayAnchor("event", row.anchor_event["event_id"])
     with runtime.database.transaction(write=False) as db:
@@ -337,14 +331,16 @@ def _find_anchor_event(task: DryTask) -> dict[str, Any] | None:
     return {"event_id": task.anchor.name, "t_ms": times[task.anchor.name]}
 
 
-def _to_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
+def to_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
+    """Return a place as a replay's request has it, as an anchor."""
     if position is None:
         return None
     ((member, name),) = position.items()
     return ReplayAnchor(member.removesuffix("_id"), name)  # type: ignore[arg-type]
 
 
-def _make_policy(row: ReplayRow) -> ReplayPolicy:
+def make_policy(row: ReplayRow) -> ReplayPolicy:
+    """Return the policy of a replay."""
     sent = dict(row.spec["policy"])
     thresholds, viewport = sent.pop("thresholds"), sent.pop("viewport")
     return ReplayPolicy(

@@ -125,3 +125,16 @@ def find_input_name(event: EventItem) -> str | None:
     if not given.get("masked"):
         return None
     return str(given.get("secret_ref") or event["id"])
+
+
+def has_succeeded(recording: RecordedSession, step: RecordedStep) -> bool:
+    """Return whether a step went well in the source: no error followed it before the next action."""
+    is_after = False
+    for event in recording.events:
+        if event["id"] == step.event["id"]:
+            is_after = True
+        elif is_after and is_action(event["type"]):
+            return True
+        elif is_after and event["type"] == "error":
+            return False
+    return True

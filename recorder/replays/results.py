@@ -71,6 +71,8 @@ class StepResult:
     locator: str | None = None
     frame_id: str | None = None
     delivery: Delivery = "confirmed"
+    #: Duration; None in the dry sandbox.
+    ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,15 @@ class Summary:
     evidence: Literal["dom", "graph"] = "dom"
     #: Names of inputs that a live replay of these steps needs and was not given.
     missing_inputs: tuple[str, ...] = ()
+    #: Requests that the live sandbox refused.
+    blocked_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayError:
     """Why a replay could not run or was ended."""
 
-    type: Literal["invalid_recording", "cancelled"]
+    type: Literal["invalid_recording", "cancelled", "input_missing", "sandbox", "timeout"]
     message: str
 
 

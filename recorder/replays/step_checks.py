@@ -36,7 +36,7 @@ class StepCheck:
 
 
 @dataclass(slots=True)
-class _Scene:
+class StepScene:
     """The step with the page that it is done on."""
 
     step: RecordedStep
@@ -51,10 +51,11 @@ class _Scene:
     def diverge(
         self, kind: DivergenceKind, *, acted: bool = False, heal: bool = False, **members: Any
     ) -> StepCheck:
+        """Return the check of a step at which the world differs; `members` replace its own."""
         event = self.step.event
         target = event.get("target") or {}
-        expected = _tokens_of(self.recorded)
-        observed = _tokens_of(self.observed)
+        expected = tokens_of(self.recorded)
+        observed = tokens_of(self.observed)
         missing, unexpected = list_differences(expected, observed) if expected and observed else ((), ())
         divergence = Divergence(
             step=self.step.step,
@@ -74,6 +75,7 @@ class _Scene:
         return self.conclude(divergence=replace(divergence, **members))
 
     def conclude(self, **members: Any) -> StepCheck:
+        """Return the check of a step as it is now."""
         return StepCheck(
             outcome=self.outcome,
             similarity=self.similarity,
@@ -110,7 +112,7 @@ def check_step(
     """
     other = walk if isinstance(walk, SessionWalk) else None
     recorded = pages.get_frame(step.before)
-    scene = _Scene(
+    scene = StepScene(
         step,
         recorded,
         other.get_frame() if other else recorded,
@@ -147,7 +149,7 @@ def check_start(
         The divergence: that page is in another state, or lacks the element; None if the step can be done.
     """
     recorded = pages.get_frame(step.before)
-    scene = _Scene(step, recorded, start.get_frame(), start.read_page())
+    scene = StepScene(step, recorded, start.get_frame(), start.read_page())
     _differs(scene, policy, scene.recorded, scene.observed)
     if scene.similarity is not None and scene.similarity < policy.ok:
         return scene.diverge("anchor_unreachable")
@@ -155,7 +157,7 @@ def check_start(
 
 
 def _find_target(
-    scene: _Scene, budget: Budget, policy: ReplayPolicy, decision: Decision | None
+    scene: StepScene, budget: Budget, policy: ReplayPolicy, decision: Decision | None
 ) -> StepCheck | None:
     """Find the element to act on; return a check where it cannot be acted on."""
     event, page = scene.step.event, scene.page
@@ -164,7 +166,7 @@ def _find_target(
     heal = policy.heal == "suggest"
     target = event.get("target")
     if decision is not None and decision.action == "retarget":
-        scene.element = _find_retarget(page, decision.selector, budget)
+        scene.element = find_retarget(page, decision.selector, budget)
         if scene.element is None:
             return replace(scene.diverge("target_missing", heal=heal), is_refused=True)
         scene.outcome, scene.locator = "healed", decision.selector
@@ -182,7 +184,8 @@ def _find_target(
     return None
 
 
-def _find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> DomElement | None:
+def find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> DomElement | None:
+    """Return the element that a person's selector matches alone; None if there is no such element."""
     part = Budget(RESOLVE_VISITS, budget)
     try:
         return find_only(page, selector, part) if selector else None
@@ -194,7 +197,9 @@ def _find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> D
         return None
 
 
-def _compare_next(scene: _Scene, pages: RecordedPages, other: SessionWalk, policy: ReplayPolicy) -> StepCheck:
+def _compare_next(
+    scene: StepScene, pages: RecordedPages, other: SessionWalk, policy: ReplayPolicy
+) -> StepCheck:
     """Compare what both sessions do next, and where it leads."""
     if scene.step.event["type"] in QUIET_TYPES:
         return scene.conclude()
@@ -211,10 +216,10 @@ def _compare_next(scene: _Scene, pages: RecordedPages, other: SessionWalk, polic
 
 
 def _differs(
-    scene: _Scene, policy: ReplayPolicy, expected: RecordedFrame | None, observed: RecordedFrame | None
+    scene: StepScene, policy: ReplayPolicy, expected: RecordedFrame | None, observed: RecordedFrame | None
 ) -> bool:
     """Return whether two states differ too much; the least similarity of the step is kept."""
-    tokens, others = _tokens_of(expected), _tokens_of(observed)
+    tokens, others = tokens_of(expected), tokens_of(observed)
     if not tokens or not others:
         return False
     similarity = compare_states(tokens, others)
@@ -222,5 +227,6 @@ def _differs(
     return similarity < policy.diverged
 
 
-def _tokens_of(frame: RecordedFrame | None) -> tuple[str, ...]:
+def tokens_of(frame: RecordedFrame | None) -> tuple[str, ...]:
+    """Return the state that a frame shows; empty where it is unknown."""
     return frame.state_tokens if frame is not None else ()

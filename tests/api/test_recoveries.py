@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlmodel import col, select
 
+from recorder.live.work import ReplayJournal, claim
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
 from recorder.models.workspace import WorkspaceRow
@@ -254,8 +255,17 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
     made = live.post("/v1/recoveries", body).json()
     assert_problem(caller.post(f"/v1/recoveries/{made['id']}/cancel"), 403, "insufficient_scope")
     replay_all(caller)
+    dry, tried = attempts_of(caller, show(caller, made["id"]))
+    assert (tried["status"], show(caller, made["id"])["status"]) == ("queued", "started")
+    runtime = caller.service.runtime
+    with runtime.database.transaction(write=True) as db:
+        claimed = claim(db, "tests", replay_id=tried["id"])
+    assert claimed is not None
+    journal = ReplayJournal(runtime, tried["id"], claimed[1], lambda: False)
+    journal.fail("sandbox", "The browser was lost.")
+    journal.release()
+    replay_all(caller)
     shown = show(caller, made["id"])
-    dry, tried = attempts_of(caller, shown)
     assert (dry["sandbox"], dry["status"], tried["sandbox"], tried["mode"]) == (
         "dry",
         "completed",

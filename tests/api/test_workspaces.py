@@ -47,11 +47,11 @@ def test_a_new_workspace_has_the_defaults_of_the_specification(caller: Caller) -
 
 def test_a_patch_merges_at_every_level(caller: Caller) -> None:
     patch(caller, retention={"frames_days": 1, "events_days": 3650}, masking={"builtins": ["card"]})
-    patch(caller, live_replay={"allow_hosts": ["Shop.Example.com", "shop.example.com", "erp"]})
+    patch(caller, live_replay={"allow_hosts": ["Shop.Example.com", "shop.example.com", "erp", "ERP:8443"]})
     shown = patch(caller, retention={"frames_days": 7}, masking={"patterns": [PATTERN]}).json()
     assert shown["retention"] == {"frames_days": 7, "events_days": 3650, "audit_days": 548}
     assert shown["masking"] == {"builtins": ["card"], "patterns": [PATTERN]}
-    assert shown["live_replay"] == {"allow_hosts": ["shop.example.com", "erp"]}
+    assert shown["live_replay"] == {"allow_hosts": ["shop.example.com", "erp", "erp:8443"]}
     assert shown == caller.get("/v1/workspaces/current").json()
 
 
@@ -69,7 +69,11 @@ def test_a_patch_that_changes_nothing_leaves_no_trace(caller: Caller) -> None:
 
 NO_HOSTS = [
     "https://shop.example",
-    "shop.example:443",
+    "shop.example:0",
+    "shop.example:65536",
+    "shop.example:https",
+    "shop.example:",
+    "127.0.0.1:80",
     "shop.example/x",
     "ada@shop.example",
     "shöp.example",

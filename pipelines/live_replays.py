@@ -1,0 +1,113 @@
+"""Live replays in Dagster: one run each, while no replay worker runs. Decision 0045.
+
+A replay is claimed once, by the run or by a worker. The sensor asks for runs, and ends replays whose process
+is gone.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import dagster as dg
+
+from pipelines.resources import RecorderResource
+from pipelines.runs import QUEUE_TAG, instance_of, pause_after_failures
+from recorder.live.work import claim, end_lost, list_waiting, run_replay
+from recorder.live.worker import has_worker
+from recorder.models.replay import ReplayRow
+
+REPLAY_TAG = "recorder/replay"
+WORKSPACE_TAG = "recorder/workspace"
+_LOOKED_AT = 100
+_UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+class LiveReplayConfig(dg.Config):
+    """The replay that a run is for."""
+
+    replay_id: str
+
+
+@dg.asset(
+    name="live_replays",
+    description="One row per live replay that Dagster did, with what became of it.",
+    group_name="replays",
+    kinds={"python"},
+)
+def live_replays(
+    context: dg.AssetExecutionContext, config: LiveReplayConfig, recorder: RecorderResource
+) -> dg.MaterializeResult[None]:
+    """Do a live replay in a browser of its own, unless another process claimed it."""
+    runtime = recorder.runtime
+    with runtime.database.transaction(write=True) as db:
+        claimed = claim(db, context.run.run_id, replay_id=config.replay_id)
+    if claimed is None:
+        context.log.info(f"Replay {config.replay_id} does not wait any more; nothing to do.")
+        return dg.MaterializeResult(metadata={"dagster/row_count": 0})
+    run_replay(runtime, *claimed)
+    with runtime.database.transaction(write=False) as db:
+        row = db.get(ReplayRow, config.replay_id)
+    status = "removed" if row is None else row.status
+    return dg.MaterializeResult(
+        metadata={"dagster/row_count": 1, "replay": config.replay_id, "status": status}
+    )
+
+
+replay_live = dg.define_asset_job(
+    "replay_live",
+    selection=dg.AssetSelection.assets(live_replays),
+    description="Does one live replay.",
+    tags={QUEUE_TAG: "live_replays"},
+    executor_def=dg.in_process_executor,
+)
+
+
+@dg.sensor(job=replay_live, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING)
+def queued_live_replays(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    """Start a run for each live replay that waits while no replay worker runs, within the places."""
+    return request_live_runs(lambda: instance_of(context), RecorderResource())
+
+
+def request_live_runs(
+    open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
+) -> dg.SensorResult | dg.SkipReason:
+    """Return the requests for runs; Dagster's instance is opened only if a replay waits."""
+    runtime = recorder.runtime
+    with runtime.database.transaction(write=True) as db:
+        end_lost(db)
+        if has_worker(db):
+            return dg.SkipReason("A replay worker runs.")
+        waiting = list_waiting(db, limit=_LOOKED_AT)
+    if not waiting:
+        return dg.SkipReason("No live replay waits.")
+    instance = open_instance()
+    pause = pause_after_failures(instance, replay_live.name)
+    if pause:
+        return dg.SkipReason(f"The last runs failed; the next one starts in {pause:.0f} s.")
+    records = instance.get_run_records(dg.RunsFilter(job_name=replay_live.name, statuses=_UNFINISHED))
+    tags = [record.dagster_run.tags for record in records]
+    requested = {tag.get(REPLAY_TAG) for tag in tags}
+    per_workspace = Counter(tag.get(WORKSPACE_TAG) for tag in tags)
+    places = runtime.settings.live.places
+    requests: list[dg.RunRequest] = []
+    for row in waiting:
+        if len(records) + len(requests) >= places:
+            break
+        if row.id in requested or per_workspace[row.workspace_id] >= max(1, places // 2):
+            continue
+        per_workspace[row.workspace_id] += 1
+        requests.append(
+            dg.RunRequest(
+                run_config={"ops": {"live_replays": {"config": {"replay_id": row.id}}}},
+                tags={REPLAY_TAG: row.id, WORKSPACE_TAG: row.workspace_id},
+            )
+        )
+    return dg.SensorResult(run_requests=requests)
+
+
+defs = dg.Definitions(assets=[live_replays], jobs=[replay_live], sensors=[queued_live_replays])

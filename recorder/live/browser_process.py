@@ -1,0 +1,313 @@
+"""Process that holds the browser of one live replay, without secrets, and without rights beyond Chromium's.
+
+Reads one command per line from standard input, as JSON, and answers each with one line. It ends with its
+parent.
+"""
+
+import ctypes
+import json
+import os
+import pwd
+import resource
+import signal
+import sys
+from importlib.resources import files
+from typing import Any
+
+from playwright.sync_api import (
+    BrowserContext,
+    Dialog,
+    ElementHandle,
+    JSHandle,
+    Page,
+    Playwright,
+    ProxySettings,
+    Request,
+    Response,
+    sync_playwright,
+)
+from playwright.sync_api import Error as PlaywrightError
+
+_FLAGS = (
+    "--proxy-bypass-list=<-loopback>",
+    # The browser itself looks up no names: the proxy does.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-domain-reliability",
+    "--disable-extensions",
+    "--disable-sync",
+    "--disable-breakpad",
+    "--disable-print-preview",
+    "--disable-features=AutofillServerCommunication,OptimizationHints,MediaRouter,Translate",
+    "--disable-dev-shm-usage",
+    "--no-default-browser-check",
+    "--no-first-run",
+    "--no-pings",
+)
+#: Second part of the page script: snapshots as `capture` makes them, with the element of each node.
+_READER = """
+observe(document);
+const fingerprint = () => version().split(".").slice(0, 3).join(".");
+let taken = null;
+return {
+  read() { taken = take(); return { ...describe(taken), version: fingerprint() }; },
+  version: fingerprint,
+  element: (index) => taken.snapshot.elements[index],
+};
+"""
+_DIE_WITH_PARENT = 1
+_MOST_FILE_BYTES = 1 << 30
+_MOST_EVENTS = 100
+
+
+class BrowserSession:
+    """The browser with its one context, and what happened in it since the last command `perform`."""
+
+    def __init__(self, playwright: Playwright, script: str) -> None:
+        self._playwright = playwright
+        #: Reads a page as nodes.
+        self._script = script
+        self._context: BrowserContext | None = None
+        self._pages: list[Page] = []
+        #: The page script in the present document.
+        self._reader: JSHandle | None = None
+        self._statuses: list[tuple[str, int]] = []
+        self._failures: list[str] = []
+        self._dialogs: list[dict[str, str]] = []
+        self._expected_dialogs: list[bool] = []
+
+    def open(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Start the browser behind its proxy, with one empty page."""
+        browser = self._playwright.chromium.launch(
+            executable_path=command["executable"],
+            headless=True,
+            chromium_sandbox=not command["no_sandbox"],
+            args=list(_FLAGS),
+            proxy=ProxySettings(
+                server=command["server"],
+                username=command["user"],
+                password=command["password"],
+                bypass="<-loopback>",
+            ),
+            handle_sigint=False,
+            handle_sigterm=False,
+            handle_sighup=False,
+            timeout=command["timeout_ms"],
+        )
+        context = browser.new_context(
+            viewport=command["viewport"],
+            accept_downloads=False,
+            service_workers="block",
+            permissions=[],
+        )
+        context.on("page", self._add_page)
+        context.on("response", self._note_response)
+        context.on("requestfailed", self._note_failure)
+        context.on("dialog", self._answer_dialog)
+        self._context = context
+        context.new_page()
+        return {"version": browser.version}
+
+    def goto(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Open an address as if it were typed; the proxy decides whether it may be reached."""
+        self._forget_events()
+        if not command["url"].startswith(("http://", "https://")):
+            return {"error": "only http and https are opened"}
+        try:
+            self._page.goto(command["url"], timeout=command["timeout_ms"], wait_until="commit")
+        except PlaywrightError as error:
+            return {"error": _first_line(error)}
+        return {}
+
+    def read(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Return the page as nodes, and what happened since the last action."""
+        page = self._page
+        events = {
+            "statuses": self._statuses,
+            "failures": self._failures,
+            "dialogs": self._dialogs,
+            "pages": len(self._pages),
+        }
+        try:
+            return {**self._read_page(page), **events}
+        except PlaywrightError as error:  # the page went away under it: the caller reads again
+            self._reader = None
+            return {"html": None, "url": page.url, "error": _first_line(error), **events}
+
+    def _read_page(self, page: Page) -> dict[str, Any]:
+        if self._reader is not None:
+            try:
+                return dict(self._reader.evaluate("reader => reader.read()"))
+            except PlaywrightError:  # the document is another one
+                self._reader = None
+        self._reader = page.main_frame.evaluate_handle(self._script)
+        return dict(self._reader.evaluate("reader => reader.read()"))
+
+    def perform(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do an action on an element of the last `read`, or on the page.
+
+        The answer's `sent` is False where nothing reached the page, None where that is unknown.
+        """
+        self._forget_events()
+        self._expected_dialogs = list(command["dialogs"])
+        timeout, kind = command["timeout_ms"], command["type"]
+        try:
+            element = None if command["index"] is None else self._find_element(command["index"])
+            if element is not None:
+                element.scroll_into_view_if_needed(timeout=timeout)
+                if kind in ("click", "dblclick", "check", "uncheck"):
+                    element.click(trial=True, timeout=timeout)
+                elif kind in ("fill", "select"):
+                    element.wait_for_element_state("enabled", timeout=timeout)
+                assert self._reader is not None
+                if command["version"] not in (None, self._reader.evaluate("reader => reader.version()")):
+                    return {"sent": False, "is_changed": True}
+        except PlaywrightError as error:
+            return {"sent": False, "error": _first_line(error)}
+        try:
+            _act(self._page, element, command)
+        except PlaywrightError as error:
+            return {"sent": None, "error": _first_line(error)}
+        return {"sent": True}
+
+    def follow_popup(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Make the newest page the one that is acted on, or close those that were not announced."""
+        *others, last = self._pages
+        if not command["is_expected"]:
+            for page in self._pages[1:]:
+                page.close()
+            self._reader = None
+            return {"pages": len(self._pages)}
+        self._reader = None
+        last.bring_to_front()
+        return {"pages": len(others) + 1}
+
+    def pause(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Let the page go on for some milliseconds."""
+        self._page.wait_for_timeout(command["ms"])
+        return {}
+
+    @property
+    def _page(self) -> Page:
+        if not self._pages:
+            assert self._context is not None
+            self._context.new_page()
+        return self._pages[-1]
+
+    def _find_element(self, index: int) -> ElementHandle:
+        if self._reader is None:
+            raise PlaywrightError("the page went away")
+        element = self._reader.evaluate_handle("(reader, index) => reader.element(index)", index).as_element()
+        if element is None:
+            raise PlaywrightError("the element went away")
+        return element
+
+    def _forget_events(self) -> None:
+        self._statuses, self._failures, self._dialogs = [], [], []
+        self._expected_dialogs = []
+
+    def _add_page(self, page: Page) -> None:
+        self._pages.append(page)
+        page.on("close", lambda closed: self._pages.remove(closed))
+
+    def _note_response(self, response: Response) -> None:
+        if len(self._statuses) < _MOST_EVENTS and _is_page_load(response.request):
+            self._statuses.append((response.url, response.status))
+
+    def _note_failure(self, request: Request) -> None:
+        if len(self._failures) < _MOST_EVENTS and _is_page_load(request):
+            self._failures.append(request.url)
+
+    def _answer_dialog(self, dialog: Dialog) -> None:
+        is_expected = bool(self._expected_dialogs)
+        accepts = self._expected_dialogs.pop(0) if is_expected else dialog.type in ("alert", "beforeunload")
+        if len(self._dialogs) < _MOST_EVENTS:
+            kind = "expected" if is_expected else "unexpected"
+            self._dialogs.append({"was": kind, "kind": dialog.type, "message": dialog.message[:1000]})
+        if accepts:
+            dialog.accept()
+        else:
+            dialog.dismiss()
+
+
+def _is_page_load(request: Request) -> bool:
+    try:
+        return request.is_navigation_request() and request.frame.parent_frame is None
+    except PlaywrightError:
+        return False
+
+
+def _act(page: Page, element: ElementHandle | None, command: dict[str, Any]) -> None:
+    timeout, value = command["timeout_ms"], command["value"]
+    match command["type"]:
+        case "click" | "dblclick" if element is not None:
+            count = 2 if command["type"] == "dblclick" else 1
+            button = command["button"]
+            element.click(timeout=timeout, click_count=count, button=button, no_wait_after=True)
+        case "fill" if element is not None:
+            element.fill(value, timeout=timeout)
+        case "select" if element is not None:
+            element.select_option(value, timeout=timeout)
+        case "check" | "uncheck" if element is not None:
+            element.set_checked(command["type"] == "check", timeout=timeout)
+        case "hover" if element is not None:
+            element.hover(timeout=timeout)
+        case "focus" if element is not None:
+            element.focus()
+        case "press" if element is not None:
+            element.press(command["key"], timeout=timeout, no_wait_after=True)
+        case "press":
+            page.keyboard.press(command["key"])
+        case "scroll":
+            page.mouse.wheel(*command["delta"])
+
+
+def _first_line(error: PlaywrightError) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
+def give_up_rights(user: str) -> None:
+    """Change to another user for good, without its groups."""
+    account = pwd.getpwnam(user)
+    os.setgroups([])
+    os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+    os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+
+
+def main(user: str | None = None) -> None:
+    """Answer commands until the parent closes the pipe or ends.
+
+    Args:
+        user: user to become before anything of a page is read. Python itself is started and imported as the
+            user of the service: its files may be readable to that user alone.
+    """
+    page_script = files("recorder.capture").joinpath("page.js").read_text("utf-8")
+    script = f'() => {{\n"use strict";\n{page_script}{_READER}}}'
+    if user is not None:
+        give_up_rights(user)
+    # After the change of the user, which clears it.
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+    # What libraries print must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+    os.dup2(2, 1)
+    with sync_playwright() as playwright:
+        session = BrowserSession(playwright, script)
+        for line in sys.stdin:
+            command = json.loads(line)
+            try:
+                answer = getattr(session, command["do"])(command)
+            except PlaywrightError as error:
+                answer = {"lost": str(error)[:2000]}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,52 @@
+"""Targets of live replays on the page that the browser shows, verified before anything is sent. Spec §4.6."""
+
+from recorder.live.actions import ON_ELEMENTS, PERFORMED
+from recorder.replays.budget import Budget
+from recorder.replays.dom import find_role
+from recorder.replays.pages import find_obstacle
+from recorder.replays.resolve import resolve
+from recorder.replays.results import Decision, Divergence, DivergenceKind
+from recorder.replays.step_checks import StepScene, find_retarget
+
+#: Visits of nodes for one reading of a page, with the resolution of a target on it.
+VISITS = 3_000_000
+#: Problems in spite of which a person may let a step act on the element that was found.
+_SURMOUNTABLE = frozenset(("target_changed", "target_ambiguous", "target_missing", "state_mismatch"))
+
+
+def was_shown(scene: StepScene, problem: DivergenceKind, shown: Divergence | None) -> bool:
+    """Return whether a person who ordered the action saw this problem, with this very element."""
+    if shown is None or shown.kind != problem or problem not in _SURMOUNTABLE:
+        return False
+    if scene.element is None or scene.page is None:
+        return False
+    observed = (find_role(scene.element), scene.page.find_name(scene.element))
+    return observed == (shown.observed.role, shown.observed.name)
+
+
+def locate(scene: StepScene, decision: Decision | None) -> DivergenceKind | None:
+    """Find the element to act on; return why it cannot be acted on, or None."""
+    event, page = scene.step.event, scene.page
+    if event["type"] not in PERFORMED:
+        return "action_failed"
+    if page is None:
+        return "target_missing"
+    target = event.get("target")
+    budget = Budget(VISITS)
+    if decision is not None and decision.action == "retarget":
+        scene.element = find_retarget(page, decision.selector, budget)
+        if scene.element is None:
+            return "target_missing"
+        scene.outcome, scene.locator = "healed", decision.selector
+    elif target and event["type"] != "scroll":
+        resolution = resolve(page, target, budget)
+        scene.element, scene.locator = resolution.element, resolution.locator
+        if resolution.finding == "relabelled":
+            scene.outcome = "relabelled"
+        elif resolution.finding != "matched":
+            return resolution.finding
+    elif event["type"] in ON_ELEMENTS:
+        return "target_missing"
+    if scene.element is not None and find_obstacle(scene.element, event) is not None:
+        return "action_failed"
+    return None

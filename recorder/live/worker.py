@@ -1,0 +1,124 @@
+"""Replay worker: a process that stays, and does live replays as they are asked for. Decision 0045."""
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.errors import Conflict
+from recorder.live.work import claim, end_lost, run_replay
+from recorder.models.operations import LeaseRow
+from recorder.models.replay import ReplayRow
+from recorder.runtime import Runtime
+from recorder.storage.leases import HeldLease, LeaseKeeper, hold_lease
+
+log = logging.getLogger("recorder.replays")
+
+_PREFIX = "replay-worker/"
+#: Workers that a deployment can have.
+_MOST_WORKERS = 64
+_LEASE_MS = 20_000
+_RENEW_S = 5.0
+_POLL_S = 0.5
+#: Polls between two looks for replays whose worker is gone.
+_POLLS_PER_SWEEP = 10
+
+
+class TooManyWorkers(Conflict):
+    """All places for workers are taken."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{_MOST_WORKERS} replay workers run already; give one of them more RECORDER_LIVE_PLACES instead."
+        )
+
+
+def has_worker(db: DbSession) -> bool:
+    """Return whether a replay worker runs, so that Dagster leaves live replays to it."""
+    statement = select(LeaseRow.name).where(
+        col(LeaseRow.name).startswith(_PREFIX), col(LeaseRow.expires_ms) > clock.now_ms()
+    )
+    return db.exec(statement.limit(1)).first() is not None
+
+
+@dataclass
+class ReplayWorker:
+    """Does up to `places` live replays at a time, each in a thread with a browser of its own."""
+
+    runtime: Runtime
+    places: int
+    _running: dict[str, tuple[threading.Thread, str]] = field(default_factory=dict)
+    _is_stopping: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """Take no more replays, and end those under way at their next step."""
+        self._is_stopping.set()
+
+    def run(self, on_start: Callable[[], object] = lambda: None) -> None:
+        """Work until `stop`.
+
+        Args:
+            on_start: called once the worker is registered.
+
+        Raises:
+            TooManyWorkers: if there is no place for another worker.
+        """
+        owner = secrets.token_hex(8)
+        held = self._register(owner)
+        try:
+            with LeaseKeeper(self.runtime.database, lambda: [held], every_s=_RENEW_S):
+                on_start()
+                polls = 0
+                while not self._is_stopping.is_set():
+                    try:
+                        if polls % _POLLS_PER_SWEEP == 0:
+                            with self.runtime.database.transaction(write=True) as db:
+                                end_lost(db)
+                        while self._start_one(owner):
+                            pass
+                    except Exception:  # whatever it was: the next poll tries again
+                        log.exception("replay worker")
+                    polls += 1
+                    self._is_stopping.wait(_POLL_S)
+                for thread, _ in list(self._running.values()):
+                    thread.join()
+        finally:
+            with self.runtime.database.transaction(write=True) as db:
+                held.release(db)
+
+    def _register(self, owner: str) -> HeldLease:
+        for number in range(_MOST_WORKERS):
+            with self.runtime.database.transaction(write=True) as db:
+                held = hold_lease(db, f"{_PREFIX}{number}", owner, ttl_ms=_LEASE_MS)
+            if held is not None:
+                return held
+        raise TooManyWorkers
+
+    def _start_one(self, owner: str) -> bool:
+        """Claim a replay and begin it; return whether there was one and a place for it."""
+        for replay_id, (thread, _) in list(self._running.items()):
+            if not thread.is_alive():
+                del self._running[replay_id]
+        if len(self._running) >= self.places or self._is_stopping.is_set():
+            return False
+        busy = [workspace for _, workspace in self._running.values()]
+        with self.runtime.database.transaction(write=True) as db:
+            claimed = claim(db, owner, busy=busy, places=self.places)
+        if claimed is None:
+            return False
+        row, held = claimed
+        thread = threading.Thread(target=self._do, args=(row, held), name=f"live-{row.id}")
+        self._running[row.id] = (thread, row.workspace_id)
+        thread.start()
+        return True
+
+    def _do(self, row: ReplayRow, held: HeldLease) -> None:
+        try:
+            run_replay(self.runtime, row, held, self._is_stopping.is_set)
+        except Exception:  # the replay ends once its lease is seen to be gone
+            log.exception("replay %s", row.id)

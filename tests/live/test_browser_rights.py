@@ -1,0 +1,65 @@
+"""Process of the browser: its user, its environment, and what it says where it cannot start. Contract §8."""
+
+import os
+import pwd
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from recorder.live.browser import Browser, NoBrowser
+from recorder.live.proxy import FilteringProxy
+from recorder.net.addresses import AllowList
+from recorder.net.guard import AddressGuard
+from recorder.net.reachable_hosts import ReachableHosts
+from recorder.setting_values import LiveSandbox
+from recorder.settings import Settings
+from tests.support.browser import find_chromium
+
+
+def make_browser(folder: Path, live: LiveSandbox) -> Browser:
+    """A browser that may reach nothing."""
+    proxy = FilteringProxy(ReachableHosts(()), AddressGuard(AllowList.parse(())))
+    return Browser(replace(Settings.from_env({}, data_dir=folder), live=live), proxy)
+
+
+def test_the_browser_has_no_secrets_and_as_root_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDER_SECRET", "s3cret-of-the-deployment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret-of-the-store")
+    browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_chromium()))
+    try:
+        browser.start((800, 600))
+        assert browser.process is not None
+        process = Path("/proc") / str(browser.process.pid)
+        environment = (process / "environ").read_bytes()
+        assert b"s3cret" not in environment and b"RECORDER_" not in environment
+        expected = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
+        status = (process / "status").read_text()
+        (users,) = [line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")]
+        assert set(users) == {str(expected)}
+    finally:
+        browser.close()
+    assert browser.folder is None
+
+
+def test_a_browser_without_its_sandbox_is_a_decision_of_the_operator(tmp_path: Path) -> None:
+    script = tmp_path / "chromium"
+    script.write_text("#!/bin/sh\necho 'No usable sandbox!' >&2\nexit 1\n")
+    script.chmod(0o755)
+    root = LiveSandbox(user="root", no_sandbox=True, chromium=str(script))
+    browser = make_browser(tmp_path, root)
+    try:
+        with pytest.raises(NoBrowser, match="RECORDER_LIVE_NO_SANDBOX=1"):
+            browser.start((800, 600))
+    finally:
+        browser.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the service runs as a user without rights anyway")
+@pytest.mark.parametrize("user", ["root", "no-such-user"])
+def test_root_is_no_user_for_a_browser(tmp_path: Path, user: str) -> None:
+    browser = make_browser(tmp_path, LiveSandbox(user=user, chromium=find_chromium()))
+    with pytest.raises(NoBrowser, match="RECORDER_LIVE_USER"):
+        browser.start((800, 600))

@@ -1,0 +1,105 @@
+"""Runs of live replays: which ones the sensor asks for, and what a run leaves. Decision 0045."""
+
+import dagster as dg
+import pytest
+
+from pipelines.live_replays import REPLAY_TAG, live_replays, request_live_runs
+from recorder import clock
+from recorder.access.keys import create_workspace
+from recorder.ids import new_timed_id
+from recorder.live.work import claim
+from recorder.live.worker import ReplayWorker, has_worker
+from recorder.models.replay import ReplayPolicyBody, ReplayRow
+from tests.support.dagster_deployment import Deployment
+from tests.support.sealed_sessions import Recording, seal
+
+
+def queue(deployment: Deployment, workspace_id: str, session_id: str) -> str:
+    """Queue a live replay; return its id."""
+    replay_id, now = new_timed_id("rpl")
+    row = ReplayRow(
+        id=replay_id,
+        workspace_id=workspace_id,
+        mode="live",
+        workflow="checkout",
+        session_id=session_id,
+        sandbox="live",
+        kind="full",
+        status="queued",
+        spec={
+            "anchor": None,
+            "until": None,
+            "against": None,
+            "policy": ReplayPolicyBody().model_dump(mode="json"),
+        },
+        input_names=[],
+        decisions={},
+        created_at=now,
+    )
+    with deployment.runtime.database.transaction(write=True) as db:
+        db.add(row)
+    return replay_id
+
+
+def asked_for(deployment: Deployment) -> list[str]:
+    """Replays for which the sensor asks for runs."""
+    result = request_live_runs(lambda: deployment.instance, deployment.recorder)
+    return (
+        []
+        if isinstance(result, dg.SkipReason)
+        else [run.tags[REPLAY_TAG] for run in result.run_requests or ()]
+    )
+
+
+@pytest.fixture
+def replays(deployment: Deployment) -> list[str]:
+    """Two replays of one workspace, then one of another."""
+    (session_id,) = seal(deployment.runtime, [Recording()], workspace_id=deployment.workspace_id)
+    with deployment.runtime.database.transaction(write=True) as db:
+        secret = deployment.runtime.settings.secret
+        other = create_workspace(db, "other", region="us", secret=secret, tier="unlimited").workspace_id
+    (foreign,) = seal(deployment.runtime, [Recording()], workspace_id=other)
+    mine = [queue(deployment, deployment.workspace_id, session_id) for _ in range(2)]
+    return [*mine, queue(deployment, other, foreign)]
+
+
+def test_the_sensor_asks_for_one_run_each_and_half_of_the_places_for_a_workspace(
+    deployment: Deployment, replays: list[str]
+) -> None:
+    assert deployment.runtime.settings.live.places == 2
+    assert asked_for(deployment) == [replays[0], replays[2]]
+
+
+def test_the_sensor_leaves_replays_to_a_worker(deployment: Deployment, replays: list[str]) -> None:
+    worker = ReplayWorker(deployment.runtime, 1)
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        seen.append(asked_for(deployment))
+        worker.stop()
+
+    worker.run(look)
+    assert seen == [[]]
+    with deployment.runtime.database.transaction(write=False) as db:
+        assert not has_worker(db)
+    assert asked_for(deployment) == [replays[0], replays[2]]
+
+
+def test_a_run_does_its_replay_unless_it_was_claimed(deployment: Deployment, replays: list[str]) -> None:
+    def run(replay_id: str) -> dg.ExecuteInProcessResult:
+        config = {"ops": {"live_replays": {"config": {"replay_id": replay_id}}}}
+        resources = {"recorder": deployment.recorder}
+        return dg.materialize(
+            [live_replays], run_config=config, instance=deployment.instance, resources=resources
+        )
+
+    with deployment.runtime.database.transaction(write=True) as db:
+        assert claim(db, "worker", replay_id=replays[1]) is not None
+    assert run(replays[1]).success
+    assert run(replays[0]).success
+    with deployment.runtime.database.transaction(write=False) as db:
+        claimed, done = db.get_one(ReplayRow, replays[1]), db.get_one(ReplayRow, replays[0])
+    assert (claimed.status, claimed.finished_at) == ("running", None)
+    # The workspace allows no host: the first page cannot be opened.
+    assert done.finished_at is not None and done.finished_at <= clock.now()
+    assert done.status in ("failed", "diverged")
