@@ -215,26 +215,26 @@ def target_token(
     is_named_elsewhere = event.get("app") or event.get("data")
     if target.get("role") or target.get("tag") or not is_named_elsewhere:
         # Elements occur many times, in one session and in others that do the same work.
-        given = [*(target.get(name) for name in _TARGET_MEMBERS), event.get("title"), heading]
+        given = [*(target.get(name) for name in _TARGET_MEMBERS), event.get("title"), screen_locations]
         try:
             packed = orjson.dumps(given)
         except TypeError:  # halves of surrogate pairs
             packed = b""
         if 0 < len(packed) <= _REMEMBERED_BYTES:
             return _describe_element(action, packed)
-    return _describe_target(action, event, target, heading)
+    return _describe_target(action, event, target, screen_locations)
 
 
 @lru_cache(maxsize=8_192)
 def _describe_element(action: str, packed: bytes) -> tuple[str, StepTexts]:
     """Return token and texts of an element that the program and the event's data do not name."""
-    *members, title, heading = orjson.loads(packed)
+    *members, title, screen_locations = orjson.loads(packed)
     target = dict(zip(_TARGET_MEMBERS, members, strict=True))
-    return _describe_target(action, {"title": title}, target, heading)
+    return _describe_target(action, {"title": title}, target, screen_locations)
 
 
 def _describe_target(
-    action: str, event: Mapping[str, Any], target: Mapping[str, Any], heading: str
+    action: str, event: Mapping[str, Any], target: Mapping[str, Any], screen_locations: Sequence[str]
 ) -> tuple[str, StepTexts]:
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
