@@ -123,8 +123,8 @@ AMONG_FILES: list[tuple[Any, str, str | None]] = [
 @pytest.mark.parametrize(
     ("on_either_engine", "owner", "part", "path"),
     [
-        *(("sqlite", *place) for place in BESIDE_ROWS + AMONG_FILES),
-        *(("postgresql", *place) for place in BESIDE_ROWS),
+        *(("sqlite", *point) for point in BESIDE_ROWS + AMONG_FILES),
+        *(("postgresql", *point) for point in BESIDE_ROWS),
     ],
     indirect=["on_either_engine"],
 )
