@@ -2,7 +2,17 @@
 
 import dagster as dg
 
-from pipelines import drift, exports, lake, memory, orchestration_status, replays, retention, sealing
+from pipelines import (
+    dagster_records,
+    drift,
+    exports,
+    lake,
+    memory,
+    orchestration_status,
+    replays,
+    retention,
+    sealing,
+)
 from pipelines.resources import RecorderResource
 
 defs = dg.Definitions.merge(
@@ -13,6 +23,7 @@ defs = dg.Definitions.merge(
     replays.defs,
     retention.defs,
     lake.defs,
+    dagster_records.defs,
     orchestration_status.defs,
     dg.Definitions(
         resources={"recorder": RecorderResource()},

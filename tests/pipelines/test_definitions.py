@@ -6,6 +6,7 @@ from pipelines.definitions import defs
 
 NAMES = {
     "assets": {
+        "dagster_records",
         "datasets",
         "drift_alarms",
         "expired_records",
@@ -36,6 +37,7 @@ NAMES = {
         "maintain_lake",
         "purge_sessions",
         "rebuild_memory_graphs",
+        "remove_dagster_records",
         "remove_expired",
         "replay_sessions",
         "rewrite_tables",
@@ -53,6 +55,7 @@ NAMES = {
     },
     "schedules": {
         "daily_arrivals",
+        "daily_dagster_records",
         "daily_graph_check",
         "daily_lake_maintenance",
         "daily_retention",
