@@ -63,6 +63,7 @@ _NUMBERS = (
 #: Metadata of our assets with names, ids and hashes that the service gave, never recorded content.
 _KEPT_NAMES = frozenset(
     {
+        "audit_heads",
         "by_table",
         "by_workspace",
         "export_id",

@@ -87,7 +87,8 @@ def remove(instance: dg.DagsterInstance, *, remove_before: datetime, strip_befor
 
 def find_word(instance: dg.DagsterInstance, folder: Path) -> list[str]:
     """Return the files and tables of Dagster that hold the word, as it is or in their pages."""
-    holders = [path.name for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    holders = [path.name for path in files if WORD.encode() in path.read_bytes()]
     if not is_postgresql(instance):
         return holders
     with closing(connect(instance)) as connection:
