@@ -3,6 +3,7 @@
 import dagster as dg
 
 from pipelines import (
+    dagster_records,
     drift,
     exports,
     lake,
@@ -24,6 +25,7 @@ defs = dg.Definitions.merge(
     live_replays.defs,
     retention.defs,
     lake.defs,
+    dagster_records.defs,
     orchestration_status.defs,
     dg.Definitions(
         resources={"recorder": RecorderResource()},

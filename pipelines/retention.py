@@ -6,6 +6,7 @@ another one once its lease is over.
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
@@ -14,6 +15,7 @@ from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder import clock
+from recorder.audit.verify import Head
 from recorder.governance import erasures, purges, retention, table_rewrites
 from recorder.governance.purge_steps import PurgeReport
 from recorder.governance.removals import run_removals
@@ -45,6 +47,8 @@ def expired_records(
         return dg.MaterializeResult(metadata={"rows": 0})
     for failure in report.failures:
         context.log.error(str(failure))
+    for head in report.heads:
+        context.log.info(f"audit head {head.workspace_id} {head.number} {head.hash}")
     rows = report.list_rows()
     return dg.MaterializeResult(
         metadata={
@@ -53,6 +57,7 @@ def expired_records(
             "failures": len(report.failures),
             **{kind: _sum_kind(report, kind) for kind in retention.KINDS},
             "by_workspace": _make_table(rows),
+            "audit_heads": _make_heads_table(report.heads),
             "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
         }
     )
@@ -63,6 +68,13 @@ def _make_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValu
     columns = [dg.TableColumn(name) for name in ("workspace_id", "kind")]
     columns += [dg.TableColumn(name, "int") for name in ("count", "bytes")]
     records = [dg.TableRecord(dict(row)) for row in rows]
+    return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
+
+
+def _make_heads_table(heads: Sequence[Head]) -> dg.TableMetadataValue:
+    """Return the heads of audit chains as a table of the UI."""
+    columns = [dg.TableColumn("workspace_id"), dg.TableColumn("number", "int"), dg.TableColumn("hash")]
+    records = [dg.TableRecord(asdict(head)) for head in heads]
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
 

@@ -120,7 +120,9 @@ PLACES = (
     Holding("SQLite's free pages", (), "content", "overwritten: secure_delete"),
     Holding("PostgreSQL's dead rows", (), "erasure", "tables are rewritten before an erasure ends"),
     Holding("PostgreSQL's WAL and replicas", (), "operator", "rotation"),
-    Holding("Dagster's records", (), "kept", "pictures and tables of graphs quote labels"),
+    Holding(
+        "Dagster's records", (), "retention", "deleted after 30 days; stripped of texts after an erasure"
+    ),
     Holding("service logs", (), "operator", "ids and codes, never recorded content"),
     Holding("temporary files", (), "start", "in tmp; of killed processes, until the service starts again"),
     Holding("caches of graphs in processes", (), "graph", "loaded again after a version of the kind purge"),

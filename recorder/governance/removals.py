@@ -3,10 +3,17 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
 
 from recorder.governance.erasures import run_erasures
 from recorder.governance.purge_steps import PurgeReport
 from recorder.governance.purges import run_purges
+from recorder.models.governance import PurgeRow
+from recorder.models.operations import AuditRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 
@@ -59,3 +66,18 @@ def try_erasures(runtime: Runtime, owner: str) -> tuple[int, Exception | None]:
     except Exception as error:
         log.warning("an erasure failed; the purges go on", exc_info=error)
         return 0, error
+
+
+def read_last_removal(db: DbSession, *, since: datetime) -> datetime | None:
+    """Return when the last erasure or hard delete after an instant ended; None if there was none.
+
+    What quotes recorded content outside the list of purges, such as Dagster's records, is removed up to it.
+    """
+    erasures = select(func.max(AuditRow.at)).where(
+        AuditRow.action == "privacy.erase", col(AuditRow.at) >= since
+    )
+    purges = select(func.max(PurgeRow.done_at)).where(
+        PurgeRow.cause == "hard_delete", col(PurgeRow.done_at) >= since
+    )
+    moments = [db.exec(erasures).one(), db.exec(purges).one()]
+    return max((moment for moment in moments if moment is not None), default=None)

@@ -20,6 +20,7 @@ from sqlmodel import col, delete, select
 from recorder import clock, limits
 from recorder.access import idempotency
 from recorder.audit import pruning
+from recorder.audit.verify import Head, read_heads
 from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive, orphans
@@ -85,6 +86,8 @@ class RetentionReport:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: list[RetentionFailure] = field(default_factory=list)
+    #: Heads of the audit chains after the run, for the operator to keep outside.
+    heads: list[Head] = field(default_factory=list)
 
     def add(self, workspace_id: str, kind: str, count: int, size_bytes: int = 0) -> None:
         """Count things of a kind."""
@@ -172,6 +175,8 @@ def run_retention(
                         work(runtime, held, workspace, report)
             with _reported(report, held, None, "delivery records"):
                 _repeat(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
+            # After the pruning, which adds entries.
+            report.heads = read_heads(runtime.database, workspace_id)
             return report
 
 

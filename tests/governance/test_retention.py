@@ -137,6 +137,9 @@ def test_pruned_audit_entries_keep_the_chain_and_old_heads_valid(caller: Caller)
     ]
     report = verify_audit(runtime.database, workspace_id=workspace_id, heads=[head.hash])
     assert report.is_valid and report.chains[0].entries == 5
+    # The heads of a run's report are those after its own entries.
+    retained = run_retention(runtime, "tests")
+    assert retained is not None and retained.heads == read_heads(runtime.database)
 
 
 def test_an_entry_that_passes_for_pruned_is_found(caller: Caller) -> None:

@@ -6,6 +6,7 @@ from pipelines.definitions import defs
 
 NAMES = {
     "assets": {
+        "dagster_records",
         "datasets",
         "drift_alarms",
         "expired_records",
@@ -37,6 +38,7 @@ NAMES = {
         "maintain_lake",
         "purge_sessions",
         "rebuild_memory_graphs",
+        "remove_dagster_records",
         "remove_expired",
         "replay_live",
         "replay_sessions",
@@ -56,6 +58,7 @@ NAMES = {
     },
     "schedules": {
         "daily_arrivals",
+        "daily_dagster_records",
         "daily_graph_check",
         "daily_lake_maintenance",
         "daily_retention",

@@ -12,7 +12,8 @@ import pytest
 from pipelines import retention as pipeline
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin
+from recorder.audit.log import Origin, record
+from recorder.audit.verify import verify_audit
 from recorder.governance import purges, table_rewrites
 from recorder.governance.erasures import request_erasure
 from recorder.ids import first_id_at
@@ -52,9 +53,15 @@ def add_old_session(deployment: Deployment, *, days: int, frames: int = 0) -> st
 
 def test_expired_sessions_are_hidden_and_then_purged(deployment: Deployment) -> None:
     session_id = add_old_session(deployment, days=600)
+    with deployment.runtime.database.transaction(write=True) as db:
+        origin = Origin.operator(deployment.workspace_id)
+        record(db, origin, "key.revoke", resource_type="key", resource_id="key_1")
     shown = materialize(deployment, pipeline.expired_records)
     assert (shown["expired_sessions"], shown["failures"], shown["failed"]) == (1, 0, "")
-    kinds = {record.data["kind"]: record.data["count"] for record in shown["by_workspace"].records}
+    heads = {row.data["workspace_id"]: row.data for row in shown["audit_heads"].records}
+    head = str(heads[deployment.workspace_id]["hash"])
+    assert verify_audit(deployment.runtime.database, heads=[head]).is_valid
+    kinds = {row.data["kind"]: row.data["count"] for row in shown["by_workspace"].records}
     assert kinds["expired_sessions"] == 1 and shown["rows"] == len(kinds)
     assert purge_row(deployment.runtime, session_id).step == "content"
     ended = 0

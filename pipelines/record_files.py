@@ -1,0 +1,95 @@
+"""Rewrites of Dagster's databases, whose free pages keep what was deleted. Contract §7."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+import dagster as dg
+import sqlalchemy
+from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
+from dagster._core.storage.schedules.sql_schedule_storage import SqlScheduleStorage
+from sqlalchemy import Connection
+
+#: A rewrite waits so long for the lock of a database or table; other statements wait behind it.
+_LOCK_S = 2.0
+#: Tables of PostgreSQL that removals delete rows from.
+_TABLES = (
+    "event_logs",
+    "asset_keys",
+    "asset_event_tags",
+    "asset_check_executions",
+    "runs",
+    "run_tags",
+    "job_ticks",
+)
+
+
+def rewrite_databases(instance: dg.DagsterInstance) -> tuple[int, list[str]]:
+    """Rewrite the databases of runs, events and ticks; return the bytes by which they shrank, and failures.
+
+    Other processes may use them: writers wait while a file or table is rewritten (200 MB of SQLite: 2.2 s on
+    a busy machine). A database whose lock is not free in time is left to the next run.
+    """
+    freed, failures, names = 0, [], list(_TABLES)
+    for connect in _list_connects(instance):
+        with connect() as connection:
+            if connection.dialect.name == "sqlite":
+                path = connection.engine.url.database
+            else:
+                path = None
+                present = sqlalchemy.inspect(connection).get_table_names()
+                for name in [name for name in names if name in present]:
+                    names.remove(name)
+                    shrunk, why = _rewrite_table(connection, name)
+                    freed += shrunk
+                    failures += [] if why is None else [why]
+        if path is not None and Path(path).is_file():
+            shrunk, why = rewrite_file(Path(path))
+            freed += shrunk
+            failures += [] if why is None else [why]
+    return freed, failures
+
+
+def _list_connects(instance: dg.DagsterInstance) -> list[Callable[[], AbstractContextManager[Connection]]]:
+    """Return what opens a connection to each storage that is in a database of its own."""
+    events, runs, ticks = instance.event_log_storage, instance.run_storage, instance.schedule_storage
+    connects: list[Callable[[], AbstractContextManager[Connection]]] = []
+    if isinstance(events, SqlEventLogStorage):
+        connects.append(events.index_connection)
+    if isinstance(runs, SqlRunStorage):
+        connects.append(runs.connect)
+    if isinstance(ticks, SqlScheduleStorage):
+        connects.append(ticks.connect)
+    return connects
+
+
+def rewrite_file(path: Path) -> tuple[int, str | None]:
+    """Rewrite a database of SQLite and truncate its log; return by how much it shrank, and why it is left."""
+    before = _measure_file(path)
+    try:
+        with closing(sqlite3.connect(path, timeout=_LOCK_S, isolation_level=None)) as connection:
+            connection.execute("VACUUM")
+            is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.OperationalError as error:
+        return 0, f"The file {path.name} is left to the next run: {error}."
+    why = f"The log of {path.name} is left to the next run: it is being read." if is_busy else None
+    return before - _measure_file(path), why
+
+
+def _measure_file(path: Path) -> int:
+    log = path.with_name(f"{path.name}-wal")
+    return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+
+
+def _rewrite_table(connection: Connection, name: str) -> tuple[int, str | None]:
+    size = sqlalchemy.text(f"SELECT pg_total_relation_size('{name}')")
+    before = connection.execute(size).scalar_one()
+    try:
+        # Dagster's connections commit each statement.
+        connection.execute(sqlalchemy.text(f"SET lock_timeout = {_LOCK_S * 1000:.0f}"))
+        connection.execute(sqlalchemy.text(f"VACUUM (FULL, ANALYZE) {name}"))
+    except sqlalchemy.exc.DBAPIError as error:
+        return 0, f"The table {name} is left to the next run: {type(error.orig).__name__}."
+    return before - connection.execute(size).scalar_one(), None

@@ -1,0 +1,362 @@
+"""Removal of Dagster's records: runs past their days, and texts of runs from before an erasure. Contract §7.
+
+A run's events quote recorded content: previews of datasets, pictures and tables of graphs, texts of errors.
+The newest materialization of an asset or partition and the newest result of a check stay, with numbers alone,
+since their pages show them. A killed removal is continued by the next: the row of a run goes last.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import sqlalchemy
+from dagster._core.events import AssetObservationData, StepMaterializationData
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable,
+    AssetKeyTable,
+    SqlEventLogStorageTable,
+)
+from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
+from dagster._serdes import deserialize_value, serialize_value
+from dagster_shared.serdes.errors import DeserializationError
+
+from pipelines.record_files import rewrite_file
+
+#: Tag of runs whose texts were removed.
+STRIPPED_TAG = "recorder/texts_removed"
+_FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+_CHUNK = 50
+#: Ids of runs become names of files; Dagster's own are UUIDs.
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+#: Events of a run that stay; all others may hold texts.
+_KEPT_EVENTS = frozenset(
+    {
+        dg.DagsterEventType.RUN_ENQUEUED,
+        dg.DagsterEventType.RUN_DEQUEUED,
+        dg.DagsterEventType.RUN_STARTING,
+        dg.DagsterEventType.RUN_START,
+        dg.DagsterEventType.RUN_SUCCESS,
+        dg.DagsterEventType.STEP_START,
+        dg.DagsterEventType.STEP_SUCCESS,
+        dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED,
+        dg.DagsterEventType.ASSET_MATERIALIZATION,
+        dg.DagsterEventType.ASSET_OBSERVATION,
+        dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED,
+        dg.DagsterEventType.ASSET_CHECK_EVALUATION,
+    }
+)
+_NUMBERS = (
+    dg.IntMetadataValue,
+    dg.FloatMetadataValue,
+    dg.BoolMetadataValue,
+    dg.TimestampMetadataValue,
+    dg.TableSchemaMetadataValue,
+)
+#: Metadata of our assets with names, ids and hashes that the service gave, never recorded content.
+_KEPT_NAMES = frozenset(
+    {
+        "audit_heads",
+        "by_table",
+        "by_workspace",
+        "export_id",
+        "files",
+        "format",
+        "how_to_load",
+        "manifest_sha256",
+        "row_set_sha256",
+        "size",
+        "workflow",
+        "workflows",
+    }
+)
+_NOTE = "Texts and pictures: the run is older than 30 days, or than the last erasure or hard delete."
+
+
+@dataclass
+class RecordReport:
+    """Counts of a removal."""
+
+    #: Runs that were deleted, with their events and logs.
+    runs: int = 0
+    #: Runs that stay and lost their texts.
+    stripped_runs: int = 0
+    #: Runs that were not reached in time; the next removal goes on.
+    left_runs: int = 0
+    #: Bytes of files that were deleted, and by which databases shrank.
+    freed_bytes: int = 0
+    #: Sentences about databases that were not rewritten.
+    failures: list[str] = field(default_factory=list)
+
+
+def remove_records(
+    instance: dg.DagsterInstance, *, remove_before: datetime, strip_before: datetime, longest_s: float
+) -> RecordReport:
+    """Delete the records of finished runs that ended long ago, and texts of those that stay.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        remove_before: runs that ended before are deleted, unless a page needs them.
+        strip_before: runs that were created before lose their texts.
+        longest_s: no further run is worked on after these seconds.
+    """
+    report = RecordReport()
+    deadline = time.monotonic() + longest_s
+    shown = _find_shown_runs(_event_storage(instance))
+    filters = dg.RunsFilter(statuses=_FINISHED, created_before=max(remove_before, strip_before))
+    run_ids = iter(list(reversed(instance.get_run_ids(filters))))
+    while chunk := list(islice(run_ids, _CHUNK)):
+        if time.monotonic() > deadline:
+            report.left_runs = len(chunk) + sum(1 for _ in run_ids)
+            break
+        records = instance.get_run_records(dg.RunsFilter(run_ids=chunk))
+        old = [record.dagster_run.run_id for record in records if _read_end(record) < remove_before]
+        expired = [run_id for run_id in old if run_id not in shown]
+        report.freed_bytes += _delete_runs(instance, expired)
+        report.runs += len(expired)
+        for record in records:
+            run = record.dagster_run
+            if run.run_id not in expired and STRIPPED_TAG not in run.tags:
+                report.freed_bytes += _strip_run(instance, run.run_id, report)
+                report.stripped_runs += 1
+    _strip_latest(instance)
+    report.freed_bytes += _delete_orphans(instance, max(remove_before, strip_before))
+    report.freed_bytes += _delete_tick_logs(instance, remove_before)
+    return report
+
+
+def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
+    storage = instance.event_log_storage
+    if not isinstance(storage, SqlEventLogStorage):
+        raise dg.DagsterInvariantViolationError(
+            f"Records of {type(storage).__name__} cannot be removed. Use SQLite or PostgreSQL."
+        )
+    return storage
+
+
+def _read_end(record: dg.RunRecord) -> datetime:
+    """Return when a run ended; for one without a note of it, when it was created."""
+    created_at = record.create_timestamp
+    return (
+        created_at if record.end_time is None else datetime.fromtimestamp(record.end_time, created_at.tzinfo)
+    )
+
+
+def _find_shown_runs(storage: SqlEventLogStorage) -> set[str]:
+    """Return the runs whose records a page needs: newest materializations by asset and partition, checks."""
+    keys: list[dg.AssetKey] = list(storage.get_asset_keys())
+    newest = storage.get_latest_materialization_events(keys)
+    shown = {event.run_id for event in newest.values() if event is not None}
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+    ids = iter([id for key in keys for id in storage.get_latest_storage_id_by_partition(key, kind).values()])
+    events, checks = SqlEventLogStorageTable.c, AssetCheckExecutionsTable.c
+    last_checks = sqlalchemy.select(sqlalchemy.func.max(checks.id)).where(
+        checks.execution_status != "PLANNED"
+    )
+    last_checks = last_checks.group_by(checks.asset_key, checks.check_name)
+    with storage.index_connection() as connection:
+        while chunk := list(islice(ids, 500)):
+            shown |= set(connection.scalars(sqlalchemy.select(events.run_id).where(events.id.in_(chunk))))
+        shown |= set(connection.scalars(sqlalchemy.select(checks.run_id).where(checks.id.in_(last_checks))))
+    return shown
+
+
+def _delete_runs(instance: dg.DagsterInstance, run_ids: Sequence[str]) -> int:
+    """Delete runs with their events, results of checks and logs; return the bytes of their files."""
+    if not run_ids:
+        return 0
+    storage = _event_storage(instance)
+    with storage.index_connection() as connection:
+        checks = AssetCheckExecutionsTable
+        connection.execute(checks.delete().where(checks.c.run_id.in_(run_ids)))
+        for run_id in run_ids:
+            storage.delete_events_for_run(connection, run_id)
+    freed = 0
+    for run_id in run_ids:
+        freed += _delete_logs(instance, run_id) + _delete_event_files(storage, run_id)
+        instance.run_storage.delete_run(run_id)
+    return freed
+
+
+def _delete_event_files(storage: SqlEventLogStorage, run_id: str) -> int:
+    freed = 0
+    for path in _list_event_files(storage, run_id):
+        freed += path.stat().st_size
+        path.unlink(missing_ok=True)
+    return freed
+
+
+def _list_event_files(storage: SqlEventLogStorage, run_id: str) -> list[Path]:
+    """Return the files of a run's events: with SQLite each run has a database of its own."""
+    path_for_shard = getattr(storage, "path_for_shard", None)
+    if path_for_shard is None or not _UUID.fullmatch(run_id):
+        return []
+    paths = [Path(path_for_shard(run_id) + suffix) for suffix in ("", "-wal", "-shm")]
+    return [path for path in paths if path.exists()]
+
+
+def _delete_logs(instance: dg.DagsterInstance, run_id: str) -> int:
+    """Delete what the run's process printed; return its bytes."""
+    if not _UUID.fullmatch(run_id):
+        return 0
+    folder, freed = _find_log_folder(instance), 0
+    if folder is not None:
+        freed = sum(path.stat().st_size for path in (folder / run_id).rglob("*") if path.is_file())
+    instance.compute_log_manager.delete_logs(prefix=[run_id])
+    return freed
+
+
+def _find_log_folder(instance: dg.DagsterInstance) -> Path | None:
+    """Return the folder of what processes of runs print; None if it is no local one."""
+    manager = instance.compute_log_manager
+    if not isinstance(manager, LocalComputeLogManager):
+        return None
+    return Path(manager.get_captured_local_path(["log"], "out")).parent
+
+
+def _delete_orphans(instance: dg.DagsterInstance, before: datetime) -> int:
+    """Delete old files of runs that Dagster's pages deleted, which leave them; return their bytes."""
+    storage, logs, freed = _event_storage(instance), _find_log_folder(instance), 0
+    path_for_shard = getattr(storage, "path_for_shard", None)
+    folders = [logs, None if path_for_shard is None else Path(path_for_shard("index")).parent]
+    names = {path.stem: path for folder in folders if folder is not None for path in folder.glob("*-*-*-*-*")}
+    for run_id, path in names.items():
+        is_old = _UUID.fullmatch(run_id) and path.stat().st_mtime < before.timestamp()
+        if is_old and not instance.has_run(run_id):
+            freed += _delete_logs(instance, run_id) + _delete_event_files(storage, run_id)
+    return freed
+
+
+def _delete_tick_logs(instance: dg.DagsterInstance, before: datetime) -> int:
+    """Delete old logs of ticks of sensors and schedules; return their bytes."""
+    logs, freed = _find_log_folder(instance), 0
+    for path in [] if logs is None else logs.glob("__repository__/*/*"):
+        status = path.stat()
+        if path.is_file() and status.st_mtime < before.timestamp():
+            freed += status.st_size
+            path.unlink(missing_ok=True)
+    return freed
+
+
+def _strip_run(instance: dg.DagsterInstance, run_id: str, report: RecordReport) -> int:
+    """Remove the texts of a run's records, and its logs; return the bytes of the logs."""
+    storage = _event_storage(instance)
+    freed = _delete_logs(instance, run_id)
+    files = _list_event_files(storage, run_id)
+    if files:
+        with storage.run_connection(run_id) as connection:
+            _strip_events(connection, run_id)
+        shrunk, why = rewrite_file(files[0])
+        freed += shrunk
+        if why is not None:
+            report.failures.append(why)
+    with storage.index_connection() as connection:
+        _strip_events(connection, run_id)
+        _strip_checks(connection, run_id)
+    instance.add_run_tags(run_id, {STRIPPED_TAG: "true"})
+    return freed
+
+
+def _strip_events(connection: sqlalchemy.Connection, run_id: str) -> None:
+    table = SqlEventLogStorageTable
+    last_id = -1
+    while True:
+        statement = sqlalchemy.select(table.c.id, table.c.event)
+        statement = statement.where(table.c.run_id == run_id, table.c.id > last_id).order_by(table.c.id)
+        rows = connection.execute(statement.limit(_CHUNK)).all()
+        for row_id, text in rows:
+            stripped = _strip_text(text)
+            if stripped is None:
+                connection.execute(table.delete().where(table.c.id == row_id))
+            elif stripped != text:
+                connection.execute(table.update().where(table.c.id == row_id).values(event=stripped))
+            last_id = row_id
+        if len(rows) < _CHUNK:
+            return
+
+
+def _strip_checks(connection: sqlalchemy.Connection, run_id: str) -> None:
+    table = AssetCheckExecutionsTable
+    statement = sqlalchemy.select(table.c.id, table.c.evaluation_event).where(table.c.run_id == run_id)
+    for row_id, text in connection.execute(statement).all():
+        stripped = None if text is None else _strip_text(text)
+        connection.execute(table.update().where(table.c.id == row_id).values(evaluation_event=stripped))
+
+
+def _strip_latest(instance: dg.DagsterInstance) -> None:
+    """Remove texts from the copy of the newest materialization that Dagster keeps with each asset."""
+    table = AssetKeyTable
+    with _event_storage(instance).index_connection() as connection:
+        statement = sqlalchemy.select(table.c.id, table.c.last_materialization)
+        rows = connection.execute(statement.where(table.c.last_materialization.is_not(None))).all()
+    for row_id, text in rows:
+        record = deserialize_value(text, dg.EventLogRecord)
+        run = instance.get_run_by_id(record.event_log_entry.run_id)
+        if run is not None and STRIPPED_TAG not in run.tags:
+            continue
+        entry = _strip_entry(record.event_log_entry)
+        stripped = None if entry is None else serialize_value(record._replace(event_log_entry=entry))
+        # A newer materialization that came in between stays.
+        is_same = (table.c.id == row_id, table.c.last_materialization == text)
+        with _event_storage(instance).index_connection() as connection:
+            connection.execute(table.update().where(*is_same).values(last_materialization=stripped))
+
+
+def _strip_text(text: str) -> str | None:
+    """Return a stored event without texts; None if nothing of it stays, or if it cannot be read."""
+    try:
+        entry = _strip_entry(deserialize_value(text, dg.EventLogEntry))
+    except (ValueError, DeserializationError):
+        return None
+    return None if entry is None else serialize_value(entry)
+
+
+def _strip_entry(entry: dg.EventLogEntry) -> dg.EventLogEntry | None:
+    event = entry.dagster_event
+    if event is None or event.event_type not in _KEPT_EVENTS:
+        return None
+    data = _strip_data(event.event_specific_data)
+    if data is event.event_specific_data:
+        return entry
+    # The message repeats the description.
+    return entry._replace(
+        user_message="", dagster_event=event._replace(event_specific_data=data, message=None)
+    )
+
+
+def _strip_data(data: Any) -> Any:
+    """Return the part of an event that assets and checks give, without texts."""
+    if isinstance(data, StepMaterializationData):
+        shown = data.materialization
+        return data._replace(materialization=shown.with_metadata(_strip_metadata(shown.metadata)))
+    if isinstance(data, AssetObservationData):
+        seen = data.asset_observation
+        return AssetObservationData(seen.with_metadata(_strip_metadata(seen.metadata)))
+    if isinstance(data, dg.AssetCheckEvaluation):
+        return dg.AssetCheckEvaluation(
+            asset_key=data.asset_key,
+            check_name=data.check_name,
+            passed=data.passed,
+            metadata=_strip_metadata(data.metadata),
+            target_materialization_data=data.target_materialization_data,
+            severity=data.severity,
+            blocking=data.blocking,
+            partition=data.partition,
+        )
+    return data
+
+
+def _strip_metadata(metadata: Mapping[str, dg.MetadataValue]) -> dict[str, dg.MetadataValue]:
+    kept = {
+        name: value for name, value in metadata.items() if isinstance(value, _NUMBERS) or name in _KEPT_NAMES
+    }
+    if len(kept) < len(metadata):
+        kept["removed"] = dg.MetadataValue.text(_NOTE)
+    return kept

@@ -1,0 +1,282 @@
+"""Removal of Dagster's records: real instances on SQLite and PostgreSQL, read byte by byte. Contract §7."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psycopg
+import pytest
+import yaml
+from dagster_postgres import PostgresEventLogStorage
+
+from pipelines import dagster_records, record_files
+from pipelines.record_files import rewrite_databases
+from pipelines.record_removal import STRIPPED_TAG, RecordReport, remove_records
+from recorder import clock
+from recorder.storage.leases import hold_lease
+from tests.support.dagster_deployment import Deployment
+from tests.support.databases import create_empty_database
+from tests.support.purges import finish_purges, purge_row
+from tests.support.rewritten_exports import hide_for_purge
+from tests.support.sealed_sessions import Recording, seal
+
+HOME = Path(__file__).parents[2] / "dagster_home"
+WORD = "canary-7f3a"
+FOREVER_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+PARTITIONS = dg.DynamicPartitionsDefinition(name="names")
+
+
+@dg.asset(check_specs=[dg.AssetCheckSpec("counts", asset="shown")])
+def shown(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+    """Quote a word in every record that a run has."""
+    context.log.warning(f"a warning with {WORD}")
+    print(f"printed {WORD}")
+    context.log_event(dg.AssetObservation("shown", metadata={"seen": dg.MetadataValue.md(WORD)}))
+    yield dg.MaterializeResult(
+        metadata={"rows": 3, "preview": dg.MetadataValue.md(f"{WORD} " * 3000), "workflows": "pay"},
+        check_results=[dg.AssetCheckResult(passed=True, metadata={"problems": WORD}, description=WORD)],
+    )
+
+
+@dg.asset(partitions_def=PARTITIONS)
+def parted(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    return dg.MaterializeResult(metadata={"rows": 1, "preview": WORD})
+
+
+@dg.asset
+def broken(context: dg.AssetExecutionContext) -> None:
+    raise ValueError(f"an error with {WORD}")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def instance(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dg.DagsterInstance]:
+    """Instance of `dagster_home` with its folder in a temporary place."""
+    settings = yaml.safe_load((HOME / "dagster.yaml").read_text())
+    if request.param == "postgresql":
+        url = create_empty_database(request.getfixturevalue("postgres"))
+        monkeypatch.setenv("RECORDER_DAGSTER_POSTGRES_URL", url.replace("://", "+psycopg2://"))
+        settings["storage"] = {"postgres": {"postgres_url": {"env": "RECORDER_DAGSTER_POSTGRES_URL"}}}
+    monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    with dg.DagsterInstance.from_config(str(tmp_path / "home")) as instance:
+        yield instance
+
+
+def run(instance: dg.DagsterInstance, asset: dg.AssetsDefinition, partition: str | None = None) -> str:
+    """Materialize an asset; return the run's id."""
+    done = dg.materialize([asset], instance=instance, partition_key=partition, raise_on_error=False)
+    return done.run_id
+
+
+def remove(instance: dg.DagsterInstance, *, remove_before: datetime, strip_before: datetime) -> RecordReport:
+    report = remove_records(instance, remove_before=remove_before, strip_before=strip_before, longest_s=60.0)
+    freed_bytes, failures = rewrite_databases(instance)
+    report.freed_bytes += freed_bytes
+    assert report.failures + failures == []
+    return report
+
+
+def find_word(instance: dg.DagsterInstance, folder: Path) -> list[str]:
+    """Return the files and tables of Dagster that hold the word, as it is or in their pages."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    holders = [path.name for path in files if WORD.encode() in path.read_bytes()]
+    if not is_postgresql(instance):
+        return holders
+    with closing(connect(instance)) as connection:
+        data = str(connection.execute("SHOW data_directory").fetchall()[0][0])
+        connection.execute("CHECKPOINT")
+        names = connection.execute(
+            "SELECT c.relname, pg_relation_filepath(c.oid), pg_relation_filepath(nullif(c.reltoastrelid, 0))"
+            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = 'public' AND c.relkind = 'r'"
+        ).fetchall()
+    for name, *paths in names:
+        files = [Path(data) / path for path in paths if path is not None]
+        holders += [name for path in files if path.exists() and WORD.encode() in path.read_bytes()]
+    return holders
+
+
+def is_postgresql(instance: dg.DagsterInstance) -> bool:
+    return isinstance(instance.event_log_storage, PostgresEventLogStorage)
+
+
+def connect(instance: dg.DagsterInstance) -> psycopg.Connection[Any]:
+    """Open a connection to the instance's database."""
+    storage = instance.event_log_storage
+    assert isinstance(storage, PostgresEventLogStorage)
+    return psycopg.connect(storage.postgres_url.replace("+psycopg2", ""), autocommit=True)
+
+
+def later(seconds: float = 5.0) -> datetime:
+    return clock.now() + timedelta(seconds=seconds)
+
+
+def test_old_runs_go_and_the_newest_materialization_stays_with_its_numbers(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    old = run(instance, shown)
+    instance.add_dynamic_partitions("names", ["a", "b"])
+    part_b, part_a = run(instance, parted, "b"), run(instance, parted, "a")
+    newest = run(instance, shown)
+    assert find_word(instance, tmp_path) != []
+    report = remove(instance, remove_before=later(), strip_before=FOREVER_AGO)
+    assert (report.runs, report.stripped_runs, report.left_runs) == (1, 3, 0)
+    assert report.freed_bytes > 0
+    assert set(instance.get_run_ids()) == {newest, part_a, part_b} and not instance.has_run(old)
+    assert find_word(instance, tmp_path) == []
+    # What the asset's page shows: the last materialization, its events, partitions and checks.
+    event = instance.get_latest_materialization_event(dg.AssetKey("shown"))
+    assert event is not None and event.run_id == newest and event.asset_materialization is not None
+    metadata = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    assert metadata == {"rows": 3, "workflows": "pay", "removed": metadata["removed"]}
+    (record,) = instance.fetch_materializations(dg.AssetKey("shown"), limit=9).records
+    assert record.run_id == newest and record.asset_materialization == event.asset_materialization
+    assert instance.get_materialized_partitions(dg.AssetKey("parted")) == {"a", "b"}
+    (check,) = instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(dg.AssetKey("shown"), "counts"), limit=9
+    )
+    assert check.run_id == newest and check.event is not None
+    kinds = [log.dagster_event.event_type for log in instance.all_logs(newest) if log.dagster_event]
+    assert dg.DagsterEventType.RUN_SUCCESS in kinds
+    # Nothing is left to do, and the next materialization is shown as usual.
+    again = remove(instance, remove_before=later(), strip_before=FOREVER_AGO)
+    assert (again.runs, again.stripped_runs) == (0, 0)
+
+
+def test_after_an_erasure_recent_runs_stay_without_texts(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    runs = {run(instance, shown), run(instance, broken)}
+    erased_at = later(0)
+    time.sleep(1.1)  # Creation times of runs have whole seconds on some back ends.
+    younger = run(instance, shown)
+    report = remove(instance, remove_before=FOREVER_AGO, strip_before=erased_at)
+    assert (report.runs, report.stripped_runs) == (0, 2)
+    assert set(instance.get_run_ids()) == {*runs, younger}
+    tagged = {run.run_id for run in instance.get_runs() if STRIPPED_TAG in run.tags}
+    assert tagged == runs
+    statuses = {run.run_id: run.status for run in instance.get_runs()}
+    assert sorted(status.value for run_id, status in statuses.items() if run_id in runs) == [
+        "FAILURE",
+        "SUCCESS",
+    ]
+    last = instance.get_latest_materialization_event(dg.AssetKey("shown"))
+    assert last is not None and last.asset_materialization is not None
+    assert WORD in str(last.asset_materialization.metadata["preview"].value)
+    remove(instance, remove_before=FOREVER_AGO, strip_before=later())
+    assert find_word(instance, tmp_path) == []
+
+
+def test_runs_at_work_stay(instance: dg.DagsterInstance) -> None:
+    job = dg.Definitions([shown]).resolve_implicit_global_asset_job_def()
+    kept = {
+        instance.create_run_for_job(job, status=status).run_id
+        for status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED)
+    }
+    gone = instance.create_run_for_job(job, status=dg.DagsterRunStatus.CANCELED).run_id
+    report = remove(instance, remove_before=later(), strip_before=later())
+    assert report.runs == 1 and set(instance.get_run_ids()) == kept and gone not in kept
+
+
+def test_a_removal_that_is_killed_or_out_of_time_is_continued(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(instance, broken)
+    run(instance, broken)
+    kept = run(instance, shown)
+    early = remove_records(instance, remove_before=later(), strip_before=FOREVER_AGO, longest_s=-1.0)
+    assert (early.runs, early.left_runs, instance.get_runs_count()) == (0, 3, 3)
+    deleted: list[str] = []
+
+    def delete_first(run_id: str) -> None:
+        if deleted:
+            raise KeyboardInterrupt
+        deleted.append(run_id)
+        delete_run(run_id)
+
+    delete_run = instance.run_storage.delete_run
+    with monkeypatch.context() as patch:
+        patch.setattr(instance.run_storage, "delete_run", delete_first)
+        with pytest.raises(KeyboardInterrupt):
+            remove(instance, remove_before=later(), strip_before=FOREVER_AGO)
+    assert instance.get_runs_count() == 2
+    report = remove(instance, remove_before=later(), strip_before=FOREVER_AGO)
+    assert (report.runs, report.stripped_runs, instance.get_run_ids()) == (1, 1, [kept])
+    assert find_word(instance, tmp_path) == []
+
+
+def test_files_of_runs_that_dagsters_pages_deleted_go(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    first = run(instance, broken)
+    instance.delete_run(first)
+    folder = tmp_path / "dagster"
+    tick = folder / "__repository__" / "scheduled_recipes" / "1.err"
+    tick.parent.mkdir(parents=True)
+    tick.write_text("a tick")
+    os.utime(tick, (0, 0))
+    remove(instance, remove_before=later(), strip_before=FOREVER_AGO)
+    assert [path for path in folder.rglob("*") if first in str(path)] == []
+    assert not tick.exists()
+
+
+@pytest.mark.parametrize("instance", ["sqlite"], indirect=True)
+def test_a_database_in_use_is_left_to_the_next_run(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_files, "_LOCK_S", 0.05)
+    path = tmp_path / "dagster" / "history" / "runs.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        _, failures = rewrite_databases(instance)
+    assert len(failures) == 1 and "runs.db is left to the next run" in failures[0]
+    assert rewrite_databases(instance)[1] == []
+
+
+@pytest.mark.parametrize("instance", ["postgresql"], indirect=True)
+def test_a_table_in_use_is_left_to_the_next_run(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_files, "_LOCK_S", 0.05)
+    with closing(connect(instance)) as connection, connection.transaction():
+        connection.execute("LOCK TABLE event_logs IN ACCESS SHARE MODE")
+        _, failures = rewrite_databases(instance)
+    assert len(failures) == 1 and "event_logs is left to the next run" in failures[0]
+    assert rewrite_databases(instance)[1] == []
+
+
+def materialize(deployment: Deployment) -> dict[str, Any]:
+    done = dg.materialize(
+        [dagster_records.dagster_records],
+        instance=deployment.instance,
+        resources={"recorder": deployment.recorder},
+    )
+    (event,) = done.asset_materializations_for_node("dagster_records")
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def test_the_asset_shows_what_it_removed_after_a_hard_delete(deployment: Deployment) -> None:
+    first = run(deployment.instance, shown)
+    assert materialize(deployment)["stripped_runs"] == 0
+    session_id = seal(deployment.runtime, [Recording()], workspace_id=deployment.workspace_id)[0]
+    hide_for_purge(deployment.runtime, session_id)
+    finish_purges(deployment.runtime)
+    assert purge_row(deployment.runtime, session_id).step == "done"
+    metadata = materialize(deployment)
+    assert metadata["stripped_runs"] >= 1 and metadata["failures"] == 0 and metadata["failed"] == ""
+    stripped = deployment.instance.get_run_by_id(first)
+    assert stripped is not None and STRIPPED_TAG in stripped.tags
+
+
+def test_two_removals_do_not_run_at_once(deployment: Deployment) -> None:
+    with deployment.runtime.database.transaction(write=True) as db:
+        assert hold_lease(db, dagster_records.LEASE, "other", ttl_ms=60_000) is not None
+    run(deployment.instance, shown)
+    assert materialize(deployment)["runs"] == 0
