@@ -28,6 +28,7 @@ from benchmarks import (
     neighbours,
     process_mining,
     reads,
+    replay_drain,
     resolve,
     seal_memory,
     sealing,
@@ -74,6 +75,7 @@ class Name(StrEnum):
     BACKUP = "backup"
     ERASURE = "erasure"
     RESOLVE = "resolve"
+    REPLAY = "replay"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -106,6 +108,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.BACKUP: backup.measure,
     Name.ERASURE: erasure.measure,
     Name.RESOLVE: resolve.measure,
+    Name.REPLAY: replay_drain.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory or many minutes: measured when they
 #: are named.

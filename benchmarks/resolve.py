@@ -200,7 +200,7 @@ def _describe(page: DomDocument, element: DomElement) -> dict[str, Any]:
 
 
 def _measure_dry() -> Figure:
-    session = _make_session(13)
+    session = make_session(13)
     times = []
     for _ in range(_SESSIONS):
         began = time.process_time()
@@ -213,7 +213,7 @@ def _measure_dry() -> Figure:
     return Figure(name="replay: dry, session of 13 events, CPU time", unit="ms", ours=times, goal=at_most(2))
 
 
-def _make_session(count: int) -> RecordedSession:
+def make_session(count: int) -> RecordedSession:
     """Return a session that acts on the made-up pages, one after the other."""
     cases = list(_list_targets())
     events: list[dict[str, Any]] = []

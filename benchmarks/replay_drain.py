@@ -1,0 +1,120 @@
+"""Dry replays in a deployment with Dagster: from the request to the end, and how fast a queue drains."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlmodel import col, func, select
+
+from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.resolve import make_session
+from benchmarks.screens import session_screens
+from benchmarks.seeds import new_key, new_settings
+from recorder.access.keys import authenticate
+from recorder.audit.log import Origin
+from recorder.client import CapturedFrame, Client
+from recorder.models.replay import ReplayCreate, ReplayRow
+from recorder.replaying.queue import create_replay
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+from recorder.supervisor import running
+
+_SESSIONS = 20
+_EVENTS_EACH = 13
+_QUEUED_AT_ONCE = 500
+_TIMEOUT_S = 600.0
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Seconds from the request to the end of a dry replay, and replays per second of a full queue."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        settings = new_settings(Path(folder))
+        key = new_key(settings)
+        with running(settings, dagster=True) as service, Client(service.base_url, key) as client:
+            session_ids = [_record(client, number) for number in range(_SESSIONS)]
+            client.wait_sealed(session_ids, timeout_s=_TIMEOUT_S)
+            cold = _time_replay(client, session_ids[0])
+            warm = [
+                _time_replay(client, session_ids[number % _SESSIONS])
+                for number in range(20 if quick else 200)
+            ]
+            rate = _time_queue(settings, key, session_ids, replays=1_000 if quick else 10_000)
+    p95 = sorted(warm)[int(0.95 * len(warm))]
+    return [
+        Figure(name="dry replay, request to end, first one", unit="s", ours=[cold], goal=at_most(10)),
+        Figure(
+            name="dry replay, request to end, p95 of a run that is up",
+            unit="s",
+            ours=[p95],
+            goal=at_most(1),
+            detail={"replays": len(warm), "median": sorted(warm)[len(warm) // 2]},
+        ),
+        rate,
+    ]
+
+
+def _record(client: Client, seed: int) -> str:
+    """Record a session of 13 clicks on made-up pages with snapshots, and stop it; return its id."""
+    recording = make_session(_EVENTS_EACH)
+    session_id: str = client.create_session("approve_invoice", start=True)["id"]
+    picture = session_screens(1, seed=seed)[0]
+    client.add_frames(
+        session_id,
+        [
+            CapturedFrame.of(picture, t_ms=frame.t_ms, id=frame.frame_id, dom=frame.read_dom())
+            for frame in recording.frames
+        ],
+    )
+    client.add_events(session_id, [dict(event) for event in recording.events])
+    client.stop(session_id)
+    return session_id
+
+
+def _time_replay(client: Client, session_id: str) -> float:
+    """Return the seconds of a replay that must be completed.
+
+    Raises:
+        RuntimeError: if it ended otherwise.
+    """
+    began = time.perf_counter()
+    replay = client.create_replay(session_id)
+    while (shown := client.get_replay(replay["id"]))["finished_at"] is None:
+        time.sleep(0.02)
+    if shown["status"] != "completed":
+        raise RuntimeError(f"The replay ended {shown['status']}: {shown['error'] or shown['divergence']}")
+    return time.perf_counter() - began
+
+
+def _time_queue(settings: Settings, key: str, session_ids: Sequence[str], *, replays: int) -> Figure:
+    """Replays per second of a full queue, from the last request to the last end."""
+    runtime = Runtime.open(settings)
+    try:
+        with runtime.database.transaction(write=False) as db:
+            caller = authenticate(db, key, secret=settings.secret)
+        origin = Origin.operator(caller.tenant.workspace_id)
+        for start in range(0, replays, _QUEUED_AT_ONCE):
+            with runtime.database.transaction(write=True) as db:
+                for number in range(start, min(start + _QUEUED_AT_ONCE, replays)):
+                    body = ReplayCreate(session_id=session_ids[number % _SESSIONS], sandbox="dry")
+                    create_replay(db, runtime, caller, body, origin=origin)
+        began, left = time.perf_counter(), _count_open(runtime)
+        until = time.monotonic() + _TIMEOUT_S
+        while (open_now := _count_open(runtime)) and time.monotonic() < until:
+            time.sleep(0.1)
+        rate = (left - open_now) / (time.perf_counter() - began)
+    finally:
+        runtime.close()
+    return Figure(
+        name="dry replays of 13 events in a full queue",
+        unit="1/s",
+        ours=[rate],
+        goal=at_least(100),
+        detail={"queued": replays, "open when all were queued": left, "left": open_now},
+    )
+
+
+def _count_open(runtime: Runtime) -> int:
+    with runtime.database.transaction(write=False) as db:
+        is_open = col(ReplayRow.finished_at).is_(None)
+        return db.exec(select(func.count()).select_from(ReplayRow).where(is_open)).one()
