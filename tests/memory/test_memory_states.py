@@ -218,8 +218,8 @@ def test_an_element_has_the_same_token_and_texts_wherever_it_is_shown() -> None:
     event = {"target": {"role": "button", "name": "Save", "rect": [1, 2, 3, 4]}, "title": "Orders", "t_ms": 1}
     moved = {"target": {"role": "button", "name": "Save", "rect": [9, 9, 3, 4]}, "title": "Orders", "t_ms": 2}
     assert target_token("click", event) == target_token("click", moved)
-    assert target_token("click", {**event, "title": "Users"})[1].location == "in Users"
-    assert target_token("click", event, "Invoices")[1].location == "in Invoices"
+    assert target_token("click", {**event, "title": "Users"})[1].locations == ("in Users",)
+    assert target_token("click", event, ["in Invoices"])[1].locations == ("in Invoices",)
     assert target_token("fill", event)[1].label != target_token("click", event)[1].label
     half = {"target": {"role": "button", "name": "Save \ud800"}, "title": "Orders"}
     assert target_token("click", half) == target_token("click", half)
