@@ -1,7 +1,8 @@
 """`make demo`: all steps on this machine, from recordings to a dataset in polars. Contract §9.
 
 Starts the service on free ports, records the bundled runs (or a folder of real ones) over HTTP, waits until
-Dagster has sealed them, prints the common paths, exports Parquet, verifies it and loads it.
+Dagster has sealed them, prints the common paths, exports Parquet, verifies it and loads it. Meanwhile one run
+is replayed and a failed one recovered, both dry.
 """
 
 import shlex
@@ -68,7 +69,9 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
             _wait_sealed(runtime, key, report.sessions)
             _print_done("sealed", f"{report.sessions} sessions", began)
             demo_report.show_paths(console, client, workflows)
+            repeats = _Repeats(client)
             is_good = _export(client, service, settings, workflows, report, began)
+            is_good = repeats.show(began) and is_good
         if stay:
             _keep_serving(service, settings, key)
         runtime.close()
@@ -95,6 +98,40 @@ class _Starting(Thread):
         """Raise the error of a failed start, if there is one."""
         if self._error is not None:
             raise self._error
+
+
+class _Repeats:
+    """A dry replay of a successful run, and a recovery of a failed one; real recordings may have neither.
+
+    Both are requested at once; the results are read later.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        done = next(iter(client.list_sessions(outcome="success")), None)
+        workflow = {} if done is None else {"workflow": done["workflow"]}
+        failed = next(iter(client.list_sessions(outcome="error", **workflow)), None)
+        self._replay = None if done is None else client.create_replay(done["id"])
+        self._recovery = None if failed is None else client.create_recovery(failed["id"])
+
+    def show(self, began: float) -> bool:
+        """Wait for both and print them; return whether the replay matched and the recovery ended."""
+        is_good = True
+        if self._replay is not None:
+            replay = self._client.wait_replay(self._replay["id"])
+            matched = f"{replay['summary']['matched']} of {replay['progress']['steps']} steps matched"
+            _print_done("replay", f"dry · {replay['workflow']} · {replay['status']} · {matched}", began)
+            is_good = replay["status"] == "completed"
+        if self._recovery is not None:
+            recovery = self._client.wait_recovery(self._recovery["id"])
+            point = recovery["recovery_point"]
+            found = f"from {point['t_ms'] / 1000:.1f} s" if point else recovery["reason"]
+            tried = f"{len(recovery['replay_ids'])} of {len(recovery['candidates'])} points tried"
+            _print_done(
+                "recovery", f"dry · {recovery['workflow']} · {recovery['status']} {found} · {tried}", began
+            )
+            is_good = is_good and recovery["reason"] != "internal"
+        return is_good
 
 
 @contextmanager
