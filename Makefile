@@ -20,14 +20,14 @@ up: $(INSTALLED) ## serve the API and Dagster until Ctrl-C; DATA=folder, default
 	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
 
 # Tests that start whole deployments, and wait for them, take as long as all others together.
-SYSTEM := tests/end_to_end tests/faults tests/fuzz
+SYSTEM := tests/end_to_end tests/faults tests/fuzz tests/live/test_live_variants.py
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED) ## run the tests but those of whole deployments; ARGS="-k sealing" goes to pytest
 	$(PYTEST) $(SYSTEM:%=--ignore=%) $(ARGS)
 
 system: $(INSTALLED) ## run those: examples of README and docs, notebooks, kills, made-up requests
-	RECORDER_FAULT_VARIANTS=3 $(PYTEST) $(SYSTEM) tests/live/test_live_variants.py $(ARGS)
+	RECORDER_FAULT_VARIANTS=3 $(PYTEST) $(SYSTEM) $(ARGS)
 
 check: $(INSTALLED) ## format, lint, import rules, types
 	$(BIN)/ruff format --check .

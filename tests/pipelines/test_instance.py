@@ -35,11 +35,11 @@ def test_it_tells_nobody_about_itself(instance: dg.DagsterInstance) -> None:
     assert not instance.nux_enabled
 
 
-def test_eight_runs_seal_and_two_build_datasets(instance: dg.DagsterInstance) -> None:
+def test_runs_of_each_kind_are_limited(instance: dg.DagsterInstance) -> None:
     queue = instance.get_concurrency_config().run_queue_config
     assert queue is not None
     limits = {limit["value"]: limit["limit"] for limit in queue.tag_concurrency_limits}
-    assert limits == {"sealing": 8, "datasets": 2}
+    assert limits == {"sealing": 8, "datasets": 2, "live_replays": 8}
 
 
 @pytest.mark.parametrize("kind", ["sensor", "schedule", "auto_materialize"])
