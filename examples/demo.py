@@ -1,8 +1,8 @@
 """`make demo`: all steps on this machine, from recordings to a dataset in polars. Contract §9.
 
 Starts the service on free ports, records the bundled runs (or a folder of real ones) over HTTP, waits until
-Dagster has sealed them, prints the common paths, exports Parquet, verifies it and loads it. Meanwhile one run
-is replayed and a failed one recovered, both dry.
+Dagster has sealed them, prints the common paths, exports Parquet, verifies it and loads it. One run is
+replayed and a failed one recovered, both dry.
 """
 
 import shlex
@@ -120,16 +120,14 @@ class _Repeats:
         if self._replay is not None:
             replay = self._client.wait_replay(self._replay["id"])
             matched = f"{replay['summary']['matched']} of {replay['progress']['steps']} steps matched"
-            _print_done("replay", f"dry · {replay['workflow']} · {replay['status']} · {matched}", began)
+            _print_done("replay", f"{replay['status']} · {matched}", began)
             is_good = replay["status"] == "completed"
         if self._recovery is not None:
             recovery = self._client.wait_recovery(self._recovery["id"])
             point = recovery["recovery_point"]
-            found = f"from {point['t_ms'] / 1000:.1f} s" if point else recovery["reason"]
+            start = f"from {point['t_ms'] / 1000:.1f} s" if point else recovery["reason"]
             tried = f"{len(recovery['replay_ids'])} of {len(recovery['candidates'])} points tried"
-            _print_done(
-                "recovery", f"dry · {recovery['workflow']} · {recovery['status']} {found} · {tried}", began
-            )
+            _print_done("recovery", f"{recovery['status']} {start} · {tried}", began)
             is_good = is_good and recovery["reason"] != "internal"
         return is_good
 
