@@ -53,7 +53,9 @@ def read_state(browser: Browser, mask: Callable[[Any], Any], budget: Budget) -> 
     dom: dict[str, Any] | None = None
     page: DomDocument | None = None
     tokens: tuple[str, ...] = ()
-    if html is not None:
+    if html is None:
+        answer["url"] = mask({"url": str(answer["url"])})["url"]
+    else:
         masked = mask({"html": html, "url": answer["url"], "title": str(answer.get("title", ""))})
         dom = {"v": 1, "format": "nodes", "html": masked["html"]}
         page = read_document(dom, lambda _: None, budget)

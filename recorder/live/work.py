@@ -16,7 +16,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.errors import NotFound, RecorderError
+from recorder.errors import NotFound
 from recorder.live.actions import list_needed_inputs
 from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck
 from recorder.live.journal import LiveResult
@@ -38,6 +38,7 @@ from recorder.replaying.wire_objects import emit
 from recorder.replaying.work import DECISION_TIME, make_policy, to_anchor
 from recorder.replays.anchors import AnchorUnknown, EventPosition, find_anchor_event, find_until_event
 from recorder.replays.budget import BudgetSpent
+from recorder.replays.dry import MOST_STEPS
 from recorder.replays.recordings import InvalidRecording, RecordedSession, RecordedStep, list_steps
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
@@ -138,9 +139,9 @@ def run_replay(
                 journal.fail("invalid_recording", str(error))
             except BudgetSpent:
                 journal.fail("invalid_recording", "A page has too many elements for its targets to be found.")
-            except (RecorderError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-                if isinstance(error, LeaseLost):
-                    raise
+            except (LeaseLost, Stopped):
+                raise
+            except Exception as error:  # a defect of ours: the next replay may be without it
                 log.exception("replay %s", row.id)
                 journal.fail("internal", f"The replay could not be done: {type(error).__name__}.")
             else:
@@ -168,6 +169,9 @@ def _do_replay(runtime: Runtime, row: ReplayRow, journal: "ReplayJournal") -> Li
     anchor, until = _find_bounds(recording, row)
     steps = list_steps(recording)
     chosen = [step for step in steps if _is_between(step, anchor, until)]
+    if len(chosen) > MOST_STEPS:
+        text = f"A replay has at most {MOST_STEPS:,} steps; choose fewer with anchor and until."
+        raise InvalidRecording(text)
     missing = sorted(list_needed_inputs(chosen) - set(row.input_names))
     if missing:
         text = f"The replay needs the inputs {', '.join(missing)[:500]}; send them as inputs."

@@ -136,6 +136,8 @@ class AddressGuard:
     def _may_call(self, target: RequestTarget, address: Address) -> bool:
         if self._allowed.lists(target.host, target.port, address):
             return True
+        if self._takes_http and is_local(address):
+            return False  # a page could read services of this machine that trust its own addresses
         return (target.scheme == "https" or self._takes_http) and is_public(address)
 
 

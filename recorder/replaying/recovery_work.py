@@ -101,6 +101,19 @@ def continue_recovery(
         return current if current.finished_at is not None else None
 
 
+def fail_recovery(runtime: Runtime, held: HeldLease, row: RecoveryRow) -> RecoveryRow | None:
+    """End a recovery that cannot be computed, for the reason `internal`; return it unless it had ended.
+
+    Raises:
+        LeaseLost: if another run took over.
+    """
+    with held.transaction(runtime.database) as db:
+        current = _lock_open(db, row)
+        if current is not None:
+            end_recovery(db, current, reason="internal")
+    return current
+
+
 def _compute_candidates(runtime: Runtime, process: DryProcess, row: RecoveryRow) -> list[dict[str, Any]]:
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, row.tenant, row.session_id)

@@ -7,6 +7,7 @@ ends its own replay alone.
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +20,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.errors import NotFound, RecorderError, Unavailable
+from recorder.errors import NotFound, Unavailable
+from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
@@ -37,14 +39,14 @@ from recorder.replaying.failures import find_failure
 from recorder.replaying.graph_evidence import read_evidence
 from recorder.replaying.queue import end, end_failed, has_sessions
 from recorder.replaying.recording import read_recording
-from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
+from recorder.replaying.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
 from recorder.replaying.wire_objects import emit
 from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import Decision, DryResult
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, LeaseKeeper, hold_lease, is_lease_held
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease, is_lease_held
 
 log = logging.getLogger("recorder.replays")
 
@@ -57,6 +59,8 @@ DECISION_TIME = timedelta(minutes=15)
 #: Time for a store to answer again, and the pause between two attempts.
 STORE_TIME, _STORE_PAUSE = timedelta(minutes=10), timedelta(seconds=30)
 _MOST_PAUSED = 1_000
+#: After so long the run lists anew what waits, so that workspaces take turns.
+_TURN_S = 10.0
 _NO_CANDIDATE = (
     "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
 )
@@ -95,6 +99,8 @@ class ReplayRun:
         self._process = DryProcess()
         #: Replays that wait for a store, with the time of the next attempt.
         self._paused: dict[str, datetime] = {}
+        #: Recoveries that a store did not answer, with the first time.
+        self._unavailable_since: dict[str, datetime] = {}
         self.report = ReplayReport()
 
     def take(self) -> bool:
@@ -128,7 +134,8 @@ class ReplayRun:
         """
         now = clock.now()
         self._paused = {replay_id: until for replay_id, until in self._paused.items() if until > now}
-        has_recoveries = self._continue_recoveries()
+        until_s = time.monotonic() + _TURN_S
+        has_recoveries = self._continue_recoveries(until_s)
         with self._held_transaction() as db:
             rows = _list_due(db, limit=_AT_ONCE, without=list(self._paused))
             for row in rows:
@@ -138,10 +145,16 @@ class ReplayRun:
                     emit(db, row)
         for row in rows:
             self._replay(row)
+            if time.monotonic() > until_s:
+                break  # the rest is listed again, in the turns of that moment
         return bool(rows) or has_recoveries
 
-    def _continue_recoveries(self) -> bool:
-        """Continue the recoveries that wait for no attempt; return False if there are none."""
+    def _continue_recoveries(self, until_s: float) -> bool:
+        """Continue the recoveries that wait for no attempt; return False if there are none.
+
+        Args:
+            until_s: time of this process's monotonic clock after which none is begun.
+        """
         assert self._held is not None
         with self._runtime.database.transaction(write=False) as db:
             due = list_due_recoveries(db, without=list(self._paused))
@@ -149,12 +162,35 @@ class ReplayRun:
             try:
                 ended = continue_recovery(self._runtime, self._held, self._process, row)
             except Unavailable:
-                # A store does not answer: later again, without end, since nothing was tried yet.
-                self._paused[row.id] = clock.now() + _STORE_PAUSE
-                continue
+                ended = self._pause_recovery(row)
+            except LeaseLost:
+                raise
+            except Exception:  # a defect of ours, or damaged files: the run goes on with the others
+                log.exception("recovery %s", row.id)
+                ended = fail_recovery(self._runtime, self._held, row)
             if ended is not None:
                 self.report.recoveries[ended.reason or ended.status] += 1
+            if time.monotonic() > until_s:
+                break
         return bool(due)
+
+    def _pause_recovery(self, row: RecoveryRow) -> RecoveryRow | None:
+        """Let a recovery wait, because a store did not answer; after some minutes it fails.
+
+        Raises:
+            Unavailable: if many wait for a store.
+        """
+        assert self._held is not None
+        now = clock.now()
+        if now - self._unavailable_since.setdefault(row.id, now) >= STORE_TIME:
+            return fail_recovery(self._runtime, self._held, row)
+        self._wait_for_store(row.id)
+        return None
+
+    def _wait_for_store(self, row_id: str) -> None:
+        if len(self._paused) >= _MOST_PAUSED:
+            raise Unavailable("The blob store")
+        self._paused[row_id] = clock.now() + _STORE_PAUSE
 
     def _replay(self, row: ReplayRow) -> None:
         if row.awaiting_step is not None:
@@ -162,18 +198,19 @@ class ReplayRun:
             return
         try:
             task = _read_task(self._runtime, self._process, row)
-            result = self._process.replay(task)
+            self._store(row, self._process.replay(task), _find_anchor_event(task))
         except InvalidRecording as error:
             self._fail(row, "invalid_recording", str(error))
         except NotFound:
             return  # deleted meanwhile: the purge of the session removes the replay
         except Unavailable:
             self._pause(row)
-        except (ReplayNotComputed, RecorderError, ValueError, TypeError, KeyError) as error:
+        except LeaseLost:
+            raise
+        except Exception as error:  # a defect of ours, or damaged files: the run goes on with the others
             log.exception("replay %s", row.id)
-            self._fail(row, "internal", f"The replay could not be computed: {error or type(error).__name__}.")
-        else:
-            self._store(row, result, _find_anchor_event(task))
+            kind = str(error) if isinstance(error, ReplayNotComputed) else type(error).__name__
+            self._fail(row, "internal", f"The replay could not be computed: {kind}.")
 
     def _pause(self, row: ReplayRow) -> None:
         """Let a replay wait, because a store did not answer; after some minutes it fails.
@@ -181,11 +218,8 @@ class ReplayRun:
         Raises:
             Unavailable: if many replays wait for a store.
         """
-        now = clock.now()
-        if len(self._paused) >= _MOST_PAUSED:
-            raise Unavailable("The blob store")
-        if row.started_at is None or now - row.started_at < STORE_TIME:
-            self._paused[row.id] = now + _STORE_PAUSE
+        if row.started_at is None or clock.now() - row.started_at < STORE_TIME:
+            self._wait_for_store(row.id)
         else:
             minutes = STORE_TIME.seconds // 60
             self._fail(row, "internal", f"A store did not answer for {minutes} minutes; replay it again.")

@@ -33,6 +33,8 @@ from recorder.replays.step_checks import StepCheck, check_start, check_step
 _VISITS, _STEP_VISITS = 2_000_000, 5_000
 #: Steps of a replay; a longer session is replayed in parts.
 MOST_STEPS = 5_000
+#: Steps that count for the replayability of a recording, the first ones.
+_SCORED_STEPS = 1_000
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def compute_replayability(
         anchor: first event that counts; None for that of the session.
         until: last event that counts; None for that of the session.
     """
-    steps = [step for step in list_steps(recording) if _is_between(step, anchor, until)]
+    steps = [step for step in list_steps(recording) if _is_between(step, anchor, until)][:_SCORED_STEPS]
     pages = RecordedPages(recording, Budget(_VISITS + _STEP_VISITS * len(steps)))
     resolvable = 0
     has_snapshot = False

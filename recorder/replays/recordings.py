@@ -1,5 +1,6 @@
 """Recorded sessions as replays read them, their steps, and the frames before and after a step. Spec §4.6."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,8 +98,7 @@ def find_frame_after(
         until_ms: time of the next event; a frame of that very time still shows what the event led to.
     """
     index = 0 if before is None else before + 1
-    while index < len(frames) and frames[index].t_ms < t_ms:
-        index += 1
+    index = max(index, bisect_left(frames, t_ms, key=lambda frame: frame.t_ms))
     if index < len(frames) and (until_ms is None or frames[index].t_ms <= until_ms):
         return index
     return None

@@ -1,6 +1,7 @@
 """Recoveries over HTTP: candidates, attempts, ends, events, and what goes with a purge. Contract §8."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlmodel import col, select
@@ -370,3 +371,16 @@ def test_the_next_candidate_is_tried_when_the_donor_was_deleted(caller: Caller) 
     shown = show(caller, made["id"])
     assert (shown["status"], shown["candidates"]) == ("failed", [])
     assert shown["reason"] == "no_recovery_points"
+
+
+def test_a_recovery_whose_files_are_damaged_fails_and_the_run_goes_on(caller: Caller) -> None:
+    session_id = failing(caller)
+    for file in (Path(caller.service.runtime.lake.url) / "steps").rglob("*.parquet"):
+        if caller.key.workspace_id in str(file):
+            file.write_bytes(b"damaged")
+    made = ask(caller, session_id)
+    replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
+    report = replay_all(caller)
+    assert (report.recoveries, report.statuses) == ({"internal": 1}, {"completed": 1})
+    assert (show(caller, made["id"])["status"], show(caller, made["id"])["reason"]) == ("failed", "internal")
+    assert caller.get(f"/v1/replays/{replay['id']}").json()["status"] == "completed"

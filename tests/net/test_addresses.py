@@ -123,6 +123,21 @@ def test_names_of_this_machine_are_not_asked_of_a_name_server() -> None:
     assert requests == ["hooks.example"]
 
 
+def test_pages_do_not_read_services_on_a_public_address_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def resolve(_: str) -> list[str]:
+        return ["93.184.216.34"]
+
+    live = AddressGuard(AllowList.parse(()), resolve, takes_http=True)
+    listing = AddressGuard(AllowList.parse(("93.184.216.34",)), resolve, takes_http=True)
+    asyncio.run(live.check("http://shop.example:9100/"))
+    monkeypatch.setattr("recorder.net.guard.is_local", lambda _: True)
+    with pytest.raises(UrlNotAllowed):
+        asyncio.run(live.check("http://shop.example:9100/"))
+    asyncio.run(listing.check("http://shop.example:9100/"))
+
+
 @given(st.ip_addresses(v=4))
 def test_every_spelling_of_an_address_is_the_same_address(address: IPv4Address) -> None:
     number = int(address)
