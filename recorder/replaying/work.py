@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from polars.exceptions import PanicException
 from sqlalchemy import delete, func, insert, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -165,7 +166,10 @@ class ReplayRun:
                 ended = self._pause_recovery(row)
             except LeaseLost:
                 raise
-            except Exception:  # a defect of ours, or damaged files: the run goes on with the others
+            except (
+                Exception,
+                PanicException,
+            ):  # a defect of ours, or damaged files: the run goes on with the others
                 log.exception("recovery %s", row.id)
                 ended = fail_recovery(self._runtime, self._held, row)
             if ended is not None:
@@ -207,7 +211,10 @@ class ReplayRun:
             self._pause(row)
         except LeaseLost:
             raise
-        except Exception as error:  # a defect of ours, or damaged files: the run goes on with the others
+        except (
+            Exception,
+            PanicException,
+        ) as error:  # a defect of ours, or damaged files: the run goes on with the others
             log.exception("replay %s", row.id)
             kind = str(error) if isinstance(error, ReplayNotComputed) else type(error).__name__
             self._fail(row, "internal", f"The replay could not be computed: {kind}.")

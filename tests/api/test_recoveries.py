@@ -375,9 +375,11 @@ def test_the_next_candidate_is_tried_when_the_donor_was_deleted(caller: Caller) 
 
 def test_a_recovery_whose_files_are_damaged_fails_and_the_run_goes_on(caller: Caller) -> None:
     session_id = failing(caller)
-    for file in (Path(caller.service.runtime.lake.url) / "steps").rglob("*.parquet"):
-        if caller.key.workspace_id in str(file):
-            file.write_bytes(b"damaged")
+    folder = Path(caller.service.runtime.lake.url) / caller.key.workspace_id / "live" / "steps"
+    files = list(folder.rglob("*.parquet"))
+    assert files
+    for file in files:
+        file.write_bytes(b"damaged")
     made = ask(caller, session_id)
     replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
     report = replay_all(caller)
