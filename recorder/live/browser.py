@@ -169,7 +169,7 @@ class Browser:
         text = f"{reason}\n{log}"
         if "No module named 'playwright'" in text:
             return _NO_PLAYWRIGHT
-        if "Permission denied" in text or "EACCES" in text:
+        if any(word in text for word in ("PermissionError", "Permission denied", "EACCES")):
             return (
                 f"The user {self._settings.live.user} cannot start the browser: it must be able to read "
                 "Playwright's files. Install them where all users may read, or name another user without "

@@ -12,8 +12,10 @@ import resource
 import signal
 import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import playwright
 from playwright.sync_api import (
     BrowserContext,
     Dialog,
@@ -68,8 +70,8 @@ _MOST_EVENTS = 100
 class BrowserSession:
     """The browser with its one context, and what happened in it since the last command `perform`."""
 
-    def __init__(self, playwright: Playwright, script: str) -> None:
-        self._playwright = playwright
+    def __init__(self, driver: Playwright, script: str) -> None:
+        self._driver = driver
         #: Reads a page as nodes.
         self._script = script
         self._context: BrowserContext | None = None
@@ -83,7 +85,7 @@ class BrowserSession:
 
     def open(self, command: dict[str, Any]) -> dict[str, Any]:
         """Start the browser behind its proxy, with one empty page."""
-        browser = self._playwright.chromium.launch(
+        browser = self._driver.chromium.launch(
             executable_path=command["executable"],
             headless=True,
             chromium_sandbox=not command["no_sandbox"],
@@ -290,6 +292,9 @@ def main(user: str | None = None) -> None:
     script = f'() => {{\n"use strict";\n{page_script}{_READER}}}'
     if user is not None:
         give_up_rights(user)
+    installed = Path(playwright.__file__)
+    if not os.access(installed, os.R_OK):
+        sys.exit(f"{PermissionError.__name__}: {installed}")
     # After the change of the user, which clears it.
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -297,8 +302,8 @@ def main(user: str | None = None) -> None:
     # What libraries print must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
-    with sync_playwright() as playwright:
-        session = BrowserSession(playwright, script)
+    with sync_playwright() as driver:
+        session = BrowserSession(driver, script)
         for line in sys.stdin:
             command = json.loads(line)
             try:

@@ -5,8 +5,10 @@ import pwd
 from dataclasses import replace
 from pathlib import Path
 
+import playwright
 import pytest
 
+import recorder
 from recorder.live.browser import Browser, NoBrowser
 from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
@@ -14,7 +16,7 @@ from recorder.net.guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.setting_values import LiveSandbox
 from recorder.settings import Settings
-from tests.support.browser import find_chromium
+from tests.support.browser import find_chromium, find_readable_chromium
 
 
 def make_browser(folder: Path, live: LiveSandbox) -> Browser:
@@ -28,7 +30,7 @@ def test_the_browser_has_no_secrets_and_as_root_another_user(
 ) -> None:
     monkeypatch.setenv("RECORDER_SECRET", "s3cret-of-the-deployment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret-of-the-store")
-    browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_chromium()))
+    browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_readable_chromium()))
     try:
         browser.start((800, 600))
         assert browser.process is not None
@@ -63,3 +65,22 @@ def test_root_is_no_user_for_a_browser(tmp_path: Path, user: str) -> None:
     browser = make_browser(tmp_path, LiveSandbox(user=user, chromium=find_chromium()))
     with pytest.raises(NoBrowser, match="RECORDER_LIVE_USER"):
         browser.start((800, 600))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the browser's user is the service's own")
+def test_an_installation_that_only_root_reads_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    for package in (recorder, playwright):
+        assert package.__file__ is not None
+        folder = Path(package.__file__).parent
+        private.joinpath(folder.name).symlink_to(folder)
+    monkeypatch.setattr(recorder, "__file__", str(private / "recorder" / "__init__.py"))
+    browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_chromium()))
+    try:
+        with pytest.raises(NoBrowser, match="nobody cannot start the browser: it must be able to read"):
+            browser.start((800, 600))
+    finally:
+        browser.close()

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,17 @@ def find_chromium() -> str:
     if result is None:
         part_is_missing("Chromium is not installed (apt-get install chromium).")
     return result
+
+
+def find_readable_chromium() -> str:
+    """Return the path of Chromium if `nobody`, as whom root starts it, may read the installation.
+
+    Without it, or in a folder that only root reads, the test skips or fails as `find_chromium` does.
+    """
+    installed = sysconfig.get_path("purelib")
+    if os.geteuid() == 0 and not all(folder.stat().st_mode & 1 for folder in Path(installed).parents):
+        part_is_missing(f"{installed} is readable to root alone, and the browser runs as nobody.")
+    return find_chromium()
 
 
 class Page:

@@ -18,7 +18,7 @@ from recorder.live.work import claim, run_replay
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.setting_values import LiveSandbox
-from tests.support.browser import find_chromium
+from tests.support.browser import find_chromium, find_readable_chromium
 from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, Service
 from tests.support.http_service import serving
@@ -29,7 +29,7 @@ from tests.support.sealed_sessions import make_settings
 def running_live_app(folder: Path, database_url: str) -> Iterator[tuple[Service, int]]:
     """The application with a live sandbox that may reach loopback, and the port on which it answers."""
     # Chromium's own sandbox needs rights that many machines of tests withhold.
-    live = LiveSandbox(outbound=("loopback",), no_sandbox=True, chromium=find_chromium())
+    live = LiveSandbox(outbound=("loopback",), no_sandbox=True, chromium=find_readable_chromium())
     app = create_app(replace(make_settings(folder, database_url=database_url), live=live))
     with (
         TestClient(app, raise_server_exceptions=False) as client,
