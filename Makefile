@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
+
+# Tests start hundreds of processes; each would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo up test system check format faults fuzz mutation bench soak notebooks requirements
 
 help: ## show what can be made

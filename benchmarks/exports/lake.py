@@ -16,8 +16,8 @@ from sqlalchemy import insert
 from benchmarks.exports.payloads import NOISE, Payloads, payload
 from recorder import clock
 from recorder.digest import bucket_of
+from recorder.event_types import is_action
 from recorder.ids import encode, id_range
-from recorder.models.event_types import is_action
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow

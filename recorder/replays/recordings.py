@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from recorder.event_types import is_action
 from recorder.memory.steps.screens import bind_frames
-from recorder.models.event_types import is_action
 
 EventItem = Mapping[str, Any]
 #: Types that a page causes by itself too, and the signal with which the causing action announces them.

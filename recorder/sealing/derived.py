@@ -15,9 +15,9 @@ import orjson
 import pyarrow as pa
 
 from recorder.digest import canonical_json
+from recorder.event_types import is_action
 from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen, locate_on_screen
 from recorder.memory.steps.session_steps import Step, StepWalk
-from recorder.models.event_types import is_action
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.event_portions import HotItem

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from recorder.event_types import EVENT_TYPES, is_action, is_raw, step_type
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
 from recorder.memory.steps.targets import template_of
-from recorder.models.event_types import EVENT_TYPES, is_action, is_raw, step_type
 
 APPROVE = {"role": "button", "name": "Approve", "tag": "button"}
 USER = {"tag": "input", "attrs": {"id": "user"}}

@@ -14,8 +14,8 @@ from recorder.access.rate_tiers import TIERS
 from recorder.cli import app as command_line
 from recorder.client import Client, SessionRecorder
 from recorder.datasets import schemas
+from recorder.event_types import EVENT_TYPES
 from recorder.models.event import App, EventItem, Input, Target, Trace
-from recorder.models.event_types import EVENT_TYPES
 from recorder.models.export import Export, ExportDifference, SessionDifference
 from recorder.models.export_request import (
     ExportCreate,

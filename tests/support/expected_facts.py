@@ -6,10 +6,10 @@ import orjson
 from sqlmodel import col, select
 
 from recorder.digest import bucket_of, canonical_json
+from recorder.event_types import is_action
 from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_on_screen
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step, session_steps
 from recorder.models.event import EventBatchRow
-from recorder.models.event_types import is_action
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.hot_events import EventRecord, decode_batch

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recorder.event_types import event_type
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
 from recorder.memory.queries.recovery import (
@@ -25,7 +26,6 @@ from recorder.memory.queries.recovery import (
 )
 from recorder.memory.queries.similarity import similar_index
 from recorder.memory.queries.success_evidence import read_evidence
-from recorder.models.event_types import event_type
 
 _SUCCESS = OUTCOMES.index("success")
 #: Candidates: of more, those passed last.

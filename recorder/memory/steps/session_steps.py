@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from recorder.event_types import TYPING, step_type
 from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
 from recorder.memory.steps.targets import action_token, key_of, target_token
-from recorder.models.event_types import TYPING, step_type
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
 ALGO_VERSION = 2
