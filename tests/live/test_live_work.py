@@ -7,7 +7,8 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.live.browser import NoBrowser, find_chromium
-from recorder.live.work import LEASE_PREFIX, ReplayJournal, Stopped, claim, end_lost, list_waiting, run_replay
+from recorder.live.replay_journal import ReplayJournal, Stopped
+from recorder.live.work import LEASE_PREFIX, claim, end_lost, list_waiting, run_replay
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
@@ -96,7 +97,7 @@ def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
     set_status(caller, "suspended")
     assert take(caller, replay_id) is None
     with caller.service.runtime.database.transaction(write=False) as db:
-        assert replay_id not in [row.id for row in list_waiting(db, limit=1_000)]
+        assert replay_id not in [row.id for row in list_waiting(db, each=10, limit=1_000)]
     set_status(caller, "active")
     assert take(caller, replay_id) is not None
 
