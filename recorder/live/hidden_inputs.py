@@ -184,4 +184,5 @@ def _reduce(text: str) -> str:
 
 def _match_character(character: str) -> str:
     encoded = (f"%(?:25){{0,2}}{byte:02x}" for byte in character.encode(errors="surrogatepass"))
-    return f"(?:{re.escape(character)}|{''.join(encoded)})"
+    forms = dict.fromkeys((re.escape(character), re.escape(character.casefold()), "".join(encoded)))
+    return f"(?:{'|'.join(forms)})"
