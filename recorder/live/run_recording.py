@@ -9,8 +9,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -40,6 +41,13 @@ _TRIES, _PAUSE_S = 3, 1.0
 _CLOSE_S = 30.0
 
 
+@dataclass(frozen=True)
+class _Frame:
+    frame_id: str
+    item: FrameItem
+    picture: bytes
+
+
 class RunRecording:
     """The session that a live replay records; `close` stores what is left."""
 
@@ -54,9 +62,7 @@ class RunRecording:
         """
         self._runtime, self._caller, self._session_id, self._masker = runtime, caller, session_id, masker
         self._began = time.monotonic()
-        self._events: list[Mapping[str, Any]] = []
-        self._waiting: queue.Queue[Mapping[str, Any] | FrameItem | None] = queue.Queue(_MOST_WAITING)
-        self._pictures: dict[str, bytes] = {}
+        self._waiting: queue.Queue[Mapping[str, Any] | _Frame | None] = queue.Queue(_MOST_WAITING)
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="live-recording", daemon=True)
         self._thread.start()
@@ -75,11 +81,10 @@ class RunRecording:
     ) -> str:
         """Record a JPEG picture with the snapshot of the page; return the frame's id."""
         frame_id = new_id("frm")
-        self._pictures[frame_id] = picture
         item = FrameItem(t_ms, "image/jpeg", id=frame_id, part=frame_id, dom=dom, url=url)
         if rects:
             item.masked_rects = rects
-        self._put(item)
+        self._put(_Frame(frame_id, item, picture))
         return frame_id
 
     def close(self) -> None:
@@ -87,7 +92,7 @@ class RunRecording:
         self._put(None)
         self._thread.join(_CLOSE_S)
 
-    def _put(self, item: Mapping[str, Any] | FrameItem | None) -> None:
+    def _put(self, item: Mapping[str, Any] | _Frame | None) -> None:
         while not self._has_ended.is_set():
             try:
                 self._waiting.put(item, timeout=1.0)
@@ -119,37 +124,40 @@ class RunRecording:
         items = [self._waiting.get()]
         while len(items) < _ITEMS_AT_ONCE and not self._waiting.empty():
             items.append(self._waiting.get_nowait())
-        frames = [item for item in items if isinstance(item, FrameItem)]
-        events = [item for item in items if item is not None and not isinstance(item, FrameItem)]
+        frames = [item for item in items if isinstance(item, _Frame)]
+        events = [item for item in items if item is not None and not isinstance(item, _Frame)]
         for start in range(0, len(frames), _FRAMES_AT_ONCE):
-            with self._skip_invalid():
-                self._store_frames(writer, frames[start : start + _FRAMES_AT_ONCE])
+            self._store(frames[start : start + _FRAMES_AT_ONCE], partial(self._store_frames, writer))
         if events:
-            with self._skip_invalid():
-                self._store_events(writer, events)
+            self._store(events, partial(self._store_events, writer))
         return None not in items
 
-    @contextmanager
-    def _skip_invalid(self) -> Iterator[None]:
-        """Leave out items that the service refuses, such as the snapshot of a page that is too large."""
+    def _store(self, items: Sequence[_ItemT], store: Callable[[Sequence[_ItemT]], None]) -> None:
+        """Store items; one that the service refuses, such as too large a snapshot, is left out."""
         try:
-            yield
+            store(items)
         except (ValidationFailed, ImageTooLarge, InvalidImage) as error:
-            log.info("session %s: a part of the replay is not recorded: %s", self._session_id, error)
+            if len(items) > 1:
+                for item in items:
+                    self._store([item], store)
+            else:
+                log.info("session %s: a part of the replay is not recorded: %s", self._session_id, error)
 
-    def _store_events(self, writer: IngestWriter, events: list[Mapping[str, Any]]) -> None:
+    def _store_events(self, writer: IngestWriter, events: Sequence[Mapping[str, Any]]) -> None:
         body = orjson.dumps({"events": events})
         checked = check_event_body(self._caller, body, content_type=JSON, batch_key=None)
         changes = {} if self._masker is None else self._masker.find_changes(event_documents(body))
         batch = pack_event_batch(self._caller, self._session_id, checked, changes)
         _retry(lambda: asyncio.run(writer.submit(batch)))
 
-    def _store_frames(self, writer: IngestWriter, items: list[FrameItem]) -> None:
-        pictures = {str(item.part): self._pictures.pop(str(item.part)) for item in items}
+    def _store_frames(self, writer: IngestWriter, frames: Sequence[_Frame]) -> None:
+        items, pictures = (
+            [frame.item for frame in frames],
+            {frame.frame_id: frame.picture for frame in frames},
+        )
         upload = FrameUpload(self._caller, self._session_id, items, pictures, None)
         checked = _retry(lambda: upload.check(self._runtime.database))
-        if not isinstance(checked, CheckedUpload):
-            return  # stored before
+        assert isinstance(checked, CheckedUpload)  # without a batch id none was answered before
         documents = frame_documents(checked.frames)
         changes = {} if self._masker is None else self._masker.find_changes(documents)
         batch = _retry(lambda: checked.store(self._runtime.blobs, changes))

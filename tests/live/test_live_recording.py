@@ -34,7 +34,7 @@ PAINT = (60, 60, 60)
 class _Shop(BaseHTTPRequestHandler):
     """A shop that echoes; `/away` leads to the same form on another allowed host."""
 
-    queries: list[str]
+    asked: list[str]
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
@@ -45,7 +45,7 @@ class _Shop(BaseHTTPRequestHandler):
             return
         query = parse_qs(address.query).get("q", [""])[0]
         if query:
-            self.queries.append(query)
+            self.asked.append(query)
         text = query.replace("&", "&amp;")
         parts = {"text": text, "first": text[:4], "rest": text[4:], "quoted": quote_plus(query)}
         body = f"<!doctype html><meta charset=utf-8>{FOUND.format(**parts) if query else FORM}".encode()
@@ -61,12 +61,16 @@ class _Shop(BaseHTTPRequestHandler):
 @contextmanager
 def running_shop() -> Iterator[tuple[int, list[str]]]:
     """The shop: its port, and the queries that it was asked."""
-    handler = type("Shop", (_Shop,), {"queries": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    queries: list[str] = []
+
+    class Shop(_Shop):
+        asked = queries
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Shop) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield server.server_port, handler.queries
+            yield server.server_port, queries
         finally:
             server.shutdown()
             thread.join()
@@ -131,7 +135,7 @@ def _read_all(caller: Caller, session_id: str) -> dict[str, Any]:
 
 def test_a_run_that_diverges_is_recorded_without_the_input_that_its_page_echoes(shop: Recorded) -> None:
     caller = shop.caller
-    before = caller.get("/v1/usage").json()
+    before = caller.get("/v1/quota").json()
     with running_shop() as (port, queries):
         replay_id = _replay(shop, shop.session_id, port)
     shown = show(caller, replay_id)
@@ -170,9 +174,7 @@ def test_a_run_that_diverges_is_recorded_without_the_input_that_its_page_echoes(
     seal_all(caller)
     after = caller.get(f"/v1/sessions/{session['id']}").json()
     assert (after["status"], after["path_id"]) == ("sealed", None)
-    assert caller.get("/v1/usage").json() == before
-    export = {"workflow": "search", "format": "parquet", "destination": {"kind": "signed_url"}}
-    assert caller.post("/v1/exports", export).status_code == 202
+    assert caller.get("/v1/quota").json() == before
     assert [item["id"] for item in caller.get("/v1/sessions?workflow=search").json()["data"]] == [
         session["id"], shop.session_id,
     ]  # fmt: skip
