@@ -167,7 +167,7 @@ def test_a_run_that_diverges_is_recorded_without_the_input_that_its_page_echoes(
     for row, image in zip(run["frames"], run["images"], strict=True):
         with Image.open(io.BytesIO(image)) as picture:
             for left, top, width, height in row["masked_rects"] or ():
-                pixel = picture.getpixel((left + width // 2, top + height // 2))
+                pixel: Any = picture.getpixel((left + width // 2, top + height // 2))
                 assert all(abs(part - wanted) < 12 for part, wanted in zip(pixel, PAINT, strict=True)), row
     assert run["frames"][1]["masked_rects"], "the field after it was filled"
     # It is sealed, and counts neither in the quota nor in the graph.
