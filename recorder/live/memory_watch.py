@@ -53,12 +53,12 @@ def list_descendants(ancestor: int) -> list[int]:
                 # The name of a program, in parentheses, may hold spaces and parentheses.
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 children[int(fields[1])].append(int(folder.name))
-    found, waiting = [], [ancestor]
+    processes, waiting = [], [ancestor]
     while waiting:
         below = children.pop(waiting.pop(), [])
-        found += below
+        processes += below
         waiting += below
-    return found
+    return processes
 
 
 def read_own_bytes(process: int) -> int:

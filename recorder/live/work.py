@@ -145,11 +145,11 @@ def run_replay(
         planner: process that reads the recording; by default one for this replay.
     """
     journal = ReplayJournal(runtime, row.id, held, is_stopping)
-    own = Planner() if planner is None else None
+    new_planner = Planner() if planner is None else None
     try:
         with LeaseKeeper(runtime.database, lambda: [held], every_s=_RENEW_S):
             try:
-                result = _do_replay(runtime, row, journal, planner or own or Planner())
+                result = _do_replay(runtime, row, journal, planner or new_planner or Planner())
             except (NoBrowser, BrowserLost) as error:
                 journal.fail("sandbox", str(error))
             except PageStuck as error:
@@ -172,8 +172,8 @@ def run_replay(
     except LeaseLost:
         log.warning("replay %s: its lease was lost", row.id)
     finally:
-        if own is not None:
-            own.end()
+        if new_planner is not None:
+            new_planner.end()
         journal.release()
 
 

@@ -34,7 +34,7 @@ PAINT = (60, 60, 60)
 class _Shop(BaseHTTPRequestHandler):
     """A shop that echoes; `/away` leads to the same form on another allowed host."""
 
-    asked: list[str]
+    searches: list[str]
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
@@ -45,7 +45,7 @@ class _Shop(BaseHTTPRequestHandler):
             return
         query = parse_qs(address.query).get("q", [""])[0]
         if query:
-            self.asked.append(query)
+            self.searches.append(query)
         text = query.replace("&", "&amp;")
         parts = {"text": text, "first": text[:4], "rest": text[4:], "quoted": quote_plus(query)}
         body = f"<!doctype html><meta charset=utf-8>{FOUND.format(**parts) if query else FORM}".encode()
@@ -64,7 +64,7 @@ def running_shop() -> Iterator[tuple[int, list[str]]]:
     queries: list[str] = []
 
     class Shop(_Shop):
-        asked = queries
+        searches = queries
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Shop) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -98,8 +98,8 @@ def _record_search(caller: Caller, first_url: str) -> str:
         event(300, "click", target=more, url=f"{RECORDED}/found?q=•••"),
     )
     assert caller.add_events(session_id, *items).status_code == 202
-    found = ["html", {}, ["body", {}, ["h1", {}, "Orders of ‹name›"], ["button", {}, "Clear"]]]
-    assert caller.add_frames(session_id, frame(250, dom=snapshot(found))).status_code == 202
+    result_page = ["html", {}, ["body", {}, ["h1", {}, "Orders of ‹name›"], ["button", {}, "Clear"]]]
+    assert caller.add_frames(session_id, frame(250, dom=snapshot(result_page))).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
     seal_all(caller)
     return session_id
