@@ -21,6 +21,7 @@ from benchmarks import (
     ingest,
     limiter,
     lists,
+    live_steps,
     masking,
     memory_queries,
     miniwob,
@@ -76,6 +77,7 @@ class Name(StrEnum):
     ERASURE = "erasure"
     RESOLVE = "resolve"
     REPLAY = "replay"
+    LIVE = "live"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -109,6 +111,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.ERASURE: erasure.measure,
     Name.RESOLVE: resolve.measure,
     Name.REPLAY: replay_drain.measure,
+    Name.LIVE: live_steps.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory or many minutes: measured when they
 #: are named.

@@ -5,7 +5,7 @@ is gone.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import dagster as dg
 
@@ -17,7 +17,9 @@ from recorder.models.replay import ReplayRow
 
 REPLAY_TAG = "recorder/replay"
 WORKSPACE_TAG = "recorder/workspace"
-_LOOKED_AT = 100
+_LOOKED_AT = 1_000
+#: Earlier runs by which workspaces take turns.
+_LAST_RUNS = 100
 _UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -82,23 +84,29 @@ def request_live_runs(
         end_lost(db)
         if has_worker(db):
             return dg.SkipReason("A replay worker runs.")
-        waiting = list_waiting(db, limit=_LOOKED_AT)
+        waiting = list_waiting(db, each=runtime.settings.live.places, limit=_LOOKED_AT)
     if not waiting:
         return dg.SkipReason("No live replay waits.")
     instance = open_instance()
-    pause = pause_after_failures(instance, replay_live.name)
-    if pause:
-        return dg.SkipReason(f"The last runs failed; the next one starts in {pause:.0f} s.")
     records = instance.get_run_records(dg.RunsFilter(job_name=replay_live.name, statuses=_UNFINISHED))
     tags = [record.dagster_run.tags for record in records]
     requested = {tag.get(REPLAY_TAG) for tag in tags}
     per_workspace = Counter(tag.get(WORKSPACE_TAG) for tag in tags)
     places = runtime.settings.live.places
     requests: list[dg.RunRequest] = []
-    for row in waiting:
+    pauses: dict[str, float] = {}
+    for row in _order_by_turns(instance, waiting):
         if len(records) + len(requests) >= places:
             break
         if row.id in requested or per_workspace[row.workspace_id] >= max(1, places // 2):
+            continue
+        if row.workspace_id not in pauses:
+            # Runs of one workspace that fail hold up no other one.
+            tags_of_workspace = {WORKSPACE_TAG: row.workspace_id}
+            pauses[row.workspace_id] = pause_after_failures(
+                instance, replay_live.name, tags=tags_of_workspace
+            )
+        if pauses[row.workspace_id]:
             continue
         per_workspace[row.workspace_id] += 1
         requests.append(
@@ -107,7 +115,24 @@ def request_live_runs(
                 tags={REPLAY_TAG: row.id, WORKSPACE_TAG: row.workspace_id},
             )
         )
+    if not requests and any(pauses.values()):
+        least = min(pause for pause in pauses.values() if pause)
+        return dg.SkipReason(f"The last runs failed; the next one starts in {least:.0f} s.")
     return dg.SensorResult(run_requests=requests)
+
+
+def _order_by_turns(instance: dg.DagsterInstance, waiting: Sequence[ReplayRow]) -> list[ReplayRow]:
+    """Return waiting replays so that the workspace whose last run began longest ago is first."""
+    records = instance.get_run_records(dg.RunsFilter(job_name=replay_live.name), limit=_LAST_RUNS)
+    newest: dict[str | None, int] = {}
+    for number, record in enumerate(records):
+        newest.setdefault(record.dagster_run.tags.get(WORKSPACE_TAG), number)
+    seen: Counter[str] = Counter()
+    turns: dict[str, int] = {}
+    for row in waiting:
+        turns[row.id] = seen[row.workspace_id]
+        seen[row.workspace_id] += 1
+    return sorted(waiting, key=lambda row: (turns[row.id], -newest.get(row.workspace_id, _LAST_RUNS), row.id))
 
 
 defs = dg.Definitions(assets=[live_replays], jobs=[replay_live], sensors=[queued_live_replays])

@@ -1,7 +1,7 @@
 """Records of earlier Dagster runs: queued, lost and repeatedly failing ones. Design §3."""
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 import dagster as dg
@@ -53,14 +53,25 @@ def fail_lost(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> 
 
 
 def pause_after_failures(
-    instance: dg.DagsterInstance, job_name: str, *, longest_s: float = _LONGEST_PAUSE_S
+    instance: dg.DagsterInstance,
+    job_name: str,
+    *,
+    longest_s: float = _LONGEST_PAUSE_S,
+    tags: Mapping[str, str] | None = None,
 ) -> float:
     """Return the seconds to wait before the next run, given the last ones that failed in a row.
 
     Doubles with every failure, so that an error that stays does not fill the run list.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        job_name: name of the job.
+        longest_s: longest pause.
+        tags: tags of the runs that count; by default all of the job do.
     """
     finished = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-    records = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=finished), limit=8)
+    counted = dg.RunsFilter(job_name=job_name, statuses=finished, tags=tags)
+    records = instance.get_run_records(counted, limit=8)
     failures = 0
     for record in records:
         if record.dagster_run.status != dg.DagsterRunStatus.FAILURE:

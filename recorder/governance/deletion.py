@@ -7,7 +7,8 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
 from recorder.errors import NotFound
 from recorder.governance.holds import require_free
-from recorder.governance.purges import remove_at_once, request_purge
+from recorder.governance.purge_requests import request_purge
+from recorder.governance.purges import remove_at_once
 from recorder.ids import is_id
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow

@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, exists, or_, select
 
 from recorder.governance.holds import find_held
-from recorder.governance.purges import request_purge
+from recorder.governance.purge_requests import request_purge
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeCause, PurgeRow
 from recorder.models.session import SessionRow, SessionStatusRow

@@ -23,15 +23,14 @@ from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.holdings import list_rewritten_tables
 from recorder.governance.holds import find_held
-from recorder.governance.purges import request_purge
+from recorder.governance.purge_requests import count_deliveries, request_purge
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_replacements
 from recorder.memory.storage.purges import list_nodes
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
-from recorder.models.operations import AuditRow, OutboxRow
+from recorder.models.operations import AuditRow
 from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.models.webhook import DeliveryRow
 from recorder.recording.sessions import hide_session
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
@@ -286,7 +285,7 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
         counts["events"] += row.event_count
         counts["frames"] += row.frame_count
         counts["bytes"] += row.event_bytes + row.frame_bytes
-        counts["deliveries"] += _count_deliveries(db, row.id)
+        counts["deliveries"] += count_deliveries(db, row.id)
         nodes.update(f"{row.mode}/{row.workflow}/{number}" for number in list_nodes(db, row.id))
     db.flush()
     # Locked last, as by purges: they lock an erasure after its sessions.
@@ -295,12 +294,6 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     erasure.nodes = sorted({*(erasure.nodes or ()), *nodes})
     erasure.held += len(held)
     db.add(erasure)
-
-
-def _count_deliveries(db: DbSession, session_id: str) -> int:
-    events = select(OutboxRow.id).where(OutboxRow.subject_id == session_id)
-    sent = (col(DeliveryRow.event_id).in_(events), DeliveryRow.status == "succeeded")
-    return db.exec(select(func.count()).select_from(DeliveryRow).where(*sent)).one()
 
 
 def _select_purging() -> Any:

@@ -17,8 +17,7 @@ from sqlmodel import select
 from recorder import clock
 from recorder.governance.purge_steps import PurgeReport, PurgeRun, advance
 from recorder.governance.session_content import remove_content
-from recorder.models.governance import PurgeCause, PurgeRow
-from recorder.models.session import SessionRow
+from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseKeeper, lease_for_block
 
@@ -27,37 +26,6 @@ LEASE = "purges"
 _LEASE_MS = 60_000
 _BEATS_PER_LEASE = 4
 _LONGEST_SLEEP_S = 1.0
-
-
-def request_purge(
-    db: DbSession, row: SessionRow, cause: PurgeCause, *, at: datetime, erasure_id: str | None = None
-) -> PurgeRow:
-    """Write the intent to purge a session, in the transaction that hides it or finds it hidden.
-
-    Args:
-        db: a write transaction that holds the session's row.
-        row: the session.
-        cause: why it is purged.
-        at: time of the request.
-        erasure_id: the erasure that asks for it.
-    """
-    purge = PurgeRow(
-        session_id=row.id,
-        workspace_id=row.workspace_id,
-        mode=row.mode,
-        workflow=row.workflow,
-        cause=cause,
-        due_at=at,
-        requested_at=at,
-        dates=[] if row.lake_date is None else [row.lake_date],
-        event_bytes=row.event_bytes,
-        frame_bytes=row.frame_bytes,
-        events=row.event_count,
-        frames=row.frame_count,
-        erasure_id=erasure_id,
-    )
-    db.add(purge)
-    return purge
 
 
 def remove_at_once(runtime: Runtime, purge: PurgeRow) -> None:

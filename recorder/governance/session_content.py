@@ -8,6 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder.governance.holds import forget_holds
+from recorder.governance.purge_requests import request_recorded
 from recorder.memory.storage.purges import purge_sessions
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
@@ -88,9 +89,11 @@ def _remove_some_rows(db: DbSession, purge: PurgeRow) -> bool:
         some = select(key).where(is_ours).limit(limit)
         deleted = db.connection().execute(delete(table).where(is_ours, col(key).in_(some))).rowcount
         has_more = has_more or deleted >= limit
-    for replay_id in remove_replays(db, purge.session_id):
+    removed = remove_replays(db, purge.session_id)
+    for replay_id in removed.ids:
         _remove_events(db, replay_id)  # a replay has three, a recovery two
         has_more = True
+    request_recorded(db, purge, removed.recorded)
     return _remove_events(db, purge.session_id) or has_more
 
 

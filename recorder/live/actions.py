@@ -1,9 +1,9 @@
 """Actions of recorded events, as the browser's process takes them. Spec §4.6."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from recorder.replays.recordings import EventItem, RecordedStep, find_input_name
+from recorder.replays.recordings import EventItem, find_input_name
 
 #: Events that need nothing to be done.
 NOTHING_TO_DO = frozenset(("window_focus", "copy"))
@@ -56,8 +56,3 @@ def _name_key(given: Mapping[str, Any]) -> str | None:
 
 def _is_accepted(signal: Mapping[str, Any]) -> bool:
     return bool(signal.get("accepted", True))
-
-
-def list_needed_inputs(steps: Sequence[RecordedStep]) -> set[str]:
-    """Return the names of the inputs without which steps cannot be done."""
-    return {name for step in steps if (name := find_input_name(step.event)) is not None}

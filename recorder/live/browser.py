@@ -24,7 +24,8 @@ _START_S = 30.0
 #: Beyond what a command may take by itself.
 _GRACE_S = 10.0
 _CLOSE_S = 5.0
-_MOST_ANSWER_BYTES = 64_000_000
+#: More than the process sends: its own limit is a little lower.
+_MOST_ANSWER_BYTES = 9_000_000
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "PLAYWRIGHT_BROWSERS_PATH")
 _FOLDER_PREFIX = "recorder-live-"

@@ -4,6 +4,7 @@ Reads one command per line from standard input, as JSON, and answers each with o
 parent.
 """
 
+import base64
 import ctypes
 import json
 import os
@@ -11,6 +12,7 @@ import pwd
 import resource
 import signal
 import sys
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,10 @@ from playwright.sync_api import (
     sync_playwright,
 )
 from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+from recorder.capture.pictures import paint_over
+from recorder.live.memory_watch import MemoryWatch
 
 _FLAGS = (
     "--proxy-bypass-list=<-loopback>",
@@ -60,11 +66,30 @@ return {
   read() { taken = take(); return { ...describe(taken), version: fingerprint() }; },
   version: fingerprint,
   element: (index) => taken.snapshot.elements[index],
+  // Rectangles of masked elements, of those at some positions, and of others that show a picture or a text.
+  boxes(indices, unread) {
+    const isShown = (element) => localName(element) !== "svg" || /\\S/.test(element.textContent);
+    const elements = [...indices.map((index) => taken.snapshot.elements[index]),
+      ...unread.map((index) => taken.snapshot.elements[index]).filter(isShown)];
+    const rects = elements.filter((element) => nodeType(element) === 1).map(rectOf);
+    return { version: fingerprint(), scale: devicePixelRatio,
+      rects: [...take().snapshot.boxes, ...rects].filter(([, , width, height]) => width > 0 && height > 0) };
+  },
 };
 """
+_BOXES = "(reader, elements) => reader.boxes(...elements)"
 _DIE_WITH_PARENT = 1
 _MOST_FILE_BYTES = 1 << 30
+#: Memory of the browser's processes together, and the data of each one.
+_MOST_MEMORY_BYTES, _MOST_DATA_BYTES = 2 << 30, 4 << 30
+_OOM_SCORE = "800"
+_JPEG_QUALITY = 60
+_MOST_FAILED_PICTURES = 2
+_MOST_PICTURE_BYTES = 4_000_000
+_MOST_RECTS = 1_000
 _MOST_EVENTS = 100
+#: The page script reads a million characters; each may be written as six.
+MOST_ANSWER_BYTES = 8_000_000
 
 
 class BrowserSession:
@@ -82,6 +107,7 @@ class BrowserSession:
         self._failures: list[str] = []
         self._dialogs: list[dict[str, str]] = []
         self._expected_dialogs: list[bool] = []
+        self._failed_pictures = 0
 
     def open(self, command: dict[str, Any]) -> dict[str, Any]:
         """Start the browser behind its proxy, with one empty page."""
@@ -176,6 +202,38 @@ class BrowserSession:
         except PlaywrightError as error:
             return {"sent": None, "error": _first_line(error)}
         return {"sent": True}
+
+    def picture(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Return a JPEG picture of the page of the last `read`, in which some elements are painted over.
+
+        The answer's `data` is None if the page has changed since, or gives no picture in time.
+        """
+        nothing: dict[str, Any] = {"data": None, "rects": []}
+        if self._reader is None or self._failed_pictures >= _MOST_FAILED_PICTURES:
+            return nothing
+        elements = [command["indices"], command["unread"]]
+        try:
+            before = self._reader.evaluate(_BOXES, elements)
+            data = self._page.screenshot(
+                type="jpeg", quality=_JPEG_QUALITY, caret="initial", timeout=command["timeout_ms"]
+            )
+            after = self._reader.evaluate(_BOXES, elements)
+        except PlaywrightTimeout:
+            self._failed_pictures += 1
+            return nothing
+        except PlaywrightError:  # the page went away
+            return nothing
+        rects = [*before["rects"], *after["rects"]]
+        is_same = before["version"] == after["version"] == command["version"]
+        if not is_same or len(rects) > _MOST_RECTS:
+            return nothing
+        # What moves is painted over where it was before the picture, and where it is after it.
+        scaled = [[round(number * before["scale"]) for number in rect] for rect in rects]
+        if scaled:
+            data = paint_over(data, scaled, quality=_JPEG_QUALITY, format="JPEG")
+        if len(data) > _MOST_PICTURE_BYTES:
+            return nothing
+        return {"data": base64.b64encode(data).decode(), "rects": scaled[: len(before["rects"])]}
 
     def follow_popup(self, command: dict[str, Any]) -> dict[str, Any]:
         """Make the newest page the one that is acted on, or close those that were not announced."""
@@ -290,6 +348,9 @@ def main(user: str | None = None) -> None:
     """
     page_script = files("recorder.capture").joinpath("page.js").read_text("utf-8")
     script = f'() => {{\n"use strict";\n{page_script}{_READER}}}'
+    # If the machine runs out of memory, the kernel ends the browser before the service.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     if user is not None:
         give_up_rights(user)
     installed = Path(playwright.__file__)
@@ -299,6 +360,9 @@ def main(user: str | None = None) -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_DATA_BYTES, _MOST_DATA_BYTES))
+    watch = MemoryWatch(_MOST_MEMORY_BYTES)
+    watch.start()
     # What libraries print must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
@@ -309,8 +373,11 @@ def main(user: str | None = None) -> None:
             try:
                 answer = getattr(session, command["do"])(command)
             except PlaywrightError as error:
-                answer = {"lost": str(error)[:2000]}
-            answers.write(json.dumps(answer) + "\n")
+                answer = {"lost": watch.describe() if watch.is_exceeded else str(error)[:2000]}
+            text = json.dumps(answer)
+            if len(text) > MOST_ANSWER_BYTES:  # beyond the limits of the page script: its page is hostile
+                text = json.dumps({"lost": "The page sent more than a page may have."})
+            answers.write(text + "\n")
             answers.flush()
 
 

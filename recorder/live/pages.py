@@ -1,17 +1,21 @@
 """Page of a live replay, read in the form of stored snapshots, and masked as they are. Spec §4.6."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from recorder.capture.page_reader import PageUnreadable, parse_reading
 from recorder.live.browser import Browser
+from recorder.live.hidden_inputs import HiddenInputs, HiddenPage
 from recorder.memory.steps.screens import describe_screen
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, read_document
 from recorder.replays.recordings import RecordedFrame
 
 _FIRST_FAILURE = 400
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,17 @@ class LiveState:
     page: DomDocument | None
     frame: RecordedFrame
     url: str
+    title: str
+    #: Address as the browser has it, to be compared and not stored: inputs and masked texts are in it.
+    raw_url: str = field(repr=False)
     #: Equal for two states between which the page did not change.
     version: str
-    #: Addresses of pages that were loaded or failed to, with the status that was answered.
-    loads: Sequence[tuple[str, int | None]]
+    #: Addresses of pages that were loaded or failed to, with the status that was answered; as `raw_url`.
+    loads: Sequence[tuple[str, int | None]] = field(repr=False)
     dialogs: Sequence[Mapping[str, str]]
     pages: int
+    #: Which elements a picture of the page must not show; None where that is unknown.
+    hidden: HiddenPage | None
 
     @property
     def has_failed(self) -> bool:
@@ -36,12 +45,15 @@ class LiveState:
         return bool(statuses) and statuses[-1] >= _FIRST_FAILURE
 
 
-def read_state(browser: Browser, mask: Callable[[Any], Any], budget: Budget) -> LiveState:
-    """Return the state of the page; texts are masked like those of recordings.
+def read_state(
+    browser: Browser, mask: Callable[[Any], Any], inputs: HiddenInputs, budget: Budget
+) -> LiveState:
+    """Return the state of the page; texts are masked like those of recordings, and without the inputs.
 
     Args:
         browser: the browser.
         mask: masks the texts of a value.
+        inputs: values that the page may show.
         budget: every node counts.
 
     Raises:
@@ -49,28 +61,55 @@ def read_state(browser: Browser, mask: Callable[[Any], Any], budget: Budget) -> 
         InvalidRecording, BudgetSpent: if the page is too large.
     """
     answer = browser.call("read")
-    html = answer.get("html")
+    raw_url = str(answer["url"])
+    texts = {"url": inputs.hide_text(raw_url), "title": ""}
     dom: dict[str, Any] | None = None
     page: DomDocument | None = None
+    hidden: HiddenPage | None = None
+    version = ""
+    with suppress(PageUnreadable):
+        if answer.get("html") is not None:
+            reading = parse_reading(answer)
+            hidden = inputs.hide_page(reading.dom["html"])
+            texts["title"] = inputs.hide_text(reading.title)
+            dom = {**reading.dom, "html": mask({"html": hidden.html})["html"]}
+            version = reading.version
+            # Texts that were not read are in no snapshot, but a picture would show them.
+            hidden = None if inputs and reading.truncated else hidden
+    texts = mask(texts)
     tokens: tuple[str, ...] = ()
-    if html is None:
-        answer["url"] = mask({"url": str(answer["url"])})["url"]
-    else:
-        masked = mask({"html": html, "url": answer["url"], "title": str(answer.get("title", ""))})
-        dom = {"v": 1, "format": "nodes", "html": masked["html"]}
+    if dom is not None:
         page = read_document(dom, lambda _: None, budget)
-        tokens = describe_screen(dom=dom, url=masked["url"], title=masked["title"], cells=None).state_tokens
-        answer["url"] = masked["url"]
+        tokens = describe_screen(dom=dom, url=texts["url"], title=texts["title"], cells=None).state_tokens
     loads = [(str(url), int(status)) for url, status in answer["statuses"]]
     return LiveState(
         page,
         RecordedFrame("live", 0, tokens, lambda: dom),
-        str(answer["url"]),
-        str(answer.get("version", "")),
+        texts["url"],
+        texts["title"],
+        raw_url,
+        version,
         [*loads, *((str(url), None) for url in answer["failures"])],
         answer["dialogs"],
         int(answer["pages"]),
+        hidden,
     )
+
+
+def has_same_origin(url: str, other: str) -> bool:
+    """Return whether two addresses have the same scheme, host and port."""
+    origin = _find_origin(url)
+    return origin is not None and origin == _find_origin(other)
+
+
+def _find_origin(url: str) -> tuple[str, str, int | None] | None:
+    try:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.scheme not in _PORTS:
+            return None
+        return parts.scheme, parts.hostname.removesuffix("."), parts.port or _PORTS[parts.scheme]
+    except ValueError:
+        return None
 
 
 def map_url(url: str, base_url_map: Mapping[str, str]) -> str:

@@ -124,6 +124,13 @@ class FilteringProxy:
         except InvalidUrl:
             return False
 
+    def may_reach(self, url: str) -> bool:
+        """Return whether host and port of a URL are among the allowed ones."""
+        try:
+            return self._hosts.hold(read_url(url.partition("#")[0]))
+        except InvalidUrl:
+            return False
+
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())

@@ -1,8 +1,10 @@
 """Replay worker: a process that stays, and does live replays as they are asked for. Decision 0045."""
 
 import logging
+import queue
 import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +13,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict
+from recorder.live.plan import Planner
 from recorder.live.work import claim, end_lost, run_replay
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
@@ -27,6 +30,7 @@ _RENEW_S = 5.0
 _POLL_S = 0.5
 #: Polls between two looks for replays whose worker is gone.
 _POLLS_PER_SWEEP = 10
+_KEPT_TURNS = 1_000
 
 
 class TooManyWorkers(Conflict):
@@ -53,6 +57,10 @@ class ReplayWorker:
     runtime: Runtime
     places: int
     _running: dict[str, tuple[threading.Thread, str]] = field(default_factory=dict)
+    #: Workspaces in the order in which they were served last.
+    _served: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    #: Processes that wait for a recording to read.
+    _planners: queue.SimpleQueue[Planner] = field(default_factory=queue.SimpleQueue)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
@@ -88,6 +96,8 @@ class ReplayWorker:
                 for thread, _ in list(self._running.values()):
                     thread.join()
         finally:
+            while not self._planners.empty():
+                self._planners.get().end()
             with self.runtime.database.transaction(write=True) as db:
                 held.release(db)
 
@@ -108,10 +118,14 @@ class ReplayWorker:
             return False
         busy = [workspace for _, workspace in self._running.values()]
         with self.runtime.database.transaction(write=True) as db:
-            claimed = claim(db, owner, busy=busy, places=self.places)
+            claimed = claim(db, owner, busy=busy, places=self.places, served=list(self._served))
         if claimed is None:
             return False
         row, held = claimed
+        self._served[row.workspace_id] = None
+        self._served.move_to_end(row.workspace_id)
+        while len(self._served) > _KEPT_TURNS:
+            self._served.popitem(last=False)
         thread = threading.Thread(target=self._do, args=(row, held), name=f"live-{row.id}")
         self._running[row.id] = (thread, row.workspace_id)
         thread.start()
@@ -119,6 +133,12 @@ class ReplayWorker:
 
     def _do(self, row: ReplayRow, held: HeldLease) -> None:
         try:
-            run_replay(self.runtime, row, held, self._is_stopping.is_set)
+            planner = self._planners.get_nowait()
+        except queue.Empty:
+            planner = Planner()
+        try:
+            run_replay(self.runtime, row, held, self._is_stopping.is_set, planner)
         except Exception:  # the replay ends once its lease is seen to be gone
             log.exception("replay %s", row.id)
+        finally:
+            self._planners.put(planner)

@@ -108,6 +108,8 @@ class Session(WireOutput):
     path_id: str | None
     seal_error: SealError | None
     created_at: WireTime
+    #: Of the recording of a live replay; other sessions have no such member.
+    origin: Literal["replay"] | None = WireField(default=None, exclude_if=lambda value: value is None)
 
 
 class FramesSummary(WireOutput):

@@ -1,7 +1,7 @@
 """Sessions: created, started, found, deleted; see `stops` for their end. Spec §3.1, §4.1; contract §2."""
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from sqlmodel import Session as DbSession
@@ -47,6 +47,8 @@ def create_session(
     tenant: Tenant,
     body: SessionCreate,
     changed: Changes | None = None,
+    *,
+    origin: Literal["replay"] | None = None,
 ) -> Session:
     """Make a session, and start it where asked to; its workflow appears with the first one.
 
@@ -55,6 +57,7 @@ def create_session(
         tenant: workspace and mode.
         body: body of the request.
         changed: the texts that masking changes, see `session_document`.
+        origin: `replay` for the recording of a live replay, which costs no captured minutes.
 
     Raises:
         MetadataTooLarge: if the metadata is over 16,384 bytes of compact JSON.
@@ -63,7 +66,8 @@ def create_session(
         QuotaExceeded: if no captured minutes are left.
     """
     check_session(body)
-    require_minutes(db, tenant)
+    if origin is None:
+        require_minutes(db, tenant)
     body = mask_session(changed, body) if changed else body
     session_id, created_at = new_timed_id("ses")
     row = SessionRow(
@@ -77,6 +81,7 @@ def create_session(
         created_at=created_at,
         purge_after=created_at + _TEST_LIFE if tenant.mode == "test" else None,
         is_import=body.started_at is not None,
+        origin=origin,
     )
     db.add(row)
     db.add(SessionMetadataRow(session_id=session_id, metadata_=body.metadata))

@@ -27,6 +27,7 @@ from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import ReplayStart, compute_replayability, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import (
+    EventItem,
     InvalidRecording,
     RecordedFrame,
     RecordedSession,
@@ -288,7 +289,16 @@ def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
 
 def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     """Return a recording whose snapshots are read from the store when they are needed."""
-    events = []
+    frames = [
+        RecordedFrame(frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, blobs, frame))
+        for frame in message.frames
+    ]
+    return RecordedSession(message.session_id, open_events(message), frames, message.tags)
+
+
+def open_events(message: RecordingMessage) -> list[EventItem]:
+    """Return the events of a recording."""
+    events: list[EventItem] = []
     for event in message.events:
         members = {
             **orjson.loads(bytes(event.payload)),
@@ -299,11 +309,7 @@ def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
         if event.frame_id is not None:
             members["frame_id"] = event.frame_id
         events.append(members)
-    frames = [
-        RecordedFrame(frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, blobs, frame))
-        for frame in message.frames
-    ]
-    return RecordedSession(message.session_id, events, frames, message.tags)
+    return events
 
 
 def _read_dom(blobs: Blobs, frame: FrameMessage) -> Mapping[str, Any] | None:

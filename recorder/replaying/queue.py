@@ -1,5 +1,6 @@
 """Queue of replays: create, find, list, cancel and decide; the row is the queue. Spec §4.6, contract §8."""
 
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import exists, func, or_
@@ -27,6 +28,7 @@ from recorder.models.replay import (
     ReplayStepRow,
 )
 from recorder.models.session import SessionRow
+from recorder.recording.stops import stop_session
 from recorder.replaying.inputs import encrypt_inputs
 from recorder.replaying.request_checks import (
     check_hosts,
@@ -291,11 +293,14 @@ def end_failed(db: DbSession, row: ReplayRow, type: str, message: str) -> None:
 
 
 def end(db: DbSession, row: ReplayRow, status: str) -> None:
-    """End a replay in a status, forget its inputs, and queue the event."""
+    """End a replay in a status, forget its inputs, stop its recording, and queue the event."""
     row.status, row.finished_at = status, clock.now()
     row.input_values = row.awaiting_step = row.awaiting_until = None
     db.add(row)
     emit(db, row)
+    if row.result_session_id is not None:
+        with suppress(NotFound):  # deleted since
+            stop_session(db, row.tenant, row.result_session_id)
 
 
 def has_sessions() -> list[Any]:

@@ -127,14 +127,22 @@ def find_input_name(event: EventItem) -> str | None:
     return str(given.get("secret_ref") or event["id"])
 
 
-def has_succeeded(recording: RecordedSession, step: RecordedStep) -> bool:
-    """Return whether a step went well in the source: no error followed it before the next action."""
-    is_after = False
-    for event in recording.events:
-        if event["id"] == step.event["id"]:
-            is_after = True
-        elif is_after and is_action(event["type"]):
-            return True
-        elif is_after and event["type"] == "error":
-            return False
-    return True
+def list_failed(events: Sequence[EventItem]) -> frozenset[str]:
+    """Return the ids of the actions that an error followed before the next action."""
+    failed: set[str] = set()
+    action: str | None = None
+    for event in events:
+        if is_action(event["type"]):
+            action = event["id"]
+        elif event["type"] == "error" and action is not None:
+            failed.add(action)
+    return frozenset(failed)
+
+
+def list_page_urls(events: Sequence[EventItem]) -> dict[str, str]:
+    """Return the address of the page on which each event happened: its own, or the last one before it."""
+    urls: dict[str, str] = {}
+    last = ""
+    for event in events:
+        last = urls[event["id"]] = str(event.get("url") or last)
+    return urls

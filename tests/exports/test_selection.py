@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlmodel import col, select
+from sqlmodel import col, select, update
 
 from recorder import clock
 from recorder.errors import NotFound, ValidationFailed
@@ -118,6 +118,14 @@ def test_a_deleted_session_is_in_no_export(tmp_path: Path) -> None:
     runtime = make_runtime(tmp_path)
     gone, kept = seal(runtime, [Recording(), Recording()])
     delete(runtime, gone)
+    assert set(rows_of(export(runtime))["session_id"]) == {kept}
+
+
+def test_the_recording_of_a_live_replay_is_in_no_export(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    copy, kept = seal(runtime, [Recording(), Recording()])
+    with runtime.database.transaction(write=True) as db:
+        db.exec(update(SessionRow).where(col(SessionRow.id) == copy).values(origin="replay"))
     assert set(rows_of(export(runtime))["session_id"]) == {kept}
 
 

@@ -64,9 +64,17 @@ def calls_of(app: WebApp) -> list[str]:
     return [call["path"] for call in app.calls]
 
 
+def assert_recorded(recorded: Recorded, shown: dict[str, Any]) -> None:
+    """Require that the recording of a run has stopped, with the steps that were done before the loss."""
+    path = f"/v1/sessions/{shown['result_session_id']}"
+    session = recorded.caller.get(path).json()
+    assert (session["status"], session["origin"], session["outcome"]) == ("stopped", "replay", "abandoned")
+    assert session["event_count"] >= 1 and session["frame_count"] >= 1
+
+
 def has_acted(recorded: Recorded, replay_id: str) -> bool:
     """Return whether some steps were done, but not all."""
-    return 2 <= read_row(recorded.caller, replay_id).step <= 9
+    return 3 <= read_row(recorded.caller, replay_id).step <= 9
 
 
 @pytest.mark.parametrize("_", range(KILLS))
@@ -80,6 +88,7 @@ def test_a_killed_browser_fails_the_replay(recorded: Recorded, _: int) -> None:
         shown = show(recorded.caller, replay_id)
         assert len(calls_of(app)) == len(set(calls_of(app)))
     assert (shown["status"], shown["error"]["type"]) == ("failed", "sandbox"), shown
+    assert_recorded(recorded, shown)
 
 
 @pytest.mark.parametrize("_", range(KILLS))
@@ -99,6 +108,7 @@ def test_a_lost_proxy_fails_the_replay(recorded: Recorded, monkeypatch: pytest.M
             started[0].stop()
         shown = show(recorded.caller, replay_id)
     assert (shown["status"], shown["error"]["type"]) == ("failed", "sandbox"), shown
+    assert_recorded(recorded, shown)
 
 
 @contextmanager
@@ -146,6 +156,7 @@ def test_a_worker_does_replays_and_a_killed_one_leaves_nothing_open(recorded: Re
         assert len(calls_of(app)) == len(set(calls_of(app)))
     shown = show(caller, replay_id)
     assert (shown["status"], shown["error"]["type"]) == ("failed", "internal"), shown
+    assert_recorded(recorded, shown)
     row = read_row(caller, replay_id)
     assert row.input_values is None
     data = caller.service.runtime.settings.data_dir

@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 from sqlmodel import select
 
+from recorder import clock
 from recorder.audit.log import Origin
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.purges import run_purges
+from recorder.ids import new_timed_id
 from recorder.models.memory import GraphVersionRow, SessionPathRow
 from recorder.models.operations import SealBatchRow
+from recorder.models.replay import ReplayRow
+from recorder.models.session import SessionCreate
+from recorder.recording.sessions import create_session
 from recorder.sealing import Sealer
 from recorder.sealing.lanes import Lane
 from recorder.storage.lake import Lake
@@ -26,6 +31,7 @@ from tests.support.purges import (
     purge_row,
     recorded_canary,
 )
+from tests.support.replayed_sessions import sealed_run
 
 
 @pytest.mark.parametrize("state", ["recording", "stopped", "sealed", "deleted"])
@@ -185,3 +191,39 @@ def test_a_repeated_batch_number_is_refused_after_the_log_was_cleaned(caller: Ca
         assert lake.scan(kind, tenant).collect().height == rows.num_rows
         assert lake.append(kind, tenant, rows, lane=lane, number=batch.number + 1)
         assert lake.scan(kind, tenant).collect().height == 2 * rows.num_rows
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_session_that_a_live_replay_recorded_goes_with_its_source(caller: Caller, is_held: bool) -> None:
+    runtime, now = caller.service.runtime, clock.now()
+    source = sealed_run(caller)
+    body = SessionCreate(workflow="approve", start=True)
+    with runtime.database.transaction(write=True) as db:
+        recorded = create_session(db, Tenant(caller.key.workspace_id, "live"), body, origin="replay").id
+        replay_id, _ = new_timed_id("rpl")
+        db.add(
+            ReplayRow(
+                id=replay_id,
+                workspace_id=caller.key.workspace_id,
+                mode="live",
+                workflow="approve",
+                session_id=source,
+                sandbox="live",
+                kind="full",
+                status="running",
+                spec={"anchor": None, "until": None, "against": None, "policy": {}},
+                input_names=[],
+                decisions={},
+                result_session_id=recorded,
+                created_at=now,
+            )
+        )
+        if is_held:
+            add_hold(db, Origin.operator(caller.key.workspace_id), kind="session", value=recorded)
+    assert caller.get(f"/v1/sessions/{recorded}").json()["origin"] == "replay"
+    assert "origin" not in caller.get(f"/v1/sessions/{source}").json()
+    assert caller.delete(f"/v1/sessions/{source}?hard=true").status_code == 204
+    assert finish_purges(runtime).sessions == (1 if is_held else 2)
+    assert caller.get(f"/v1/sessions/{recorded}").status_code == (200 if is_held else 404)
+    with runtime.database.transaction(write=False) as db:
+        assert db.get(ReplayRow, replay_id) is None

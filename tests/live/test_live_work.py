@@ -1,22 +1,45 @@
 """Claims, journals and ends of live replays, without a browser. Spec §4.6, contract §8."""
 
+import subprocess
+import sys
 from typing import Any
 
+import msgspec
 import pytest
 from sqlmodel import select
 
 from recorder import clock
+from recorder.access.keys import Caller as AccessCaller
+from recorder.live.acting import StepActor
 from recorder.live.browser import NoBrowser, find_chromium
-from recorder.live.work import LEASE_PREFIX, ReplayJournal, Stopped, claim, end_lost, list_waiting, run_replay
+from recorder.live.hidden_inputs import HiddenInputs
+from recorder.live.journal import LiveResult
+from recorder.live.plan import Planner
+from recorder.live.proxy import FilteringProxy
+from recorder.live.replay_journal import ReplayJournal, Stopped
+from recorder.live.run import LiveRun
+from recorder.live.run_recording import RunRecording
+from recorder.live.work import LEASE_PREFIX, claim, end_lost, list_waiting, run_replay
+from recorder.masking.masker import Masker, compile_rules
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
+from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replays.results import StepResult
+from recorder.net.addresses import AllowList
+from recorder.net.guard import AddressGuard
+from recorder.net.reachable_hosts import ReachableHosts
+from recorder.replaying.dry_process import EventMessage, RecordingMessage
+from recorder.replaying.recording import read_recording
+from recorder.replays.anchors import ReplayAnchor
+from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recordings import InvalidRecording
+from recorder.replays.results import StepResult, Summary
 from recorder.storage.leases import HeldLease, LeaseLost
+from recorder.tenant import Tenant
 from tests.api.conftest import caller, service
 from tests.api.test_replays import allow_hosts
 from tests.support.completed_work import seal_all
-from tests.support.factories import Caller, event
+from tests.support.factories import Caller, event, picture
 from tests.support.replayed_sessions import sealed_run
 
 __all__ = ["caller", "service"]
@@ -96,7 +119,7 @@ def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
     set_status(caller, "suspended")
     assert take(caller, replay_id) is None
     with caller.service.runtime.database.transaction(write=False) as db:
-        assert replay_id not in [row.id for row in list_waiting(db, limit=1_000)]
+        assert replay_id not in [row.id for row in list_waiting(db, each=10, limit=1_000)]
     set_status(caller, "active")
     assert take(caller, replay_id) is not None
 
@@ -168,6 +191,147 @@ def test_a_replay_whose_worker_is_gone_fails_and_nothing_is_stored_after(caller:
     assert sweep(caller) == 0 and leases_of(caller, replay_id) == 0
     with caller.service.runtime.database.transaction(write=False) as db:
         assert db.get_one(ReplayRow, replay_id).input_values is None
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "cancel", "lose", "delete"])
+def test_the_recording_of_a_run_stops_with_its_replay(caller: Caller, end: str) -> None:
+    session_id = sealed_run(caller)
+    replay_id = ask(caller, session_id)
+    journal = journal_of(caller, replay_id)
+    recorded = journal.start_session()
+    shown = show(caller, replay_id)
+    assert shown["result_session_id"] == recorded
+    session = caller.get(f"/v1/sessions/{recorded}").json()
+    assert (session["status"], session["origin"]) == ("recording", "replay")
+    assert session["actor"] == {"id": replay_id, "kind": "script"}
+    match end:
+        case "finish":
+            journal.finish(LiveResult("completed", None, Summary()))
+        case "fail":
+            journal.fail("sandbox", "The browser is gone.")
+        case "cancel":
+            assert caller_of_live(caller).post(f"/v1/replays/{replay_id}/cancel").status_code == 200
+        case "lose":
+            expire(caller, replay_id)
+            assert sweep(caller) >= 1
+        case "delete":
+            assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
+            with pytest.raises(Stopped):
+                journal.begin(1)
+    assert caller.get(f"/v1/sessions/{recorded}").json()["status"] == "stopped"
+    refused = caller.add_events(recorded, event(1))
+    assert (refused.status_code, refused.json()["code"]) == (409, "invalid_state")
+
+
+def test_a_deleted_recording_does_not_hold_up_its_replay(caller: Caller) -> None:
+    replay_id = ask(caller, sealed_run(caller))
+    journal = journal_of(caller, replay_id)
+    assert caller.delete(f"/v1/sessions/{journal.start_session()}").status_code == 204
+    journal.finish(LiveResult("completed", None, Summary()))
+    assert show(caller, replay_id)["status"] == "completed"
+
+
+def test_what_a_run_records_is_masked_and_too_large_parts_are_left_out(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    journal = journal_of(caller, ask(caller, sealed_run(caller)))
+    session_id = journal.start_session()
+    masker = Masker(compile_rules(('{"builtins":["email"]}',)), b"k" * 32)
+    sender = AccessCaller(Tenant(caller.key.workspace_id, "live"), "replay")
+    recording = RunRecording(runtime, sender, session_id, masker)
+    dom = {"v": 1, "format": "nodes", "html": ["html", {}, ["p", {}, "ada@ledgerly.example"]]}
+    image = picture(format="JPEG")
+    frame_id = recording.add_frame(image, t_ms=5, url="http://x.example/", dom=dom, rects=[[1, 2, 3, 4]])
+    recording.add_frame(b"no picture", t_ms=6, url="http://x.example/", dom=dom, rects=[])
+    recording.add_event({"t_ms": 7, "type": "click", "frame_id": frame_id, "title": "ada@ledgerly.example"})
+    recording.add_event({"t_ms": 8, "type": "No Type"})
+    recording.close()
+    recording.add_event({"t_ms": 9, "type": "click"})
+    frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    assert [(row["id"], row["masked_rects"]) for row in frames] == [(frame_id, [[1, 2, 3, 4]])]
+    events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    assert [item["title"] for item in events] == [masker.mask_text("ada@ledgerly.example")]
+    journal.fail("sandbox", "The browser is gone.")
+
+
+def test_workspaces_take_turns(caller: Caller) -> None:
+    other = caller.service.make_caller()
+    mine = [ask(caller, sealed_run(caller)) for _ in range(2)]
+    theirs = ask(other, sealed_run(other))
+    with caller.service.runtime.database.transaction(write=False) as db:
+        waiting = [row.id for row in list_waiting(db, each=1, limit=1_000)]
+        assert {mine[0], theirs} <= set(waiting) and mine[1] not in waiting
+        assert {*mine, theirs} <= {row.id for row in list_waiting(db, each=2, limit=1_000)}
+    served = [caller.key.workspace_id]
+    claimed = []
+    while (taken := take(caller, served=served)) is not None:
+        served.append(taken[0].workspace_id)
+        claimed.append(taken[0].id)
+    assert claimed.index(theirs) < claimed.index(mine[0]) < claimed.index(mine[1])
+
+
+def test_the_time_of_a_replay_begins_when_it_is_claimed(caller: Caller) -> None:
+    replay_id = ask(caller, sealed_run(caller))
+    journal = journal_of(caller, replay_id)
+    plan = Planner()
+    try:
+        made = plan.plan(_read_recording(caller, replay_id), None, None)
+    finally:
+        plan.end()
+    proxy = FilteringProxy(ReachableHosts(()), AddressGuard(AllowList.parse(())))
+    nothing: Any = None
+    actor = StepActor(
+        made, ReplayPolicy(), {}, HiddenInputs({}), nothing, proxy, nothing, journal, nothing, ends_at=0.0
+    )
+    result = LiveRun(actor, "full").run()
+    assert (result.status, result.error and result.error.type) == ("failed", "timeout")
+    journal.fail("timeout", "The time is over.")
+
+
+def _read_recording(caller: Caller, replay_id: str) -> RecordingMessage:
+    runtime = caller.service.runtime
+    with runtime.database.transaction(write=False) as db:
+        replay = db.get_one(ReplayRow, replay_id)
+        session = db.get_one(SessionRow, replay.session_id)
+    return read_recording(runtime, session)
+
+
+def test_a_recording_is_planned_in_a_process_with_limits(caller: Caller) -> None:
+    message = _read_recording(caller, ask(caller, sealed_run(caller)))
+    planner = Planner()
+    try:
+        plan = planner.plan(message, None, None)
+        assert [(step.step, step.is_consequential, step.has_succeeded) for step in plan.steps] == [
+            (1, False, True), (2, True, True),
+        ]  # fmt: skip
+        last = planner.plan(message, ReplayAnchor("tag", "ready"), None)
+        assert [step.step for step in last.steps] == [2] and [step.step for step in last.prefix] == [1]
+        assert last.steps[0].read().event["target"]["name"] == "Approve" and last.total == 2
+        with pytest.raises(InvalidRecording, match="no such tag"):
+            planner.plan(message, ReplayAnchor("tag", "missing"), None)
+        data = msgspec.Raw(msgspec.json.encode({"data": {"text": "x" * 60_000}}))
+        large = [EventMessage(f"evt_{n}", n, "click", None, data) for n in range(400)]
+        with pytest.raises(InvalidRecording, match="at most 16 MiB"):
+            planner.plan(RecordingMessage("ses_1", large, [], []), None, None)
+    finally:
+        planner.end()
+    hasty = Planner(seconds=0.0)
+    with pytest.raises(InvalidRecording, match="takes more than 0 seconds"):
+        hasty.plan(message, None, None)
+
+
+def test_processes_that_take_too_much_memory_are_ended() -> None:
+    program = """
+import subprocess, sys, time
+from recorder.live.memory_watch import MemoryWatch
+watch = MemoryWatch(100_000_000, every_s=0.02)
+watch.start()
+start = lambda size: subprocess.Popen([sys.executable, "-c", f"held = bytearray({size}); input()"], stdin=-1)
+small = start(20_000_000)
+time.sleep(0.5)
+print(small.poll(), watch.is_exceeded, start(200_000_000).wait(), small.wait(), watch.is_exceeded)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["None", "False", "-9", "-9", "True"], done.stderr
 
 
 def test_a_missing_input_is_found_before_a_browser_starts(caller: Caller) -> None:

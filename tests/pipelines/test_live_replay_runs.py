@@ -2,8 +2,9 @@
 
 import dagster as dg
 import pytest
+from dagster._core.utils import make_new_run_id
 
-from pipelines.live_replays import REPLAY_TAG, live_replays, request_live_runs
+from pipelines.live_replays import REPLAY_TAG, WORKSPACE_TAG, live_replays, request_live_runs
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.ids import new_timed_id
@@ -68,6 +69,27 @@ def test_the_sensor_asks_for_one_run_each_and_half_of_the_places_for_a_workspace
 ) -> None:
     assert deployment.runtime.settings.live.places == 2
     assert asked_for(deployment) == [replays[0], replays[2]]
+
+
+def test_workspaces_take_turns_and_the_failed_runs_of_one_hold_up_no_other(
+    deployment: Deployment, replays: list[str]
+) -> None:
+    # The first workspace has more replays that wait than the sensor has ever asked for at once.
+    with deployment.runtime.database.transaction(write=False) as db:
+        row, foreign = db.get_one(ReplayRow, replays[0]), db.get_one(ReplayRow, replays[2])
+    for _ in range(120):
+        queue(deployment, row.workspace_id, row.session_id)
+    run = dg.DagsterRun(
+        job_name="replay_live",
+        run_id=make_new_run_id(),
+        status=dg.DagsterRunStatus.FAILURE,
+        tags={REPLAY_TAG: "rpl_before", WORKSPACE_TAG: row.workspace_id},
+    )
+    deployment.instance.add_run(run)
+    assert asked_for(deployment) == [replays[2]]
+    tags = {REPLAY_TAG: "rpl_last", WORKSPACE_TAG: foreign.workspace_id}
+    deployment.instance.add_run(run._replace(run_id=make_new_run_id(), tags=tags))
+    assert asked_for(deployment) == []
 
 
 def test_the_sensor_leaves_replays_to_a_worker(deployment: Deployment, replays: list[str]) -> None:

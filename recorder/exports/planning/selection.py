@@ -227,6 +227,8 @@ def _make_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnEle
     yield from in_tenant(SessionRow, tenant)
     yield col(SessionRow.status) == "sealed"
     yield col(SessionRow.deleted_at).is_(None)
+    # A replay is a copy of its source: in an export it would be in training and test data.
+    yield col(SessionRow.origin).is_(None)
     yield col(SessionRow.workflow).in_(spec["workflow"])
     filters = spec["filter"]
     since = filters.get("since")

@@ -154,6 +154,7 @@ def choose_sessions(
         sealed = select(SessionRow).where(
             *in_tenant(SessionRow, row.tenant),
             SessionRow.status == "sealed",
+            col(SessionRow.origin).is_(None),
             col(SessionRow.workflow).in_(spec["workflow"]),
             or_(col(SessionRow.deleted_at).is_(None), col(SessionRow.deleted_at) >= row.created_at),
         )

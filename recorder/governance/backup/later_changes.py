@@ -19,7 +19,8 @@ from recorder.audit.log import Origin, entry_of, first_hash, hash_entry, record
 from recorder.governance.backup.errors import AuditDoesNotFit
 from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
-from recorder.governance.purges import request_purge, run_purges
+from recorder.governance.purge_requests import request_purge
+from recorder.governance.purges import run_purges
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import HoldRow, PurgeCause, PurgeRow
 from recorder.models.operations import AuditHeadRow, AuditRow

@@ -1,0 +1,147 @@
+"""Live replays beside a bare Playwright script that does the same actions on the same pages, in turn."""
+
+import os
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from playwright.sync_api import Browser, sync_playwright
+from sqlmodel import select
+
+from benchmarks.figures import Figure, Skipped, at_most
+from benchmarks.seeds import new_key, new_settings
+from examples.webapp.approval import approve_invoice
+from examples.webapp.record import record_runs
+from examples.webapp.server import PASSWORD, run_webapp
+from recorder.access.keys import authenticate
+from recorder.audit.log import Origin
+from recorder.client import Client
+from recorder.live.plan import Planner
+from recorder.live.work import claim, run_replay
+from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
+from recorder.models.session import SessionRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.replaying.queue import create_replay
+from recorder.replaying.recording import read_recording
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from recorder.setting_values import LiveSandbox
+from recorder.supervisor import running
+
+_STEPS = 10
+
+
+class _NoRecording:
+    """Takes the tags of the example's script, and keeps none."""
+
+    def tag(self, *_: Any, **__: Any) -> None:
+        """Take a tag."""
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Milliseconds of a step of a live replay, with all that is verified, stored and recorded."""
+    browser_path = shutil.which("chromium")
+    if browser_path is None:
+        raise Skipped("there is no Chromium")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, ExitStack() as stack:
+        live = LiveSandbox(outbound=("loopback",), no_sandbox=os.geteuid() == 0)
+        settings = replace(new_settings(Path(folder)), live=live)
+        key = new_key(settings)
+        with running(settings, dagster=False) as service, Client(service.base_url, key) as client:
+            (session_id,) = record_runs(client, "base", 1, browser_path=browser_path)
+        runtime = Runtime.open(settings)
+        stack.callback(runtime.close)
+        _seal_all(runtime)
+        planner = Planner()
+        stack.callback(planner.end)
+        playwright = stack.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=browser_path)
+        stack.callback(browser.close)
+        ours, bare = [], []
+        for _ in range(3 if quick else 10):
+            bare.append(_run_script(browser) / _STEPS)
+            ours.append(_replay(runtime, planner, key, session_id) / _STEPS)
+    return [
+        Figure(
+            name="live replay, a step with verification and frame",
+            unit="ms",
+            ours=ours,
+            peer=bare,
+            peer_name="the bare script",
+            goal=at_most(3.5),
+            detail={"steps": _STEPS},
+        )
+    ]
+
+
+def _seal_all(runtime: Runtime) -> None:
+    sealer = Sealer(runtime, owner="benchmark")
+    if sealer.take():
+        while sealer.seal_batch() is not None:
+            pass
+        sealer.release()
+
+
+def _run_script(browser: Browser) -> float:
+    """Return the milliseconds of the actions by themselves, in a page that is open."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    with run_webapp("base") as app:
+        began = time.perf_counter()
+        approve_invoice(page, app.url, _NoRecording())
+        ms = (time.perf_counter() - began) * 1000
+    page.close()
+    return ms
+
+
+def _replay(runtime: Runtime, planner: Planner, key: str, session_id: str) -> float:
+    """Return the milliseconds of the steps of a live replay that must be completed.
+
+    Raises:
+        RuntimeError: if it ended otherwise.
+    """
+    with run_webapp("base") as app:
+        port = app.server_address[1]
+        with runtime.database.transaction(write=True) as db:
+            caller = authenticate(db, key, secret=runtime.settings.secret)
+            workspace = db.get_one(WorkspaceRow, caller.workspace_id)
+            workspace.live_hosts = [f"localhost:{port}"]
+            db.add(workspace)
+            db.flush()
+            session = db.get_one(SessionRow, session_id)
+            body = ReplayCreate.model_validate(
+                {
+                    "session_id": session.id,
+                    "sandbox": "live",
+                    "inputs": {"password": PASSWORD},
+                    "policy": {
+                        "repeat_consequential": True,
+                        "base_url_map": {_find_base(runtime, session): f"http://localhost:{port}"},
+                    },
+                }
+            )
+            origin = Origin.operator(caller.workspace_id)
+            replay_id = create_replay(db, runtime, caller, body, origin=origin).id
+        with runtime.database.transaction(write=True) as db:
+            claimed = claim(db, "benchmark", replay_id=replay_id)
+        if claimed is None:
+            raise RuntimeError(f"{replay_id} cannot be claimed.")
+        run_replay(runtime, *claimed, planner=planner)
+    with runtime.database.transaction(write=False) as db:
+        row = db.get_one(ReplayRow, replay_id)
+        steps = db.exec(select(ReplayStepRow).where(ReplayStepRow.replay_id == replay_id)).all()
+    if row.status != "completed":
+        raise RuntimeError(f"{replay_id} is {row.status}: {row.error or row.divergence}")
+    return float(sum(step.ms or 0 for step in steps))
+
+
+def _find_base(runtime: Runtime, session: SessionRow) -> str:
+    """Return the address of the application that was recorded, without its path."""
+    (first, *_) = read_recording(runtime, session).events
+    parts = urlsplit(orjson.loads(bytes(first.payload))["url"])
+    return f"{parts.scheme}://{parts.netloc}"

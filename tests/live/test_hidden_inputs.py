@@ -1,0 +1,70 @@
+"""Inputs in texts and snapshots of pages: replaced however the page writes them. Contract §8."""
+
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from recorder.live.hidden_inputs import HIDDEN_TEXT, HiddenInputs
+from recorder.masking.masker import Masker, compile_rules
+
+SECRET = "Grüße + 7/Q&a"
+HIDDEN = HiddenInputs({"note": SECRET, "pin": "417"})
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        SECRET,
+        SECRET.upper(),
+        SECRET.replace(" ", "\n  "),
+        SECRET.replace(" ", "\u00a0"),
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        quote_plus(SECRET),
+        quote(quote(SECRET, safe=""), safe=""),
+        quote(SECRET).lower(),
+    ],
+)
+def test_an_input_is_hidden_in_any_case_spacing_and_encoding(written: str) -> None:
+    assert (
+        HIDDEN.hide_text(f"https://x.example/?q={written}&n=1") == f"https://x.example/?q={HIDDEN_TEXT}&n=1"
+    )
+
+
+def test_other_texts_and_short_inputs_stay() -> None:
+    assert HIDDEN.hide_text("Invoice 417, 100 %41 +1") == "Invoice 417, 100 %41 +1"
+    assert not HiddenInputs({})
+
+
+def test_a_long_input_is_hidden_whole() -> None:
+    text = "".join(f" {number}é" for number in range(1_500)).strip()
+    hidden = HiddenInputs({"text": text})
+    assert hidden.hide_text(f"<{quote(text)}>") == f"<{HIDDEN_TEXT}>"
+    assert hidden.hide_text(f"<{text}>").startswith(f"<{HIDDEN_TEXT}")
+
+
+def test_an_input_that_masking_replaces_is_shown_as_its_token() -> None:
+    masker = Masker(compile_rules(('{"builtins":["email"]}',)), b"k" * 32)
+    hidden = HiddenInputs({"mail": "ada@ledgerly.example"}, masker.mask_value)
+    shown = hidden.hide_text("for ADA@ledgerly.example")
+    assert shown == "for " + masker.mask_text("ada@ledgerly.example")
+
+
+def test_a_snapshot_is_without_inputs_and_says_where_a_picture_would_show_them() -> None:
+    html: list[Any] = [
+        "html",
+        {},
+        ["a", {"href": f"/?q={quote_plus(SECRET)}", "class": "plain"}, "Search"],
+        ["p", {}, "for ", "Grüße", ["b", {}, " + 7/"], "q&A", ["i", {}, " now"]],
+        ["input", {"__v": "417", "placeholder": "PIN 417"}],
+        ["input", {"__v": SECRET}],
+        ["div", {}, ["canvas", {}], ["iframe", {}], ["iframe", {}, ["html", {}]]],
+    ]
+    page = HIDDEN.hide_page(html)
+    assert page.html[2][1]["href"] == f"/?q={HIDDEN_TEXT}"
+    assert page.html[3] == ["p", {}, "for ", HIDDEN_TEXT, ["b", {}, ""], "", ["i", {}, " now"]]
+    assert page.html[4][1] == {"__v": HIDDEN_TEXT, "placeholder": "PIN 417"}
+    assert page.html[5][1] == {"__v": HIDDEN_TEXT}
+    # In document order: html 0, a 1, p 2, b 3, i 4, input 5, input 6, div 7, canvas 8, iframes 9 and 10.
+    assert (page.shows_input, page.unread) == ((2, 3, 5, 6), (8, 9))
