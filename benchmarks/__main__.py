@@ -29,6 +29,7 @@ from benchmarks import (
     process_mining,
     reads,
     replay_drain,
+    replayability,
     resolve,
     seal_memory,
     sealing,
@@ -76,6 +77,7 @@ class Name(StrEnum):
     ERASURE = "erasure"
     RESOLVE = "resolve"
     REPLAY = "replay"
+    REPLAYABILITY = "replayability"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -109,6 +111,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.ERASURE: erasure.measure,
     Name.RESOLVE: resolve.measure,
     Name.REPLAY: replay_drain.measure,
+    Name.REPLAYABILITY: replayability.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory or many minutes: measured when they
 #: are named.

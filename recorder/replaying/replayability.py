@@ -43,7 +43,7 @@ _MOST_FAILURES = 3
 #: Pauses after a store did not answer: of the session, and of its workspace.
 _SESSION_PAUSE_S, _TENANT_PAUSE_S = 600.0, 10.0
 #: Age of the oldest session for which a run is started: sessions that are sealed meanwhile share its start.
-_START_AFTER = timedelta(seconds=10)
+_START_AFTER = timedelta(seconds=5)
 
 _TENANT_COLUMNS: tuple[Any, ...] = (
     *(col(SessionRow.workspace_id), col(SessionRow.mode)),

@@ -123,6 +123,7 @@ def test_a_session_without_snapshots_is_never_tried(caller: Caller, process: Rep
 
 def test_a_run_is_started_when_sessions_have_waited(caller: Caller, process: ReplayabilityProcess) -> None:
     session_id = sealed_run(caller)
+    change(caller.service.runtime, session_id, sealed_at=clock.now())
     assert not is_waiting(caller)
     change(caller.service.runtime, session_id, sealed_at=clock.now() - timedelta(seconds=11))
     assert is_waiting(caller)

@@ -19,10 +19,10 @@ def test_a_run_is_started_for_sealed_sessions_and_computes_their_replayability(t
     with running_app(tmp_path, create_file(tmp_path)) as service, dg.DagsterInstance.ephemeral() as instance:
         caller = service.make_caller()
         session_id = sealed_run(caller)
-        assert isinstance(request_replay_run(lambda: instance, recorder), dg.SkipReason)
-        with service.runtime.database.transaction(write=True) as db:
-            db.get_one(SessionRow, session_id).sealed_at = clock.now() - timedelta(seconds=11)
-        assert isinstance(request_replay_run(lambda: instance, recorder), dg.RunRequest)
+        for age_s, answer in ((0, dg.SkipReason), (11, dg.RunRequest)):
+            with service.runtime.database.transaction(write=True) as db:
+                db.get_one(SessionRow, session_id).sealed_at = clock.now() - timedelta(seconds=age_s)
+            assert isinstance(request_replay_run(lambda: instance, recorder), answer)
         config = dg.RunConfig({"replays": {"config": {"idle_seconds": 0}}})
         done = dg.materialize(
             [replays], instance=instance, resources={"recorder": recorder}, run_config=config
