@@ -30,6 +30,7 @@ from benchmarks import (
     process_mining,
     reads,
     replay_drain,
+    replayability,
     resolve,
     seal_memory,
     sealing,
@@ -78,6 +79,7 @@ class Name(StrEnum):
     RESOLVE = "resolve"
     REPLAY = "replay"
     LIVE = "live"
+    REPLAYABILITY = "replayability"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -112,6 +114,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.RESOLVE: resolve.measure,
     Name.REPLAY: replay_drain.measure,
     Name.LIVE: live_steps.measure,
+    Name.REPLAYABILITY: replayability.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory or many minutes: measured when they
 #: are named.

@@ -32,7 +32,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         settings = new_settings(Path(folder))
         key = new_key(settings)
         with running(settings, dagster=True) as service, Client(service.base_url, key) as client:
-            session_ids = [_record(client, number) for number in range(_SESSIONS)]
+            session_ids = [record_session(client, number) for number in range(_SESSIONS)]
             client.wait_sealed(session_ids, timeout_s=_TIMEOUT_S)
             cold = _time_replay(client, session_ids[0])
             warm = [
@@ -54,7 +54,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     ]
 
 
-def _record(client: Client, seed: int) -> str:
+def record_session(client: Client, seed: int) -> str:
     """Record a session of 13 clicks on made-up pages with snapshots, and stop it; return its id."""
     recording = make_session(_EVENTS_EACH)
     session_id: str = client.create_session("approve_invoice", start=True)["id"]

@@ -43,6 +43,7 @@ _DESCRIPTIONS = {
     "max_duration_ms": "Only sessions of at most this duration.",
     "path": "Only sessions on this path of the memory graph: its id.",
     "subpath": "Only sessions that hold the nodes of this path one directly after another: its id.",
+    "min_replayability": "Only sessions of at least this replayability, 0 to 1; waits until it is computed.",
     "exclude_session_ids": "Ids of sessions to leave out.",
     "format": "File format of the shards.",
     "frame_sampling": "Selects frames; left out: `event_only`.",

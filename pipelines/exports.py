@@ -31,6 +31,7 @@ from recorder.exports.card import plain
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import make_due_exports
 from recorder.exports.requests.recipes import list_recipes
+from recorder.exports.runner.awaited import recount_awaited
 from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
@@ -183,6 +184,7 @@ def take_up_exports(
     open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
 ) -> dg.SensorResult | dg.SkipReason:
     """Return a request for each run that exports need now; Dagster's instance is opened only for those."""
+    recount_awaited(recorder.runtime.database)
     with recorder.runtime.database.transaction(write=False) as db:
         writer, writers = place_owner(db), list_writers(db)
         # Small exports that nobody tried are due for a run of their own only where none writes them.

@@ -1,4 +1,4 @@
-"""Replays in Dagster: a drain run for dry ones, and what became of them. Design §2.
+"""Replays in Dagster: a drain run for dry ones and for replayability, and what became of them. Design §2.
 
 A Dagster run starts in seconds and a dry replay takes milliseconds: one run replays whatever waits, and ends
 when nothing has waited for some seconds. docs/decisions/0006-drain-run.md.
@@ -12,7 +12,8 @@ from pydantic import Field
 
 from pipelines.resources import RecorderResource
 from pipelines.runs import instance_of, is_coming_up, pause_after_failures
-from recorder.replaying.work import ReplayReport, ReplayRun, has_waiting
+from recorder.replaying.replayability import ReplayabilityWork, has_waiting_sessions
+from recorder.replaying.work import LEASE, ReplayReport, ReplayRun, has_waiting
 
 _POLL_S = 0.1
 
@@ -37,23 +38,28 @@ class ReplaysConfig(dg.Config):
 def replays(
     context: dg.AssetExecutionContext, config: ReplaysConfig, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
-    """Replay what waits until nothing has waited for some time."""
+    """Replay what waits, and compute the replayability of sealed sessions, until nothing has waited long."""
     run = ReplayRun(recorder.runtime, context.run.run_id)
     if not run.take():
         context.log.info("Another run replays sessions; nothing to do.")
         return dg.MaterializeResult(metadata=describe(run.report))
+    values = ReplayabilityWork(recorder.runtime)
     began = worked = time.monotonic()
     try:
         while (now := time.monotonic()) - began < config.max_seconds:
-            if run.work():
+            is_busy = run.work()
+            if values.take_turn(run.held, is_busy=is_busy) or is_busy:
                 worked = time.monotonic()
             elif now - worked >= config.idle_seconds:
                 break
             else:
                 time.sleep(_POLL_S)
     finally:
+        values.end()
         run.release()
-    return dg.MaterializeResult(metadata=describe(run.report))
+    return dg.MaterializeResult(
+        metadata={**describe(run.report), "replayability": dg.MetadataValue.json(dict(values.counts))}
+    )
 
 
 def describe(report: ReplayReport) -> dict[str, dg.MetadataValue]:
@@ -73,14 +79,15 @@ def describe(report: ReplayReport) -> dict[str, dg.MetadataValue]:
 replay_sessions = dg.define_asset_job(
     "replay_sessions",
     selection=dg.AssetSelection.assets(replays),
-    description="Replays sessions as clients ask for it, until none has waited for some minutes.",
+    description="Replays sessions as clients ask for it and computes the replayability of sealed sessions, "
+    "of earlier releases too, until none has waited for some minutes.",
     executor_def=dg.in_process_executor,
 )
 
 
 @dg.sensor(job=replay_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
 def queued_replays(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """Start a run when replays wait and none is at work."""
+    """Start a run when replays, or sessions without replayability, wait and none is at work."""
     return request_replay_run(lambda: instance_of(context), RecorderResource())
 
 
@@ -89,8 +96,8 @@ def request_replay_run(
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the request for a run if one is needed; Dagster's instance is opened only then."""
     with recorder.runtime.database.transaction(write=False) as db:
-        if not has_waiting(db):
-            return dg.SkipReason("No replay waits, or a run is at work.")
+        if not (has_waiting(db) or has_waiting_sessions(db, LEASE)):
+            return dg.SkipReason("No replay and no session waits, or a run is at work.")
     instance = open_instance()
     if is_coming_up(instance, replay_sessions.name):
         return dg.SkipReason("A run is coming up.")

@@ -148,6 +148,7 @@ To = Annotated[
 ]
 
 _WHOLE_NUMBERS = ("min_duration_ms", "max_duration_ms")
+_SHARES = ("min_replayability",)
 _LISTS = ("exclude_session_ids",)
 
 
@@ -172,12 +173,13 @@ def members_of(
 def _read_filter_value(name: str, text: str) -> Any:
     if name in _LISTS:
         return text.split(",")
-    if name not in _WHOLE_NUMBERS:
+    if name not in (*_WHOLE_NUMBERS, *_SHARES):
         return text
     try:
-        return int(text)
+        return float(text) if name in _SHARES else int(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{name} takes a whole number", param_hint="--where") from error
+        kind = "a number from 0 to 1" if name in _SHARES else "a whole number"
+        raise typer.BadParameter(f"{name} takes {kind}", param_hint="--where") from error
 
 
 def _read_sampling(text: str) -> dict[str, Any]:

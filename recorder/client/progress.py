@@ -94,6 +94,8 @@ def describe_state(export: Json) -> str:
         return f"completed: {export['rows']:,} rows, {export['frames']:,} frames in {files}"
     if export["status"] == "failed":
         return f"failed: {error.get('code')}"
+    if progress.get("message"):
+        return f"{export['status']}: {progress['message']}"
     if export["status"] == "running":
         total = progress["shards_total"]
         if total is None:

@@ -23,10 +23,11 @@ class ExportCreated(WireOutput):
 
 
 class ExportProgress(WireOutput):
-    """Progress of a running export; the total is null before the plan."""
+    """Progress of an export; the total is null before the plan, the message unless it waits for something."""
 
     shards_done: int
     shards_total: int | None
+    message: str | None
 
 
 class ExportError(WireOutput):
@@ -136,6 +137,8 @@ class ExportRow(SQLModel, table=True):
     attempt: int = 0
     #: Whether a run of its own writes it, also the first time: it is large, or no process wrote small ones.
     has_own_run: bool = False
+    #: Sessions of its selection whose replayability it waits for, as counted last; null unless it waits.
+    awaited_sessions: int | None = None
     #: The last of them that brought it on.
     progressed_attempt: int | None = None
     #: Why the last run that was cut short could not go on.

@@ -98,6 +98,7 @@ class ExportFilter(WireInput):
     tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
     path: str | None = None
     subpath: str | None = None
+    min_replayability: float | None = WireField(default=None, ge=0, le=1)
     exclude_session_ids: list[str] | None = None
 
 

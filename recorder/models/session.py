@@ -60,6 +60,10 @@ class TagRow(SQLModel, table=True):
 
 SessionStatus = Literal["created", "recording", "stopped", "sealed"]
 
+#: Condition of the sealed sessions whose replayability is not computed yet, as their index has it.
+WAITS_FOR_REPLAYABILITY = text(
+    "sealed_at IS NOT NULL AND replayability_at IS NULL AND deleted_at IS NULL AND waiting_since IS NULL"
+)
 #: `charged_from_ms` of sessions that cost nothing: so far ahead that no time has passed since.
 NEVER_CHARGED = 2**53
 
@@ -107,6 +111,8 @@ class Session(WireOutput):
     #: Path of the memory graph it is counted on; null before sealing, in a pause, and without steps.
     path_id: str | None
     seal_error: SealError | None
+    #: Share of its steps whose target one element alone matches; null until computed, and without snapshots.
+    replayability: float | None
     created_at: WireTime
     #: Of the recording of a live replay; other sessions have no such member.
     origin: Literal["replay"] | None = WireField(default=None, exclude_if=lambda value: value is None)
@@ -197,6 +203,15 @@ class SessionRow(SQLModel, table=True):
             postgresql_where=text("is_hot AND status = 'sealed'"),
         ),
         Index(
+            "ix_sessions_to_replay",
+            "workspace_id",
+            "mode",
+            "sealed_at",
+            "id",
+            sqlite_where=WAITS_FOR_REPLAYABILITY,
+            postgresql_where=WAITS_FOR_REPLAYABILITY,
+        ),
+        Index(
             "ix_sessions_to_purge",
             "purge_after",
             sqlite_where=text("purge_after IS NOT NULL"),
@@ -264,6 +279,10 @@ class SessionRow(SQLModel, table=True):
     seal_error_at: datetime | None = None
     #: Whether `session.error` was emitted because it was set aside; that fires at most once.
     has_seal_error_event: bool = False
+    #: Share of its steps whose target one element alone matches on its snapshot, 0 to 1.
+    replayability: float | None = None
+    #: When that was computed, with or without a value; null while it waits for it, and before it is sealed.
+    replayability_at: datetime | None = None
     #: Lake partition (`YYYY-MM-DD`) that holds the sealed rows.
     lake_date: str | None = None
     #: Whether the batches still lie in SQL beside the lake; false once the sweep dropped them.

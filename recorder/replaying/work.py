@@ -115,6 +115,12 @@ class ReplayRun:
         self._keeper.start()
         return True
 
+    @property
+    def held(self) -> HeldLease:
+        """The lease, which was taken."""
+        assert self._held is not None
+        return self._held
+
     def release(self) -> None:
         """End the process and the renewals, and give the lease back."""
         self._process.end()

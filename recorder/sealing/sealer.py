@@ -26,6 +26,7 @@ from recorder.errors import RecorderError, Unavailable
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
+from recorder.models.frame import FrameRow
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit_session, to_wire
 from recorder.runtime import Runtime
@@ -204,10 +205,11 @@ class Sealer:
             rows = [session.row for session in preparation.sessions]
             steps = {session.row.id: session.steps for session in preparation.sessions}
             prepared = self._indexer.prepare(db, rows, steps)
+            with_snapshots = _find_with_snapshots(db, [row.id for row in rows])
         if preparation.failures:
             failures.require_stores(self._runtime)
         self._commit_lake(work.batch, preparation)
-        return self._mark_batch(work, preparation, prepared, began)
+        return self._mark_batch(work, preparation, prepared, with_snapshots, began)
 
     def _open_preparation(self, batch: ClaimedBatch) -> BatchPreparation:
         require_lease = partial(self._scheduler.require_lane, lane=batch.lane)
@@ -238,7 +240,12 @@ class Sealer:
         self._touched.add(batch.tenant)
 
     def _mark_batch(
-        self, work: LaneWork, preparation: BatchPreparation, prepared: Prepared, began: float
+        self,
+        work: LaneWork,
+        preparation: BatchPreparation,
+        prepared: Prepared,
+        with_snapshots: set[str],
+        began: float,
     ) -> SealedBatch:
         """Store graph, status and outbox of the batch in one transaction, then clean up."""
         batch, set_aside = work.batch, 0
@@ -257,7 +264,7 @@ class Sealer:
                 row.lake_date = batch.date  # deleted sessions too: a purge must find their rows
                 db.add(row)
             for row in waiting:
-                _mark_sealed(db, row, batch)
+                _mark_sealed(db, row, batch, has_snapshots=row.id in with_snapshots)
             self._indexer.commit(db, prepared, fresh)
             path_ids = read_path_ids(db, [row.id for row in fresh])
             for row in fresh:
@@ -363,12 +370,19 @@ def _read_metadata(db: DbSession, session_ids: list[str]) -> dict[str, dict[str,
     return {row.session_id: row.metadata_ for row in db.exec(statement)}
 
 
-def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch) -> None:
+def _find_with_snapshots(db: DbSession, session_ids: list[str]) -> set[str]:
+    """Return the sessions that have a DOM snapshot; the others have no replayability."""
+    of_batch = (col(FrameRow.session_id).in_(session_ids), col(FrameRow.dom_object).is_not(None))
+    return set(db.exec(select(FrameRow.session_id).where(*of_batch).distinct()))
+
+
+def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, *, has_snapshots: bool) -> None:
     """Mark one session as sealed; of one that was sealed before only the lake's rows changed."""
+    now = clock.now()
     row.waiting_since, row.seal_failures = None, 0
+    row.replayability, row.replayability_at = None, None if has_snapshots else now
     if row.status == "sealed":
         db.add(row)
         return
-    now = clock.now()
     row.sealed_at, row.seal_seq = now, batch.seal_seq(row.id)
     change_status(db, row, "sealed", now)

@@ -53,7 +53,7 @@ def test_a_queued_export_shows_everything_that_was_asked_for(runtime: Runtime) -
         "queued",
         None,
         None,
-        {"shards_done": 0, "shards_total": None},
+        {"shards_done": 0, "shards_total": None, "message": None},
     )
 
 

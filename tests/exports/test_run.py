@@ -40,7 +40,8 @@ def test_every_figure_is_that_of_the_manifest(runtime: Runtime, format: str) -> 
     totals = manifest_of(folder_of(runtime, row))["totals"]
     names = ("rows", "frames", "actions", "shards")
     assert {name: shown[name] for name in names} == {name: totals[name] for name in names}
-    assert shown["progress"] == {"shards_done": totals["shards"], "shards_total": totals["shards"]}
+    written = {"shards_done": totals["shards"], "shards_total": totals["shards"], "message": None}
+    assert shown["progress"] == written
     assert shown["rows"] == (3 if format == "webdataset" else 9)
 
 

@@ -67,7 +67,7 @@ def test_a_watched_export_is_downloaded_and_verified(
 def test_options_are_what_is_asked_for(host: Host, run: Callable[..., Ended]) -> None:
     session_id = "ses_01k00000000000000000000000"
     words = """export checkout refund --format webdataset --where outcome=success --where min_duration_ms=10
-        --split actor:0.2:0.3 --sampling every_n_ms --interval-ms 500 --keep-action-frames --tag v7"""
+        --where min_replayability=0.5 --split actor:0.2:0.3 --sampling every_n_ms --interval-ms 500 --keep-action-frames --tag v7"""
     done = run(*words.split(), "--where", f"exclude_session_ids={session_id}")
     export = newest(host)
     assert (done.code, done.out) == (0, f"{export['id']}\n"), done.err
@@ -76,8 +76,9 @@ def test_options_are_what_is_asked_for(host: Host, run: Callable[..., Ended]) ->
         "webdataset",
         "v7",
     )
-    kept = {name: export["filter"][name] for name in ("outcome", "min_duration_ms", "exclude_session_ids")}
-    assert kept == {"outcome": "success", "min_duration_ms": 10, "exclude_session_ids": [session_id]}
+    kept = {name: value for name, value in export["filter"].items() if name != "until"}
+    least = {"min_duration_ms": 10, "min_replayability": 0.5}
+    assert kept == {"outcome": "success", "exclude_session_ids": [session_id], **least}
     assert export["frame_sampling"] == {"mode": "every_n_ms", "interval_ms": 500, "keep_action_frames": True}
     assert export["split"] == {"by": "actor", "validation": 0.2, "test": 0.3}
 
@@ -93,6 +94,7 @@ def test_options_are_what_is_asked_for(host: Host, run: Callable[..., Ended]) ->
         "--to somewhere --download here",
         "--where outcome",
         "--where min_duration_ms=long",
+        "--where min_replayability=high",
         "--split actor:x:y",
     ],
 )

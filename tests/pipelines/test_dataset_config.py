@@ -38,6 +38,7 @@ _FILTER = {
     "tag": "gold",
     "path": "pth_0123456789abcdef",
     "subpath": "pth_0123456789abcdef",
+    "min_replayability": 0.5,
     "exclude_session_ids": ["ses_01k00000000000000000000000"],
 }
 _VARIANTS: list[dict[str, Any]] = [

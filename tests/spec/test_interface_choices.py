@@ -348,7 +348,7 @@ def check_null_for_an_optional_member_means_absent_in_every_body(caller: Caller)
     after = caller.request("PATCH", "/v1/workspaces/current", json=sent)
     assert (after.status_code, after.json()) == (200, before)
     names = ("outcome", "since", "until", "actor.kind", "min_duration_ms", "max_duration_ms", "tag", "path")
-    filters = dict.fromkeys((*names, "exclude_session_ids"))
+    filters = dict.fromkeys((*names, "exclude_session_ids", "min_replayability"))
     sampling = {"mode": None, "interval_ms": None, "keep_action_frames": None}
     split = {"by": None, "validation": None, "test": None}
     destination = {"kind": "signed_url", "expires_in": None}

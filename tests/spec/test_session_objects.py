@@ -33,6 +33,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], bool]]] = {
     "outcome (derived)": (lambda value: value is None, lambda value: value == "success"),
     "path_id (added)": (lambda value: value is None, lambda value: value is None),
     "seal_error (added)": (lambda value: value is None, lambda value: value is None),
+    "replayability (added)": (lambda value: value is None, lambda value: value is None),
 }
 
 

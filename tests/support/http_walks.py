@@ -21,6 +21,7 @@ SESSION_MEMBERS = {
     "event_count",
     "outcome",
     "seal_error",
+    "replayability",
     "created_at",
 }
 

@@ -21,6 +21,13 @@ def click(t_ms: int, name: str, **members: Any) -> dict[str, Any]:
 
 def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
     """A sealed session of two clicks on pages with snapshots, and a tag between them."""
+    session_id = stopped_run(caller, first=first, workflow=workflow)
+    seal_all(caller)
+    return session_id
+
+
+def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
+    """The same before it is sealed."""
     session_id = caller.make_session(workflow=workflow)
     assert caller.add_events(session_id, click(100, "Open"), click(300, "Approve")).status_code == 202
     frames = (
@@ -32,7 +39,6 @@ def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") 
     tag = {"name": "ready", "t_ms": 250}
     assert caller.post(f"/v1/sessions/{session_id}/tags", tag).status_code == 201
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
     return session_id
 
 

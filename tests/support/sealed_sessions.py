@@ -71,6 +71,7 @@ class Recording:
     duration_ms: int = 1_000
     is_import: bool = False
     tags: list[str] = field(default_factory=list)
+    replayability: float | None = None
     #: Letters that each event's payload has more than the rest of it needs.
     padding: int = 0
     session_id: str = field(default_factory=lambda: new_id("ses"))
@@ -241,6 +242,8 @@ def _add_sql_rows(db: Any, recording: Recording, tenant: Tenant) -> None:
             event_count=len(recording.events),
             frame_count=len(recording.frames),
             outcome=recording.outcome,
+            replayability=recording.replayability,
+            replayability_at=recording.sealed_at,
             lake_date=recording.sealed_at.strftime("%Y-%m-%d"),
             is_hot=False,
         )

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, cast
 
 import polars as pl
@@ -19,7 +20,7 @@ from recorder.memory.queries.subpaths import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
 from recorder.models.governance import PurgeRow
-from recorder.models.session import SessionRow, TagRow
+from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow, TagRow
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
@@ -45,6 +46,9 @@ def split_of(unit: str, rule: SplitRule) -> str:
     return "validation" if 1 - position <= rule.validation else "train"
 
 
+#: Sessions whose replayability an export waits for are counted up to this number, and waited for so long.
+MOST_AWAITED = 1_000
+LONGEST_WAIT = timedelta(hours=1)
 _TABLES: tuple[Kind, ...] = ("events", "frames", "sessions")
 _ROWS_AT_ONCE = 50_000
 _CHOSEN = pl.Schema(
@@ -157,6 +161,20 @@ def measure_selection(
     return SelectionSize(sessions, int(events or 0), int(frames or 0), int(size_bytes or 0))
 
 
+def count_awaited(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> int:
+    """Count the sessions of a resolved request whose replayability its filter needs and is not computed yet.
+
+    Counting ends after one more than `MOST_AWAITED`. `path` and exclusions are disregarded, as in
+    `measure_selection`.
+    """
+    others = {name: value for name, value in spec["filter"].items() if name != "min_replayability"}
+    if others == spec["filter"]:
+        return 0
+    conditions = _make_conditions(tenant, spec | {"filter": others})
+    waiting = select(SessionRow.id).where(*conditions, WAITS_FOR_REPLAYABILITY).limit(MOST_AWAITED + 1)
+    return db.exec(select(sqlalchemy.func.count()).select_from(waiting.subquery())).one()
+
+
 def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
     """Return the sessions with their split, without the actor's id, which may be a person's."""
     rule = SplitRule.model_validate(spec["split"])
@@ -247,6 +265,8 @@ def _make_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnEle
         yield col(SessionRow.duration_ms) >= filters["min_duration_ms"]
     if "max_duration_ms" in filters:
         yield col(SessionRow.duration_ms) <= filters["max_duration_ms"]
+    if "min_replayability" in filters:
+        yield col(SessionRow.replayability) >= filters["min_replayability"]
     if "tag" in filters:
         tagged = select(TagRow.session_id).where(
             *in_tenant(TagRow, tenant),

@@ -16,6 +16,7 @@ from recorder.errors import (
     ValidationFailed,
 )
 from recorder.exports.destinations import open_destination
+from recorder.exports.planning.selection import count_awaited
 from recorder.exports.requests.validation import draft_export
 from recorder.exports.requests.wire_objects import emit
 from recorder.ids import is_id
@@ -67,6 +68,7 @@ def store_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin:
     """
     require_known(db, draft)
     row, workflows = draft, draft.spec["workflow"]
+    row.awaited_sessions = count_awaited(db, row.tenant, row.spec) or None
     db.add(row)
     for workflow in workflows:
         db.add(

@@ -10,6 +10,7 @@ from sqlmodel import Session as DbSession
 from recorder import clock, limits
 from recorder.digest import canonical_json, keyed_digest
 from recorder.errors import InvalidSignature, UrlExpired
+from recorder.exports.planning.selection import LONGEST_WAIT, MOST_AWAITED
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.request_context import following
 from recorder.settings import Settings
@@ -47,7 +48,11 @@ def to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Ex
             **row.model_dump(include=_COLUMNS),
             **(spec if is_whole else spec | {"filter": _shorten_filter(spec["filter"])}),
             "manifest_url": manifest_url(row, settings),
-            "progress": {"shards_done": row.shards_done, "shards_total": row.shards_total},
+            "progress": {
+                "shards_done": row.shards_done,
+                "shards_total": row.shards_total,
+                "message": _describe_wait(row),
+            },
         }
     )
 
@@ -58,6 +63,16 @@ def _shorten_filter(filter: dict[str, Any]) -> dict[str, Any]:
         return filter
     others = {name: value for name, value in filter.items() if name != "exclude_session_ids"}
     return others | {"excluded_sessions": excluded}
+
+
+def _describe_wait(row: ExportRow) -> str | None:
+    """Return what an export waits for; None unless it waits."""
+    count = row.awaited_sessions
+    if count is None:
+        return None
+    number = f"more than {MOST_AWAITED:,}" if count > MOST_AWAITED else f"{count:,}"
+    until = clock.to_iso(row.created_at + LONGEST_WAIT)
+    return f"Waits for the replayability of {number} session(s), until {until} at the latest."
 
 
 def to_created(row: ExportRow, settings: Settings) -> ExportCreated:

@@ -60,6 +60,7 @@ def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, 
     """End an export as failed: charge what its client holds, release its quota, emit its event."""
     row.status, row.completed_at = "failed", clock.now()
     row.error = {"code": code, "message": message}
+    row.awaited_sessions = None
     # Files are written only after the plan is stored.
     row.files_left = row.plan_key is not None
     settle(db, row, exported=count_delivered_rows(db, row))

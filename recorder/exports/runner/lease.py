@@ -48,7 +48,8 @@ def due_exports(
     """Return the exports that need a run: those with the fewest tries first, then the oldest.
 
     These are queued ones, running ones whose run was lost, and failed ones whose files are not removed. An
-    export whose store is gone is tried repeatedly, after exports with fewer tries.
+    export whose store is gone is tried repeatedly, after exports with fewer tries. Queued ones that wait for
+    the replayability of sessions are left out.
 
     Args:
         db: database session.
@@ -60,7 +61,10 @@ def due_exports(
     order = (col(ExportRow.attempt), col(ExportRow.id))
     rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
     ids: set[str] = set()
-    unfinished: list[ColumnElement[bool]] = [col(ExportRow.status).in_(("queued", "running"))]
+    unfinished: list[ColumnElement[bool]] = [
+        col(ExportRow.status).in_(("queued", "running")),
+        or_(col(ExportRow.status) == "running", col(ExportRow.awaited_sessions).is_(None)),
+    ]
     if not first_tries:
         unfinished.append(or_(col(ExportRow.has_own_run), col(ExportRow.attempt) > 0))
     for waiting in (unfinished, [_FILES_LEFT]):

@@ -17,6 +17,7 @@ from recorder.exports.planning.plan import Plan, without_sessions
 from recorder.exports.planning.selection import DeletedSessions, find_gone, read_plan
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
 from recorder.exports.requests.validation import series_of
+from recorder.exports.runner.awaited import wait_for_values
 from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
 from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
 from recorder.exports.runner.lease import (
@@ -239,6 +240,7 @@ class _Run:
         return None if plan is None else (plan, plan_shards(plan))
 
     def _make_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
+        wait_for_values(self._runtime.database, self._claim, self._export)
         plan = self._read_plan()
         parent = find_parent(self._runtime, self._export)
         with self._runtime.database.transaction(write=False) as db:

@@ -171,6 +171,7 @@ def _list_first_tries(db: DbSession) -> list[ExportRow]:
             ExportRow.status == "queued",
             ExportRow.attempt == 0,
             ~col(ExportRow.has_own_run),
+            col(ExportRow.awaited_sessions).is_(None),
             is_free(),
         )
         .subquery()

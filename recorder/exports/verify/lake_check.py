@@ -188,7 +188,12 @@ def _passes_filters(session: SessionRow, filters: dict[str, Any]) -> bool:
         and filters.get("actor.kind") in (None, session.actor_kind)
         and filters.get("min_duration_ms", 0) <= session.duration_ms
         and session.duration_ms <= filters.get("max_duration_ms", session.duration_ms)
+        and _is_replayable(session, filters.get("min_replayability"))
     )
+
+
+def _is_replayable(session: SessionRow, least: float | None) -> bool:
+    return least is None or (session.replayability is not None and session.replayability >= least)
 
 
 #: Rows after which no further file is hashed; smaller datasets are hashed whole.

@@ -1,0 +1,257 @@
+"""Replayability of sealed sessions, computed by the drain run of replays. Spec §4.6; contract §2."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlmodel import select
+
+from recorder import clock
+from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.replaying import replayability
+from recorder.replaying.replayability import ReplayabilityWork, has_waiting_sessions
+from recorder.replaying.replayability_process import ReplayabilityProcess
+from recorder.replaying.work import LEASE
+from recorder.runtime import Runtime
+from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.leases import HeldLease, hold_lease
+from tests.support.completed_work import seal_all
+from tests.support.dom_snapshots import snapshot
+from tests.support.factories import Caller, event, frame
+from tests.support.replayed_sessions import OTHER, PAGE, click, sealed_run, stopped_run
+
+
+@pytest.fixture(autouse=True)
+def only_sessions_of_the_test(caller: Caller) -> None:
+    """Sessions of other tests are taken out of the queue."""
+    with caller.service.runtime.database.transaction(write=True) as db:
+        for row in db.exec(select(SessionRow).where(WAITS_FOR_REPLAYABILITY)):
+            row.replayability_at = clock.now()
+            db.add(row)
+
+
+def shown(caller: Caller, session_id: str) -> float | None:
+    """The member of the session object."""
+    answer = caller.get(f"/v1/sessions/{session_id}")
+    assert answer.status_code == 200, answer.text
+    value: float | None = answer.json()["replayability"]
+    return value
+
+
+def change(runtime: Runtime, session_id: str, **columns: object) -> SessionRow:
+    """Set columns of a session; its row."""
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(SessionRow, session_id)
+        for name, value in columns.items():
+            setattr(row, name, value)
+        db.add(row)
+    return row
+
+
+def is_waiting(caller: Caller) -> bool:
+    """Whether the sensor would start a run."""
+    with caller.service.runtime.database.transaction(write=False) as db:
+        return has_waiting_sessions(db, LEASE)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ReplayabilityProcess]:
+    """The limited process, started once."""
+    made = ReplayabilityProcess()
+    yield made
+    made.end()
+
+
+@contextmanager
+def working(caller: Caller, process: ReplayabilityProcess) -> Iterator[tuple[ReplayabilityWork, HeldLease]]:
+    """The work of a run that holds its lease."""
+    database = caller.service.runtime.database
+    with database.transaction(write=True) as db:
+        held = hold_lease(db, LEASE, "tests", ttl_ms=60_000)
+    assert held is not None
+    yield ReplayabilityWork(caller.service.runtime, process), held
+    with database.transaction(write=True) as db:
+        held.release(db)
+
+
+def compute_all(caller: Caller, process: ReplayabilityProcess) -> dict[str, int]:
+    """Take turns until no session is left; their counts."""
+    with working(caller, process) as (work, held):
+        while work.take_turn(held):
+            pass
+        return +work.counts
+
+
+def test_a_sealed_session_gets_the_share_of_its_steps_that_resolve(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    whole, changed = stopped_run(caller), sealed_run(caller, first=OTHER)
+    assert (shown(caller, whole), shown(caller, changed)) == (None, None)
+    assert compute_all(caller, process) == {"computed": 2}
+    assert (shown(caller, whole), shown(caller, changed)) == (1.0, 0.0)
+    listed = {row["id"]: row["replayability"] for row in caller.get("/v1/sessions").json()["data"]}
+    assert listed == {whole: 1.0, changed: 0.0}
+    # Rows that were swept from the database are read from the lake alone, with the same result.
+    change(caller.service.runtime, whole, is_hot=False, replayability=None, replayability_at=None)
+    assert compute_all(caller, process) == {"computed": 1}
+    assert shown(caller, whole) == 1.0
+
+
+def test_a_session_without_snapshots_is_never_tried(caller: Caller, process: ReplayabilityProcess) -> None:
+    runtime = caller.service.runtime
+    without, with_snapshot = caller.make_session(workflow="approve"), caller.make_session(workflow="approve")
+    bare = caller.make_session(workflow="approve", status="stopped")
+    shown_page: dict[str, Any] = {"dom": snapshot(PAGE)}
+    for session_id, members in ((without, {}), (with_snapshot, shown_page)):
+        assert caller.add_events(session_id, click(100, "Open")).status_code == 202
+        assert caller.add_frames(session_id, frame(50, 0, **members)).status_code == 202
+        assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller)
+    waiting = [change(runtime, session_id).replayability_at is None for session_id in (bare, without)]
+    assert waiting == [False, False] and change(runtime, with_snapshot).replayability_at is None
+    # Sessions of an earlier release wait, whatever they have, and are read once.
+    for session_id in (bare, without):
+        change(runtime, session_id, replayability_at=None)
+    assert compute_all(caller, process) == {"computed": 3}
+    assert [shown(caller, ses) for ses in (bare, without, with_snapshot)] == [None, None, 1.0]
+    assert compute_all(caller, process) == {}
+
+
+def test_a_run_is_started_when_sessions_have_waited(caller: Caller, process: ReplayabilityProcess) -> None:
+    session_id = sealed_run(caller)
+    change(caller.service.runtime, session_id, sealed_at=clock.now())
+    assert not is_waiting(caller)
+    change(caller.service.runtime, session_id, sealed_at=clock.now() - timedelta(seconds=11))
+    assert is_waiting(caller)
+    with caller.service.runtime.database.transaction(write=True) as db:
+        workspace = db.get_one(WorkspaceRow, caller.key.workspace_id)
+        workspace.status = "suspended"
+        db.add(workspace)
+    assert not is_waiting(caller)
+    assert compute_all(caller, process) == {}
+    with caller.service.runtime.database.transaction(write=True) as db:
+        db.get_one(WorkspaceRow, caller.key.workspace_id).status = "active"
+    with working(caller, process):
+        assert not is_waiting(caller)
+    assert compute_all(caller, process) == {"computed": 1}
+    assert not is_waiting(caller) and shown(caller, session_id) == 1.0
+
+
+def test_workspaces_take_turns_and_the_newest_pass_a_back_fill(
+    caller: Caller, process: ReplayabilityProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayability, "_TURN_S", 1e-9)  # one session a turn
+    runtime = caller.service.runtime
+    other = caller.service.make_caller()
+    old = [stopped_run(caller) for _ in range(6)]
+    newest, theirs = stopped_run(caller), sealed_run(other)
+    for age, session_id in enumerate(old):
+        change(runtime, session_id, sealed_at=clock.now() - timedelta(days=9 - age))
+    with working(caller, process) as (work, held):
+        assert work.take_turn(held) and work.take_turn(held)
+        assert (shown(caller, newest), shown(other, theirs)) == (1.0, 1.0)
+        with runtime.database.transaction(write=False) as db:
+            waiting = work._list_waiting(db, change(runtime, newest).tenant)
+        # The newest first, then the oldest.
+        assert [row.id for row in waiting] == [old[-1], old[0], *old[-2:0:-1]][:5]
+        # While replays wait, a turn comes seldom.
+        assert not work.take_turn(held, is_busy=True)
+        work._ended_s -= 2
+        assert work.take_turn(held, is_busy=True)
+
+
+def test_a_session_that_takes_too_long_ends_alone_without_a_value(caller: Caller) -> None:
+    hostile = sealed_run(caller)
+    # The first request starts the process, which takes longer than this.
+    slow = ReplayabilityProcess(seconds=0.01)
+    assert compute_all(caller, slow) == {"failures": 3, "left_out": 1}
+    assert shown(caller, hostile) is None
+    assert change(caller.service.runtime, hostile).replayability_at is not None
+    assert compute_all(caller, slow) == {}
+
+
+def test_damaged_rows_of_one_session_leave_the_others_alone(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    runtime = caller.service.runtime
+    damaged, whole = stopped_run(caller), sealed_run(caller)
+    row = change(runtime, damaged)
+    places = {"workflow": row.workflow, "date": row.lake_date or "", "session_ids": [damaged]}
+    assert runtime.lake.delete_sessions("frames", row.tenant, **places)  # type: ignore[arg-type]
+    assert compute_all(caller, process) == {"failures": 3, "left_out": 1, "computed": 1}
+    assert (shown(caller, damaged), shown(caller, whole)) == (None, 1.0)
+
+
+def test_a_store_that_does_not_answer_pauses_the_workspace(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    runtime = caller.service.runtime
+    session_id = sealed_run(caller)
+    folder = Path(runtime.settings.blob_url)
+    away = folder.rename(folder.with_name("away"))
+    folder.write_text("no folder")
+    with working(caller, process) as (work, held):
+        assert not work.take_turn(held)
+        folder.unlink()
+        away.rename(folder)
+        assert not work.take_turn(held)
+        work._paused_tenants.clear()
+        assert not work.take_turn(held)  # others of the workspace go on, this one waits
+        work._paused.clear()
+        assert work.take_turn(held)
+    assert shown(caller, session_id) == 1.0
+
+
+def test_a_session_that_is_sealed_again_is_computed_again(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    runtime = caller.service.runtime
+    session_id = sealed_run(caller)
+    compute_all(caller, process)
+    assert shown(caller, session_id) == 1.0
+    row = change(runtime, session_id, waiting_since=clock.now())
+    places = {"workflow": row.workflow, "date": row.lake_date or "", "session_ids": [session_id]}
+    for kind in LAYOUTS:
+        runtime.lake.delete_sessions(kind, row.tenant, **places)  # type: ignore[arg-type]
+    seal_all(caller)
+    assert shown(caller, session_id) is None
+    compute_all(caller, process)
+    assert shown(caller, session_id) == 1.0
+
+
+def test_deleted_sessions_do_not_wait(caller: Caller, process: ReplayabilityProcess) -> None:
+    session_id = sealed_run(caller)
+    assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
+    assert compute_all(caller, process) == {}
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    with caller.service.runtime.database.transaction(write=False) as db:
+        assert db.get(SessionRow, session_id) is None
+
+
+def test_only_actions_count_and_each_is_bound_to_its_frame(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    session_id = caller.make_session(workflow="approve")
+    batch = (
+        event(10, "pointer_move"),
+        click(100, "Open"),
+        click(150, "Missing"),
+        event(180, "pointer_move"),
+        click(300, "Approve", frame_id="frm_a"),
+        click(350, "Open"),
+    )
+    assert caller.add_events(session_id, *batch).status_code == 202
+    frames = (
+        frame(50, id="frm_a", dom=snapshot(PAGE)),
+        frame(200, 1, id="frm_b", dom=snapshot(OTHER)),
+        frame(320, 2, id="frm_c"),
+    )
+    assert caller.add_frames(session_id, *frames).status_code == 202
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller)
+    compute_all(caller, process)
+    assert shown(caller, session_id) == 0.5
