@@ -15,7 +15,7 @@ from recorder.ids import first_id_at
 from recorder.models.governance import PurgeCause, PurgeRow
 from recorder.models.session import SessionRow, SessionStatusRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.recording.sessions import hide_session
+from recorder.recording.sessions import hide_counted_sessions
 from recorder.storage.database import Database
 
 #: Sessions of one read, and of one write transaction: on SQLite no other request can write while it lasts.
@@ -66,10 +66,9 @@ def begin_purges(
     wanted = [session.session_id for session in due if session.session_id not in held]
     conditions = and_(_is_due(workspace, at), col(SessionRow.id).in_(wanted))
     rows = _select_rows(db, conditions, "", limit=len(wanted), lock=True)
-    for row in rows:
-        cause = _cause_of(row, at)
-        if row.deleted_at is None:
-            hide_session(db, row, at=now, is_counted=True)
+    causes = [_cause_of(row, at) for row in rows]
+    hide_counted_sessions(db, [row for row in rows if row.deleted_at is None], at=now)
+    for row, cause in zip(rows, causes, strict=True):
         request_purge(db, row, cause, at=now)
     return [row.id for row in rows]
 

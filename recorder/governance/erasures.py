@@ -32,7 +32,7 @@ from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, Purge
 from recorder.models.operations import AuditRow, OutboxRow
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.webhook import DeliveryRow
-from recorder.recording.sessions import hide_session
+from recorder.recording.sessions import hide_counted_sessions
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
 from recorder.storage.upsert import insert_if_missing
@@ -46,7 +46,7 @@ _DUE = timedelta(days=30)
 _NONCE_BYTES = 12
 #: Sessions of one range of the search, and sessions that one transaction hides.
 _RANGE = 20_000
-_CHUNK = 20
+_CHUNK = 100
 _REPEATED_ROWS = 1_000
 _COUNTED = ("sessions", "events", "frames", "bytes", "shards", "nodes", "exports", "deliveries")
 _HELD = {
@@ -268,26 +268,25 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     held = find_held(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
     statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
-    counts: Counter[str] = Counter()
-    nodes: set[str] = set()
+    rows = {row.id: row for row in db.exec(ordered.execution_options(populate_existing=True))}
+    begun = {purge.session_id: purge for purge in _lock_purges(db, list(rows))}
+    # A run that was killed found some of them before.
+    found = [row for row in rows.values() if row.id not in begun or begun[row.id].erasure_id is None]
     now = clock.now()
-    for row in db.exec(ordered.execution_options(populate_existing=True)):
-        purge = db.get(PurgeRow, row.id)
-        if purge is not None and purge.erasure_id is not None:
-            continue  # a run that was killed found it before
-        if row.deleted_at is None:
-            hide_session(db, row, at=now, is_counted=True)
-        if purge is None:
-            request_purge(db, row, "erasure", at=now, erasure_id=erasure_id)
-        else:
-            purge.cause, purge.erasure_id = "erasure", erasure_id
-            db.add(purge)
-        counts["sessions"] += 1
-        counts["events"] += row.event_count
-        counts["frames"] += row.frame_count
-        counts["bytes"] += row.event_bytes + row.frame_bytes
-        counts["deliveries"] += _count_deliveries(db, row.id)
-        nodes.update(f"{row.mode}/{row.workflow}/{number}" for number in list_nodes(db, row.id))
+    hide_counted_sessions(db, [row for row in found if row.deleted_at is None], at=now)
+    for row in found:
+        purge = begun.get(row.id) or request_purge(db, row, "erasure", at=now)
+        purge.cause, purge.erasure_id = "erasure", erasure_id
+        db.add(purge)
+    found_ids = [row.id for row in found]
+    counts = Counter(
+        sessions=len(found),
+        events=sum(row.event_count for row in found),
+        frames=sum(row.frame_count for row in found),
+        bytes=sum(row.event_bytes + row.frame_bytes for row in found),
+        deliveries=_count_deliveries(db, found_ids),
+    )
+    nodes = {f"{scope.mode}/{scope.workflow}/{number}" for scope, number in list_nodes(db, found_ids)}
     db.flush()
     # Locked last, as by purges: they lock an erasure after its sessions.
     erasure = db.get_one(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
@@ -297,8 +296,15 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     db.add(erasure)
 
 
-def _count_deliveries(db: DbSession, session_id: str) -> int:
-    events = select(OutboxRow.id).where(OutboxRow.subject_id == session_id)
+def _lock_purges(db: DbSession, session_ids: list[str]) -> list[PurgeRow]:
+    statement = select(PurgeRow).where(col(PurgeRow.session_id).in_(session_ids))
+    ordered = statement.order_by(col(PurgeRow.session_id)).with_for_update()
+    return list(db.exec(ordered.execution_options(populate_existing=True)))
+
+
+def _count_deliveries(db: DbSession, session_ids: list[str]) -> int:
+    """Return the number of events of the sessions that webhooks have received."""
+    events = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(session_ids))
     sent = (col(DeliveryRow.event_id).in_(events), DeliveryRow.status == "succeeded")
     return db.exec(select(func.count()).select_from(DeliveryRow).where(*sent)).one()
 

@@ -1,11 +1,12 @@
-"""Content of one session in the database and in the stores of objects, and its removal. Contract §2."""
+"""Content of sessions in the database and in the stores of objects, and its removal. Contract §2."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select
+from sqlmodel import col, delete, select, tuple_
 
 from recorder.governance.holds import forget_holds
 from recorder.memory.storage.purges import purge_sessions
@@ -18,8 +19,9 @@ from recorder.models.webhook import DeliveryRow
 from recorder.replaying.removal import remove_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
+from recorder.storage.conditions import in_tenant
 from recorder.storage.database import note_change
-from recorder.tenant import GraphScope
+from recorder.tenant import GraphScope, Tenant
 
 #: Opens a write transaction, under the lease of a run where there is one.
 OpenTransaction = Callable[[], AbstractContextManager[DbSession]]
@@ -50,54 +52,60 @@ def object_stores(runtime: Runtime) -> list[Blobs]:
     return [runtime.blobs, Blobs(runtime.settings.cold_url)]
 
 
-def remove_content(
+def remove_contents(
     runtime: Runtime,
-    purge: PurgeRow,
+    purges: Sequence[PurgeRow],
     *,
     open_transaction: OpenTransaction,
     on_removed: Callable[[DbSession], object] = lambda _: None,
 ) -> None:
-    """Remove the objects and rows of a hidden session; it may be called again, also by two processes at once.
+    """Remove the objects and rows of hidden sessions; it may be called again, also by two processes at once.
 
     Args:
         runtime: the deployment.
-        purge: the session.
+        purges: the sessions; their last rows are deleted in one transaction.
         open_transaction: opens a write transaction.
         on_removed: called in the transaction that removes the last rows.
 
     Raises:
         Unavailable: if a store or the database does not answer; what is left is removed by the next call.
     """
+    folders = [folder for purge in purges for folder in object_folders(purge.workspace_id, purge.session_id)]
     for store in object_stores(runtime):
-        for folder in object_folders(purge.workspace_id, purge.session_id):
-            store.delete_below(folder)
+        store.delete_below(*folders)
+    ids = [purge.session_id for purge in purges]
     has_more = True
     while has_more:
         with open_transaction() as db:
-            has_more = _remove_some_rows(db, purge)
+            has_more = _remove_some_rows(db, ids)
             if not has_more:
-                _remove_session(db, purge)
+                _remove_sessions(db, purges)
                 on_removed(db)
 
 
-def _remove_some_rows(db: DbSession, purge: PurgeRow) -> bool:
-    """Remove rows of the session, a bounded number of each table; return whether some may be left."""
+def _remove_some_rows(db: DbSession, session_ids: Sequence[str]) -> bool:
+    """Remove rows of the sessions, a bounded number of each table; return whether some may be left."""
     has_more = False
     for table, key, limit in _ROWS:
-        is_ours = col(table.session_id) == purge.session_id
-        some = select(key).where(is_ours).limit(limit)
-        deleted = db.connection().execute(delete(table).where(is_ours, col(key).in_(some))).rowcount
+        session_id = col(table.session_id)
+        some = select(session_id, key).where(session_id.in_(session_ids)).limit(limit)
+        # The second condition repeats the first one, so that no planner reads the whole table.
+        wanted = (session_id.in_(session_ids), tuple_(session_id, key).in_(some))
+        deleted = db.connection().execute(delete(table).where(*wanted)).rowcount
         has_more = has_more or deleted >= limit
-    for replay_id in remove_replays(db, purge.session_id):
-        _remove_events(db, replay_id)  # a replay has three, a recovery two
+    replay_ids = remove_replays(db, session_ids)
+    if replay_ids:
+        _remove_events(db, replay_ids)  # a replay has three, a recovery two
         has_more = True
-    return _remove_events(db, purge.session_id) or has_more
+    return _remove_events(db, session_ids) or has_more
 
 
-def _remove_events(db: DbSession, session_id: str) -> bool:
+def _remove_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
     """Remove events of the outbox with their deliveries; return whether some may be left."""
-    waiting = select(OutboxRow.id).where(OutboxRow.subject_id == session_id).limit(_EVENTS)
+    waiting = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(subject_ids)).limit(_EVENTS)
     ids = list(db.exec(waiting.order_by(col(OutboxRow.id)).with_for_update()))
+    if not ids:
+        return False
     # The events first: whoever dispatches one holds its row until its deliveries are stored.
     db.exec(delete(OutboxRow).where(col(OutboxRow.id).in_(ids)))
     # In the order in which workers lock attempts to store outcomes.
@@ -107,15 +115,22 @@ def _remove_events(db: DbSession, session_id: str) -> bool:
     return len(ids) >= _EVENTS
 
 
-def _remove_session(db: DbSession, purge: PurgeRow) -> None:
-    """Remove the session's own rows, the answers that show it, and its rows in the memory graph."""
-    session_id, answer = purge.session_id, IdempotencyRow
-    db.exec(delete(SessionRow).where(col(SessionRow.id) == session_id))
-    db.exec(delete(SessionMetadataRow).where(col(SessionMetadataRow.session_id) == session_id))
-    db.exec(delete(answer).where(col(answer.resource_id) == session_id))
-    of_tenant = (col(answer.workspace_id) == purge.workspace_id, col(answer.mode) == purge.mode)
-    db.exec(delete(answer).where(*of_tenant, col(answer.path) == _SIMILAR))
-    forget_holds(db, purge.workspace_id, [session_id])
-    purge_sessions(db, GraphScope(purge.tenant, purge.workflow), [session_id])
-    # Its streams end.
-    note_change(db, SessionRow, session_id)
+def _remove_sessions(db: DbSession, purges: Sequence[PurgeRow]) -> None:
+    """Remove the sessions' own rows, the answers that show them, and their rows in the memory graphs."""
+    ids, answer = [purge.session_id for purge in purges], IdempotencyRow
+    db.exec(delete(SessionRow).where(col(SessionRow.id).in_(ids)))
+    db.exec(delete(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(ids)))
+    db.exec(delete(answer).where(col(answer.resource_id).in_(ids)))
+    by_tenant: defaultdict[Tenant, list[PurgeRow]] = defaultdict(list)
+    for purge in purges:
+        by_tenant[purge.tenant].append(purge)
+    for tenant, group in sorted(by_tenant.items()):
+        db.exec(delete(answer).where(*in_tenant(answer, tenant), col(answer.path) == _SIMILAR))
+        forget_holds(db, tenant.workspace_id, [purge.session_id for purge in group])
+        # Sorted, since each graph's workflow is locked.
+        for workflow in sorted({purge.workflow for purge in group}):
+            of_graph = [purge.session_id for purge in group if purge.workflow == workflow]
+            purge_sessions(db, GraphScope(tenant, workflow), of_graph)
+    for session_id in ids:
+        # Its streams end.
+        note_change(db, SessionRow, session_id)

@@ -1,5 +1,7 @@
 """Sessions: created, started, found, deleted; see `stops` for their end. Spec §3.1, §4.1; contract §2."""
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,7 +37,7 @@ from recorder.recording.masking import mask_session
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import note_change
 from recorder.storage.upsert import insert_or_update
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from recorder.webhooks.outbox import add_event
 
 _TEST_LIFE = timedelta(days=limits.TEST_SESSION_DAYS)
@@ -126,17 +128,33 @@ def hide_session(db: DbSession, row: SessionRow, *, at: datetime, is_counted: bo
         at: time of the deletion.
         is_counted: leave it in the statistics of its memory graph, which stay when data expire.
     """
-    row.deleted_at = at
-    row.waiting_since = None
-    # A test session goes when it would have gone anyway, where that is sooner.
-    row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
-    db.add(row)
-    note_change(db, SessionRow, row.id)
     if row.status == "sealed" and not is_counted:
         graph.remove_session(db, row)
-    scope_columns = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
-    left = {"session_count": col(WorkflowRow.session_count) - 1}
-    db.exec(update(WorkflowRow).filter_by(**scope_columns).values(left))
+    hide_counted_sessions(db, [row], at=at)
+
+
+def hide_counted_sessions(db: DbSession, rows: Sequence[SessionRow], *, at: datetime) -> None:
+    """Take visible sessions, whose rows are locked, out of every read and list, but not out of statistics.
+
+    Args:
+        db: a write transaction.
+        rows: the sessions.
+        at: time of the deletion.
+    """
+    workflows: Counter[GraphScope] = Counter()
+    for row in rows:
+        row.deleted_at = at
+        row.waiting_since = None
+        # A test session goes when it would have gone anyway, where that is sooner.
+        row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
+        db.add(row)
+        note_change(db, SessionRow, row.id)
+        workflows[GraphScope(row.tenant, row.workflow)] += 1
+    # Sorted, since each of their rows is locked.
+    for scope, count in sorted(workflows.items()):
+        left = {"session_count": col(WorkflowRow.session_count) - count}
+        in_scope = (*in_tenant(WorkflowRow, scope.tenant), col(WorkflowRow.workflow) == scope.workflow)
+        db.exec(update(WorkflowRow).where(*in_scope).values(left))
 
 
 def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool = False) -> SessionRow:
