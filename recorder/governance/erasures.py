@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import and_, col, or_, select
+from sqlmodel import and_, col, insert, or_, select, update
 
 from recorder import clock
 from recorder.access.keys import Caller
@@ -23,7 +23,7 @@ from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.holdings import list_rewritten_tables
 from recorder.governance.holds import find_held
-from recorder.governance.purges import request_purge
+from recorder.governance.purges import describe_purge
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_replacements
@@ -268,17 +268,21 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     held = find_held(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
     statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
-    rows = {row.id: row for row in db.exec(ordered.execution_options(populate_existing=True))}
-    begun = {purge.session_id: purge for purge in _lock_purges(db, list(rows))}
+    rows = list(db.exec(ordered.execution_options(populate_existing=True)))
+    purge = PurgeRow
+    begun = select(purge.session_id, purge.erasure_id).where(col(purge.session_id).in_(session_ids))
+    erasures = dict(db.exec(begun.order_by(col(purge.session_id)).with_for_update()).all())
     # A run that was killed found some of them before.
-    found = [row for row in rows.values() if row.id not in begun or begun[row.id].erasure_id is None]
-    now = clock.now()
-    hide_counted_sessions(db, [row for row in found if row.deleted_at is None], at=now)
-    for row in found:
-        purge = begun.get(row.id) or request_purge(db, row, "erasure", at=now)
-        purge.cause, purge.erasure_id = "erasure", erasure_id
-        db.add(purge)
-    found_ids = [row.id for row in found]
+    found = [row for row in rows if erasures.get(row.id) is None]
+    found_ids, now = [row.id for row in found], clock.now()
+    hide_counted_sessions(db, found_ids, at=now)
+    joined = {"cause": "erasure", "erasure_id": erasure_id}
+    connection = db.connection()
+    connection.execute(update(purge).where(col(purge.session_id).in_(found_ids)).values(joined))
+    new = [row for row in found if row.id not in erasures]
+    requests = [describe_purge(row, "erasure", at=now, erasure_id=erasure_id) for row in new]
+    if requests:
+        connection.execute(insert(purge), requests)
     counts = Counter(
         sessions=len(found),
         events=sum(row.event_count for row in found),
@@ -287,19 +291,12 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
         deliveries=_count_deliveries(db, found_ids),
     )
     nodes = {f"{scope.mode}/{scope.workflow}/{number}" for scope, number in list_nodes(db, found_ids)}
-    db.flush()
     # Locked last, as by purges: they lock an erasure after its sessions.
     erasure = db.get_one(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
     erasure.counts = dict(Counter(erasure.counts) + counts)
     erasure.nodes = sorted({*(erasure.nodes or ()), *nodes})
     erasure.held += len(held)
     db.add(erasure)
-
-
-def _lock_purges(db: DbSession, session_ids: list[str]) -> list[PurgeRow]:
-    statement = select(PurgeRow).where(col(PurgeRow.session_id).in_(session_ids))
-    ordered = statement.order_by(col(PurgeRow.session_id)).with_for_update()
-    return list(db.exec(ordered.execution_options(populate_existing=True)))
 
 
 def _count_deliveries(db: DbSession, session_ids: list[str]) -> int:

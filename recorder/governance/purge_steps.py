@@ -32,7 +32,7 @@ log = logging.getLogger("recorder.purges")
 #: Sessions of one round: their lake rows are deleted together, so that each file is rewritten once.
 _AT_ONCE = 2_000
 #: Sessions whose last rows one transaction deletes.
-_CONTENTS_AT_ONCE = 50
+_CONTENTS_AT_ONCE = 100
 #: A reader that listed the lake's files before the deletion may open them for so long.
 FILES_GRACE = timedelta(seconds=20)
 #: A request that found the session before it was hidden has ended after so long: sending a body takes up to
@@ -388,4 +388,4 @@ def _update_purges(
         )
     )
     in_step = () if from_step is None else (col(PurgeRow.step) == from_step,)
-    db.exec(update(PurgeRow).where(wanted, *in_step).values(values))
+    db.connection().execute(update(PurgeRow).where(wanted, *in_step).values(values))

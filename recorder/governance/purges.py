@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
@@ -41,23 +42,30 @@ def request_purge(
         at: time of the request.
         erasure_id: the erasure that asks for it.
     """
-    purge = PurgeRow(
-        session_id=row.id,
-        workspace_id=row.workspace_id,
-        mode=row.mode,
-        workflow=row.workflow,
-        cause=cause,
-        due_at=at,
-        requested_at=at,
-        dates=[] if row.lake_date is None else [row.lake_date],
-        event_bytes=row.event_bytes,
-        frame_bytes=row.frame_bytes,
-        events=row.event_count,
-        frames=row.frame_count,
-        erasure_id=erasure_id,
-    )
+    purge = PurgeRow(**describe_purge(row, cause, at=at, erasure_id=erasure_id))
     db.add(purge)
     return purge
+
+
+def describe_purge(
+    row: SessionRow, cause: PurgeCause, *, at: datetime, erasure_id: str | None = None
+) -> dict[str, Any]:
+    """Return the columns of the intent to purge a session; see `request_purge`."""
+    return {
+        "session_id": row.id,
+        "workspace_id": row.workspace_id,
+        "mode": row.mode,
+        "workflow": row.workflow,
+        "cause": cause,
+        "due_at": at,
+        "requested_at": at,
+        "dates": [] if row.lake_date is None else [row.lake_date],
+        "event_bytes": row.event_bytes,
+        "frame_bytes": row.frame_bytes,
+        "events": row.event_count,
+        "frames": row.frame_count,
+        "erasure_id": erasure_id,
+    }
 
 
 def remove_at_once(runtime: Runtime, purge: PurgeRow) -> None:

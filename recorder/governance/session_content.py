@@ -1,5 +1,6 @@
 """Content of sessions in the database and in the stores of objects, and its removal. Contract §2."""
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -40,6 +41,8 @@ _ROWS: tuple[tuple[Any, Any, int], ...] = (
     (SealPortionRow, SealPortionRow.n, 50),
 )
 _EVENTS = 100
+#: A pause between two transactions is as long as the one before, within this bound.
+_LONGEST_PAUSE_S = 0.1
 
 
 def object_folders(workspace_id: str, session_id: str) -> list[str]:
@@ -74,13 +77,18 @@ def remove_contents(
     for store in object_stores(runtime):
         store.delete_below(*folders)
     ids = [purge.session_id for purge in purges]
-    has_more = True
+    has_more, began_s = True, time.monotonic()
     while has_more:
         with open_transaction() as db:
             has_more = _remove_some_rows(db, ids)
             if not has_more:
                 _remove_sessions(db, purges)
                 on_removed(db)
+        if has_more and runtime.database.is_sqlite:
+            # Requests that wait for SQLite's lock try again from time to time, and would find it taken.
+            time.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
+            runtime.database.checkpoint_log()
+            began_s = time.monotonic()
 
 
 def _remove_some_rows(db: DbSession, session_ids: Sequence[str]) -> bool:
@@ -107,25 +115,27 @@ def _remove_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
     if not ids:
         return False
     # The events first: whoever dispatches one holds its row until its deliveries are stored.
-    db.exec(delete(OutboxRow).where(col(OutboxRow.id).in_(ids)))
+    db.connection().execute(delete(OutboxRow).where(col(OutboxRow.id).in_(ids)))
     # In the order in which workers lock attempts to store outcomes.
     attempts = select(DeliveryRow.id).where(col(DeliveryRow.event_id).in_(ids))
     locked = list(db.exec(attempts.order_by(col(DeliveryRow.id)).with_for_update()))
-    db.exec(delete(DeliveryRow).where(col(DeliveryRow.id).in_(locked)))
+    db.connection().execute(delete(DeliveryRow).where(col(DeliveryRow.id).in_(locked)))
     return len(ids) >= _EVENTS
 
 
 def _remove_sessions(db: DbSession, purges: Sequence[PurgeRow]) -> None:
     """Remove the sessions' own rows, the answers that show them, and their rows in the memory graphs."""
     ids, answer = [purge.session_id for purge in purges], IdempotencyRow
-    db.exec(delete(SessionRow).where(col(SessionRow.id).in_(ids)))
-    db.exec(delete(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(ids)))
-    db.exec(delete(answer).where(col(answer.resource_id).in_(ids)))
+    db.connection().execute(delete(SessionRow).where(col(SessionRow.id).in_(ids)))
+    db.connection().execute(delete(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(ids)))
+    db.connection().execute(delete(answer).where(col(answer.resource_id).in_(ids)))
     by_tenant: defaultdict[Tenant, list[PurgeRow]] = defaultdict(list)
     for purge in purges:
         by_tenant[purge.tenant].append(purge)
     for tenant, group in sorted(by_tenant.items()):
-        db.exec(delete(answer).where(*in_tenant(answer, tenant), col(answer.path) == _SIMILAR))
+        db.connection().execute(
+            delete(answer).where(*in_tenant(answer, tenant), col(answer.path) == _SIMILAR)
+        )
         forget_holds(db, tenant.workspace_id, [purge.session_id for purge in group])
         # Sorted, since each graph's workflow is locked.
         for workflow in sorted({purge.workflow for purge in group}):

@@ -124,9 +124,9 @@ class Blobs:
         except OSError as error:
             raise Unavailable("The blob store") from error
         # Also those of missing folders: a process that was killed may have left the sync out.
-        for parent in sorted({Path(folder).parent for folder in folders}):
-            if parent.is_dir():
-                sync_path(parent)
+        for parent in sorted({folder.rpartition("/")[0] for folder in folders}):
+            if Path(parent).is_dir():
+                sync_path(Path(parent))
         return size
 
     def _delete_folder(self, folder: str) -> int:
