@@ -7,7 +7,7 @@ its own, and purged by the same routine as all others. At the end the row is del
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -122,7 +122,13 @@ def has_open_erasures(db: DbSession) -> bool:
     return db.exec(waiting.limit(1)).first() is not None
 
 
-def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> int | None:
+def run_erasures(
+    runtime: Runtime,
+    owner: str,
+    *,
+    remove_texts: Callable[[], bool] = lambda: True,
+    lease_ms: int = _LEASE_MS,
+) -> int | None:
     """Search the sessions of open erasures, and end those whose purges have ended.
 
     An erasure that fails, whatever its error, stops no other one: the first error is raised at the end.
@@ -130,6 +136,8 @@ def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> 
     Args:
         runtime: the deployment.
         owner: name of the run.
+        remove_texts: removes what quotes recorded content outside the list of purges; called once before
+            erasures end. They stay open where it returns False.
         lease_ms: duration of the lease.
 
     Returns:
@@ -147,11 +155,15 @@ def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> 
             with runtime.database.transaction(write=False) as db:
                 rows = list(db.exec(select(ErasureRow).order_by(col(ErasureRow.id))))
             ended, errors = 0, []
+            texts_gone: bool | None = None
             for row in rows:
                 try:
                     if not row.is_searched:
                         _search_sessions(runtime, held, row)
-                    ended += _end_erasure(runtime, held, row.id)
+                    if texts_gone is None and _are_purges_over(runtime, row.id):
+                        texts_gone = remove_texts()
+                    if texts_gone is not False:
+                        ended += _end_erasure(runtime, held, row.id)
                 except LeaseLost:
                     raise
                 except Exception as error:
@@ -310,12 +322,25 @@ def _select_purging() -> Any:
     return select(PurgeRow.erasure_id).where(col(PurgeRow.erasure_id).is_not(None))
 
 
+def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
+    """Return whether an erasure found sessions, all of them are purged, and it did not go on from there."""
+    with runtime.database.transaction(write=False) as db:
+        row = db.get_one(ErasureRow, erasure_id)
+        has_sessions = row.counts.get("sessions", 0) > 0
+        is_over = row.is_searched and row.stale_tables is None and not _is_purging(db, erasure_id)
+        return has_sessions and is_over
+
+
+def _is_purging(db: DbSession, erasure_id: str) -> bool:
+    purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
+    return db.exec(purging.limit(1)).first() is not None
+
+
 def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
     """End an erasure whose sessions are all purged, and their tables rewritten; return whether it ended."""
     with held.transaction(runtime.database) as db:
         row = db.get_one(ErasureRow, erasure_id, populate_existing=True)
-        purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
-        if not row.is_searched or db.exec(purging.limit(1)).first() is not None:
+        if not row.is_searched or _is_purging(db, erasure_id):
             return False
         if row.stale_tables is None and not runtime.database.is_sqlite:
             # Rewritten pages must not hold an earlier version of this row with the subject.
