@@ -1,6 +1,7 @@
 """Daily removal of Dagster's own records: runs past their days, and texts of erased sessions. Contract §7."""
 
-from datetime import timedelta
+import logging
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -13,11 +14,15 @@ from recorder.governance.removals import read_last_removal
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseKeeper, lease_for_block
 
+log = logging.getLogger("recorder.erasures")
+
 LEASE = "dagster_records"
 _LEASE_MS = 60_000
 _BEAT_S = 15.0
 #: The next day's run works on what is left.
 _LONGEST_S = 1800.0
+#: Erasures wait no longer within one run, which purges wait for.
+_LONGEST_BEFORE_END_S = 300.0
 
 
 @dg.asset(
@@ -49,20 +54,53 @@ def dagster_records(
     return dg.MaterializeResult(metadata=metadata)
 
 
-def _remove_records(runtime: Runtime, instance: dg.DagsterInstance, owner: str) -> RecordReport | None:
-    """Remove records under a lease; return None if another run is at work."""
+def remove_texts(runtime: Runtime, instance: dg.DagsterInstance, owner: str) -> bool:
+    """Remove the texts of all finished runs now, before erasures end.
+
+    Runs at work keep theirs until the daily removal, as do databases that are being used.
+
+    Returns:
+        False if another run removes records, or time ran out: then erasures wait for the next run.
+    """
+    try:
+        report = _remove_records(
+            runtime, instance, owner, strip_before=clock.now(), longest_s=_LONGEST_BEFORE_END_S
+        )
+    except Exception:  # erasures end without it, as they do where Dagster does not run
+        log.exception("Dagster's texts of erased sessions are left to the daily removal")
+        return True
+    for failure in [] if report is None else report.failures:
+        log.warning("%s", failure)
+    return report is not None and not report.left_runs
+
+
+def _remove_records(
+    runtime: Runtime,
+    instance: dg.DagsterInstance,
+    owner: str,
+    *,
+    strip_before: datetime | None = None,
+    longest_s: float = _LONGEST_S,
+) -> RecordReport | None:
+    """Remove records under a lease; return None if another run is at work.
+
+    Args:
+        runtime: the deployment.
+        instance: its Dagster instance.
+        owner: name of the run.
+        strip_before: runs that were created before lose their texts; None is the last removal's end.
+        longest_s: seconds after which the rest is left to the next run.
+    """
     with lease_for_block(runtime.database, LEASE, owner, ttl_ms=_LEASE_MS) as held:
         if held is None:
             return None
         with LeaseKeeper(runtime.database, lambda: [held], every_s=_BEAT_S):
             oldest = clock.now() - timedelta(days=limits.DAGSTER_DAYS)
-            with runtime.database.transaction(write=False) as db:
-                removed_at = read_last_removal(db, since=oldest)
+            if strip_before is None:
+                with runtime.database.transaction(write=False) as db:
+                    strip_before = read_last_removal(db, since=oldest) or oldest
             report = remove_records(
-                instance,
-                remove_before=oldest,
-                strip_before=removed_at or oldest,
-                longest_s=_LONGEST_S,
+                instance, remove_before=oldest, strip_before=strip_before, longest_s=longest_s
             )
             freed_bytes, failures = rewrite_databases(instance)
             report.freed_bytes += freed_bytes

@@ -7,10 +7,12 @@ another one once its lease is over.
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import dagster as dg
 
+from pipelines.dagster_records import remove_texts
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
@@ -98,7 +100,11 @@ def purged_sessions(
     is_interrupted = threading.Event()
     with deferred_interrupts(is_interrupted.set):
         removals = run_removals(
-            recorder.runtime, context.run.run_id, patience_s=_PATIENCE_S, is_stopping=is_interrupted.is_set
+            recorder.runtime,
+            context.run.run_id,
+            patience_s=_PATIENCE_S,
+            is_stopping=is_interrupted.is_set,
+            remove_texts=partial(remove_texts, recorder.runtime, context.instance, context.run.run_id),
         )
     if removals.purges is None:
         context.log.info("Another run works on the purges.")

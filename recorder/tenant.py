@@ -12,7 +12,7 @@ class Tenant:
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class GraphScope:
     """Identity of a memory graph: there is one for each workspace, mode and workflow."""
 

@@ -7,20 +7,20 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func
 from sqlmodel import Session as DbSession
-from sqlmodel import and_, col, exists, or_, select
+from sqlmodel import and_, col, exists, insert, or_, select
 
 from recorder.governance.holds import find_held
-from recorder.governance.purge_requests import request_purge
+from recorder.governance.purge_requests import describe_purge
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeCause, PurgeRow
 from recorder.models.session import SessionRow, SessionStatusRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.recording.sessions import hide_session
+from recorder.recording.sessions import hide_counted_sessions
 from recorder.storage.database import Database
 
 #: Sessions of one read, and of one write transaction: on SQLite no other request can write while it lasts.
 _PAGE = 500
-_CHUNK = 20
+_CHUNK = 100
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,10 @@ def begin_purges(
     wanted = [session.session_id for session in due if session.session_id not in held]
     conditions = and_(_is_due(workspace, at), col(SessionRow.id).in_(wanted))
     rows = _select_rows(db, conditions, "", limit=len(wanted), lock=True)
-    for row in rows:
-        cause = _cause_of(row, at)
-        if row.deleted_at is None:
-            hide_session(db, row, at=now, is_counted=True)
-        request_purge(db, row, cause, at=now)
+    purges = [describe_purge(row, _cause_of(row, at), at=now) for row in rows]
+    if purges:
+        db.connection().execute(insert(PurgeRow), purges)
+        hide_counted_sessions(db, [row.id for row in rows], at=now)
     return [row.id for row in rows]
 
 

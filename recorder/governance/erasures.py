@@ -7,14 +7,14 @@ its own, and purged by the same routine as all others. At the end the row is del
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import and_, col, or_, select
+from sqlmodel import and_, col, insert, or_, select, update
 
 from recorder import clock
 from recorder.access.keys import Caller
@@ -23,7 +23,7 @@ from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.holdings import list_rewritten_tables
 from recorder.governance.holds import find_held
-from recorder.governance.purge_requests import count_deliveries, request_purge
+from recorder.governance.purge_requests import count_deliveries, describe_purge
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_replacements
@@ -31,7 +31,7 @@ from recorder.memory.storage.purges import list_nodes
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
 from recorder.models.operations import AuditRow
 from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.recording.sessions import hide_session
+from recorder.recording.sessions import hide_counted_sessions
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
 from recorder.storage.upsert import insert_if_missing
@@ -45,7 +45,7 @@ _DUE = timedelta(days=30)
 _NONCE_BYTES = 12
 #: Sessions of one range of the search, and sessions that one transaction hides.
 _RANGE = 20_000
-_CHUNK = 20
+_CHUNK = 100
 _REPEATED_ROWS = 1_000
 _COUNTED = ("sessions", "events", "frames", "bytes", "shards", "nodes", "exports", "deliveries")
 _HELD = {
@@ -121,7 +121,13 @@ def has_open_erasures(db: DbSession) -> bool:
     return db.exec(waiting.limit(1)).first() is not None
 
 
-def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> int | None:
+def run_erasures(
+    runtime: Runtime,
+    owner: str,
+    *,
+    remove_texts: Callable[[], bool] = lambda: True,
+    lease_ms: int = _LEASE_MS,
+) -> int | None:
     """Search the sessions of open erasures, and end those whose purges have ended.
 
     An erasure that fails, whatever its error, stops no other one: the first error is raised at the end.
@@ -129,6 +135,8 @@ def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> 
     Args:
         runtime: the deployment.
         owner: name of the run.
+        remove_texts: removes what quotes recorded content outside the list of purges; called once before
+            erasures end. They stay open where it returns False.
         lease_ms: duration of the lease.
 
     Returns:
@@ -146,11 +154,15 @@ def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> 
             with runtime.database.transaction(write=False) as db:
                 rows = list(db.exec(select(ErasureRow).order_by(col(ErasureRow.id))))
             ended, errors = 0, []
+            texts_gone: bool | None = None
             for row in rows:
                 try:
                     if not row.is_searched:
                         _search_sessions(runtime, held, row)
-                    ended += _end_erasure(runtime, held, row.id)
+                    if texts_gone is None and _are_purges_over(runtime, row.id):
+                        texts_gone = remove_texts()
+                    if texts_gone is not False:
+                        ended += _end_erasure(runtime, held, row.id)
                 except LeaseLost:
                     raise
                 except Exception as error:
@@ -267,27 +279,29 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     held = find_held(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
     statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
-    counts: Counter[str] = Counter()
-    nodes: set[str] = set()
-    now = clock.now()
-    for row in db.exec(ordered.execution_options(populate_existing=True)):
-        purge = db.get(PurgeRow, row.id)
-        if purge is not None and purge.erasure_id is not None:
-            continue  # a run that was killed found it before
-        if row.deleted_at is None:
-            hide_session(db, row, at=now, is_counted=True)
-        if purge is None:
-            request_purge(db, row, "erasure", at=now, erasure_id=erasure_id)
-        else:
-            purge.cause, purge.erasure_id = "erasure", erasure_id
-            db.add(purge)
-        counts["sessions"] += 1
-        counts["events"] += row.event_count
-        counts["frames"] += row.frame_count
-        counts["bytes"] += row.event_bytes + row.frame_bytes
-        counts["deliveries"] += count_deliveries(db, row.id)
-        nodes.update(f"{row.mode}/{row.workflow}/{number}" for number in list_nodes(db, row.id))
-    db.flush()
+    rows = list(db.exec(ordered.execution_options(populate_existing=True)))
+    purge = PurgeRow
+    begun = select(purge.session_id, purge.erasure_id).where(col(purge.session_id).in_(session_ids))
+    erasures = dict(db.exec(begun.order_by(col(purge.session_id)).with_for_update()).all())
+    # A run that was killed found some of them before.
+    found = [row for row in rows if erasures.get(row.id) is None]
+    found_ids, now = [row.id for row in found], clock.now()
+    hide_counted_sessions(db, found_ids, at=now)
+    joined = {"cause": "erasure", "erasure_id": erasure_id}
+    connection = db.connection()
+    connection.execute(update(purge).where(col(purge.session_id).in_(found_ids)).values(joined))
+    new = [row for row in found if row.id not in erasures]
+    requests = [describe_purge(row, "erasure", at=now, erasure_id=erasure_id) for row in new]
+    if requests:
+        connection.execute(insert(purge), requests)
+    counts = Counter(
+        sessions=len(found),
+        events=sum(row.event_count for row in found),
+        frames=sum(row.frame_count for row in found),
+        bytes=sum(row.event_bytes + row.frame_bytes for row in found),
+        deliveries=count_deliveries(db, found_ids),
+    )
+    nodes = {f"{scope.mode}/{scope.workflow}/{number}" for scope, number in list_nodes(db, found_ids)}
     # Locked last, as by purges: they lock an erasure after its sessions.
     erasure = db.get_one(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
     erasure.counts = dict(Counter(erasure.counts) + counts)
@@ -300,12 +314,25 @@ def _select_purging() -> Any:
     return select(PurgeRow.erasure_id).where(col(PurgeRow.erasure_id).is_not(None))
 
 
+def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
+    """Return whether an erasure found sessions, all of them are purged, and it did not go on from there."""
+    with runtime.database.transaction(write=False) as db:
+        row = db.get_one(ErasureRow, erasure_id)
+        has_sessions = row.counts.get("sessions", 0) > 0
+        is_over = row.is_searched and row.stale_tables is None and not _is_purging(db, erasure_id)
+        return has_sessions and is_over
+
+
+def _is_purging(db: DbSession, erasure_id: str) -> bool:
+    purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
+    return db.exec(purging.limit(1)).first() is not None
+
+
 def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
     """End an erasure whose sessions are all purged, and their tables rewritten; return whether it ended."""
     with held.transaction(runtime.database) as db:
         row = db.get_one(ErasureRow, erasure_id, populate_existing=True)
-        purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
-        if not row.is_searched or db.exec(purging.limit(1)).first() is not None:
+        if not row.is_searched or _is_purging(db, erasure_id):
             return False
         if row.stale_tables is None and not runtime.database.is_sqlite:
             # Rewritten pages must not hold an earlier version of this row with the subject.

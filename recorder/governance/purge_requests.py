@@ -1,8 +1,9 @@
 """Requests for purges: the rows from which a run goes on. Contract §2, §7."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
@@ -29,58 +30,75 @@ def request_purge(
         at: time of the request.
         erasure_id: the erasure that asks for it.
     """
-    purge = PurgeRow(
-        session_id=row.id,
-        workspace_id=row.workspace_id,
-        mode=row.mode,
-        workflow=row.workflow,
-        cause=cause,
-        due_at=at,
-        requested_at=at,
-        dates=[] if row.lake_date is None else [row.lake_date],
-        event_bytes=row.event_bytes,
-        frame_bytes=row.frame_bytes,
-        events=row.event_count,
-        frames=row.frame_count,
-        erasure_id=erasure_id,
-    )
+    purge = PurgeRow(**describe_purge(row, cause, at=at, erasure_id=erasure_id))
     db.add(purge)
     return purge
 
 
-def request_recorded(db: DbSession, purge: PurgeRow, session_ids: list[str]) -> None:
-    """Request the purges of sessions that live replays of a purged session recorded, but for held ones.
+def describe_purge(
+    row: SessionRow, cause: PurgeCause, *, at: datetime, erasure_id: str | None = None
+) -> dict[str, Any]:
+    """Return the columns of the intent to purge a session; see `request_purge`."""
+    return {
+        "session_id": row.id,
+        "workspace_id": row.workspace_id,
+        "mode": row.mode,
+        "workflow": row.workflow,
+        "cause": cause,
+        "due_at": at,
+        "requested_at": at,
+        "dates": [] if row.lake_date is None else [row.lake_date],
+        "event_bytes": row.event_bytes,
+        "frame_bytes": row.frame_bytes,
+        "events": row.event_count,
+        "frames": row.frame_count,
+        "erasure_id": erasure_id,
+    }
+
+
+def request_recorded(db: DbSession, purges: Sequence[PurgeRow], recorded: Mapping[str, str]) -> None:
+    """Request the purges of sessions that live replays of purged sessions recorded, but for held ones.
 
     An erasure counts them with the session, which it waits for.
+
+    Args:
+        db: a write transaction.
+        purges: the purges of the sessions that were replayed.
+        recorded: for each recorded session the one of `purges` that led to it.
     """
-    held = find_held(db, purge.workspace_id, session_ids)
-    statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
+    by_session = {purge.session_id: purge for purge in purges}
+    workspaces: defaultdict[str, list[str]] = defaultdict(list)
+    for session_id, source in recorded.items():
+        workspaces[by_session[source].workspace_id].append(session_id)
+    held = {held_id for name, ids in workspaces.items() for held_id in find_held(db, name, ids)}
+    statement = select(SessionRow).where(col(SessionRow.id).in_(set(recorded) - held))
     rows = db.exec(statement.order_by(col(SessionRow.id)).with_for_update()).all()
-    counts: Counter[str] = Counter()
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if db.get(PurgeRow, row.id) is not None:
             continue
-        now = clock.now()
+        now, purge = clock.now(), by_session[recorded[row.id]]
         if row.deleted_at is None:
             hide_session(db, row, at=now)
         request_purge(db, row, cast(PurgeCause, purge.cause), at=now, erasure_id=purge.erasure_id)
-        counts.update(
-            sessions=1,
-            events=row.event_count,
-            frames=row.frame_count,
-            bytes=row.event_bytes + row.frame_bytes,
-            deliveries=count_deliveries(db, row.id),
-        )
-    if purge.erasure_id is not None and counts:
-        db.flush()
-        # Locked last, as everywhere.
-        erasure = db.get_one(ErasureRow, purge.erasure_id, with_for_update=True, populate_existing=True)
-        erasure.counts = dict(Counter(erasure.counts) + counts)
+        if purge.erasure_id is not None:
+            counts[purge.erasure_id].update(
+                sessions=1,
+                events=row.event_count,
+                frames=row.frame_count,
+                bytes=row.event_bytes + row.frame_bytes,
+                deliveries=count_deliveries(db, [row.id]),
+            )
+    db.flush()
+    # Locked last, as everywhere.
+    for erasure_id in sorted(counts):
+        erasure = db.get_one(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
+        erasure.counts = dict(Counter(erasure.counts) + counts[erasure_id])
         db.add(erasure)
 
 
-def count_deliveries(db: DbSession, session_id: str) -> int:
-    """Return how many events of a session were delivered: those copies are out of reach."""
-    events = select(OutboxRow.id).where(OutboxRow.subject_id == session_id)
+def count_deliveries(db: DbSession, session_ids: Sequence[str]) -> int:
+    """Return how many events of sessions were delivered: those copies are out of reach."""
+    events = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(session_ids))
     sent = (col(DeliveryRow.event_id).in_(events), DeliveryRow.status == "succeeded")
     return db.exec(select(func.count()).select_from(DeliveryRow).where(*sent)).one()

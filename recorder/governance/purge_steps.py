@@ -6,32 +6,33 @@ group, session or workspace fails and waits for itself.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from polars.exceptions import PanicException
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select
+from sqlmodel import col, delete, select, update
 
 from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import RecorderError
 from recorder.exports.results.purged_sessions import remove_from_exports
 from recorder.governance.naming_batches import NamingBatches
-from recorder.governance.session_content import remove_content
+from recorder.governance.session_content import remove_contents
 from recorder.models.governance import ErasureRow, PurgeRow, PurgeStep
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, LeaseLost
-from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.purges")
 
-#: Sessions of one round: their lake rows are deleted together.
-_AT_ONCE = 100
+#: Sessions of one round: their lake rows are deleted together, so that each file is rewritten once.
+_AT_ONCE = 2_000
+#: Sessions whose last rows one transaction deletes.
+_CONTENTS_AT_ONCE = 100
 #: A reader that listed the lake's files before the deletion may open them for so long.
 FILES_GRACE = timedelta(seconds=20)
 #: A request that found the session before it was hidden has ended after so long: sending a body takes up to
@@ -155,21 +156,39 @@ class PurgeRun:
                     db.add(row)
 
     def _postpone(self, purges: Sequence[PurgeRow], pause: timedelta) -> None:
-        due_at = clock.now() + pause
+        if not purges:
+            return
         with self._open_transaction() as db:
-            for row in _lock_purges(db, _ids_of(purges)):
-                row.due_at = due_at
-                db.add(row)
+            _update_purges(db, _ids_of(purges), due_at=clock.now() + pause)
 
     def _remove_contents(self, purges: list[PurgeRow]) -> None:
-        self._try_groups(purges, lambda purge: purge.session_id, self._remove_content)
+        self._try_contents(purges)
         self._runtime.database.truncate_log()
+
+    def _try_contents(self, purges: list[PurgeRow]) -> list[PurgeRow]:
+        """Remove rows and objects of sessions; return the purges of those that did not fail.
+
+        Sessions are removed some at a time. Where that fails, each of them is tried for itself.
+        """
+        passed: list[PurgeRow] = []
+        for start in range(0, len(purges), _CONTENTS_AT_ONCE):
+            some = purges[start : start + _CONTENTS_AT_ONCE]
+            self._held.require_time()
+            try:
+                self._remove_content(some)
+            except LeaseLost:
+                raise
+            except Exception as error:
+                log.info("%d sessions are removed one by one after %r", len(some), error)
+                passed += self._try_groups(some, lambda purge: purge.session_id, self._remove_content)
+            else:
+                passed += some
+        return passed
 
     def _remove_content(self, purges: list[PurgeRow]) -> None:
         """Remove rows and objects of sessions; a purge in its first step moves to the second."""
-        for purge in purges:
-            end = partial(advance, session_ids=[purge.session_id], from_step="content", to_step="lake")
-            remove_content(self._runtime, purge, open_transaction=self._open_transaction, on_removed=end)
+        end = partial(advance, session_ids=_ids_of(purges), from_step="content", to_step="lake")
+        remove_contents(self._runtime, purges, open_transaction=self._open_transaction, on_removed=end)
 
     def _delete_lake_rows(self, purges: list[PurgeRow]) -> None:
         """Delete the rows of sessions that no open batch names; the others wait."""
@@ -178,21 +197,23 @@ class PurgeRun:
         with self._open_transaction() as db:
             rows = _lock_purges(db, _ids_of(purges))
             for row in rows:
-                # Stored before the deletion, which may fail until long after the batch is forgotten.
-                row.dates = sorted({*row.dates, *batches.dates[row.session_id]})
-                row.due_at = batch_due_at if batches.is_open(row) else row.due_at
-                db.add(row)
+                dates = sorted({*row.dates, *batches.dates[row.session_id]})
+                if batches.is_open(row) or dates != row.dates:
+                    # Stored before the deletion, which may fail until long after the batch is forgotten.
+                    row.dates = dates
+                    row.due_at = batch_due_at if batches.is_open(row) else row.due_at
+                    db.add(row)
         ready = [row for row in rows if not batches.is_open(row)]
         self._try_groups(ready, _table_of, partial(self._delete_workflow_rows, batches))
 
     def _delete_workflow_rows(self, batches: NamingBatches, purges: list[PurgeRow]) -> None:
-        """Delete the lake rows of sessions of one workflow."""
-        for (tenant, workflow, date), ids in _group_by_partition(purges).items():
-            for kind in LAYOUTS:
-                self._held.require_time()
-                self._runtime.lake.delete_sessions(
-                    kind, tenant, workflow=workflow, date=date, session_ids=ids
-                )
+        """Delete the lake rows of sessions of one workflow: one commit for each table."""
+        first, dates = purges[0], _dates_of(purges)
+        for kind in LAYOUTS if dates else ():
+            self._held.require_time()
+            self._runtime.lake.delete_sessions(
+                kind, first.tenant, workflow=first.workflow, dates=dates, session_ids=_ids_of(purges)
+            )
         with self._open_transaction() as db:
             batches.forget_sessions(db, _ids_of(purges))
             advance(db, _ids_of(purges), from_step="lake", to_step="files", after=FILES_GRACE)
@@ -216,12 +237,17 @@ class PurgeRun:
         )
         self._postpone([purge for purge in purges if purge.session_id in removal.waiting], _EXPORT_PAUSE)
         with self._open_transaction() as db:
-            for row in _lock_purges(db, _ids_of(purges)):
-                if row.erasure_id is not None:
-                    _note_exports(db, row.erasure_id, removal.out_of_reach.get(row.session_id, set()))
-                if row.step == "exports" and row.session_id not in {*removal.waiting, *removal.errors}:
-                    row.step, row.due_at = "final_pass", row.requested_at + LONGEST_REQUEST
-                    db.add(row)
+            rows = _lock_purges(db, _ids_of(purges))
+            for erasure_id, export_ids in _group_exports(rows, removal.out_of_reach).items():
+                _note_exports(db, erasure_id, export_ids)
+            for requested_at, ids in _group_by_request(rows).items():
+                _update_purges(
+                    db,
+                    [each for each in ids if each not in {*removal.waiting, *removal.errors}],
+                    from_step="exports",
+                    step="final_pass",
+                    due_at=requested_at + LONGEST_REQUEST,
+                )
         for purge in purges:
             if purge.session_id in removal.errors:
                 self._postpone_failed([purge], removal.errors[purge.session_id])
@@ -235,7 +261,7 @@ class PurgeRun:
             # A batch was claimed in the moment in which the session was hidden.
             with self._open_transaction() as db:
                 advance(db, _ids_of(late), from_step="final_pass", to_step="lake")
-        ending = self._try_groups(ending, lambda purge: purge.session_id, self._remove_content)
+        ending = self._try_contents(ending)
         ending = self._try_groups(ending, _table_of, self._delete_dead_files)
         ending = self._try_groups(ending, lambda purge: (purge.tenant, bool(purge.dates)), self._clean_logs)
         if not self._runtime.database.truncate_log():
@@ -254,16 +280,14 @@ class PurgeRun:
         """Mark purges as done, of which the audit log gets one entry for each workspace."""
         ended = PurgeReport()
         with self._open_transaction() as db:
-            for row in _lock_purges(db, _ids_of(purges)):
-                if row.step != "final_pass":
-                    continue
+            rows = [row for row in _lock_purges(db, _ids_of(purges)) if row.step == "final_pass"]
+            for row in rows:
                 ended.count(row)
                 self.report.count(row)
-                if row.cause == "erasure":
-                    db.delete(row)
-                    continue
-                row.step, row.done_at = "done", clock.now()
-                db.add(row)
+            forgotten = [row.session_id for row in rows if row.cause == "erasure"]
+            db.exec(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten)))
+            kept = [row.session_id for row in rows if row.cause != "erasure"]
+            _update_purges(db, kept, step="done", done_at=clock.now())
             for workspace_id in sorted({workspace_id for workspace_id, _ in ended.causes}):
                 causes = {
                     cause: count for (owner, cause), count in ended.causes.items() if owner == workspace_id
@@ -278,12 +302,12 @@ class PurgeRun:
                 )
 
     def _delete_dead_files(self, purges: list[PurgeRow]) -> None:
-        for (tenant, workflow, date), ids in _group_by_partition(purges).items():
-            for kind in LAYOUTS:
-                self._held.require_time()
-                self._runtime.lake.delete_dead_files(
-                    kind, tenant, workflow=workflow, date=date, session_ids=ids
-                )
+        first, dates = purges[0], _dates_of(purges)
+        for kind in LAYOUTS if dates else ():
+            self._held.require_time()
+            self._runtime.lake.delete_dead_files(
+                kind, first.tenant, workflow=first.workflow, dates=dates, session_ids=_ids_of(purges)
+            )
 
     def _find_batches(self, purges: list[PurgeRow]) -> NamingBatches:
         with self._runtime.database.transaction(write=False) as db:
@@ -299,12 +323,30 @@ def _table_of(purge: PurgeRow) -> Hashable:
     return purge.tenant, purge.workflow, bool(purge.dates)
 
 
-def _group_by_partition(purges: list[PurgeRow]) -> dict[tuple[Tenant, str, str], list[str]]:
-    """Return the session ids of each lake partition."""
-    groups: dict[tuple[Tenant, str, str], list[str]] = defaultdict(list)
+def _dates_of(purges: list[PurgeRow]) -> list[str]:
+    """Return the dates of the lake's partitions that may hold rows of the sessions."""
+    return sorted({date for purge in purges for date in purge.dates})
+
+
+def _group_by_request(purges: list[PurgeRow]) -> dict[datetime, list[str]]:
+    """Return the session ids by the time of the request; those of an erasure were requested together."""
+    groups: dict[datetime, list[str]] = defaultdict(list)
     for purge in purges:
-        for date in purge.dates:
-            groups[purge.tenant, purge.workflow, date].append(purge.session_id)
+        groups[purge.requested_at].append(purge.session_id)
+    return groups
+
+
+def _group_exports(purges: list[PurgeRow], exports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return the exports by the erasures of their sessions.
+
+    Args:
+        purges: purges of the sessions.
+        exports: ids of exports by session.
+    """
+    groups: dict[str, set[str]] = defaultdict(set)
+    for purge in purges:
+        if purge.erasure_id is not None:
+            groups[purge.erasure_id] |= exports.get(purge.session_id, set())
     return groups
 
 
@@ -331,8 +373,19 @@ def advance(
     after: timedelta = timedelta(0),
 ) -> None:
     """Move purges to their next step; those that another process moved stay where they are."""
-    due_at = clock.now() + after
-    for row in _lock_purges(db, session_ids):
-        if row.step == from_step:
-            row.step, row.due_at = to_step, due_at
-            db.add(row)
+    _update_purges(db, session_ids, from_step=from_step, step=to_step, due_at=clock.now() + after)
+
+
+def _update_purges(
+    db: DbSession, session_ids: Sequence[str], *, from_step: PurgeStep | None = None, **values: Any
+) -> None:
+    """Change purges, those in one step alone if it is given."""
+    wanted = col(PurgeRow.session_id).in_(session_ids)
+    # Locked in the order of their ids, as everywhere.
+    list(
+        db.exec(
+            select(PurgeRow.session_id).where(wanted).order_by(col(PurgeRow.session_id)).with_for_update()
+        )
+    )
+    in_step = () if from_step is None else (col(PurgeRow.step) == from_step,)
+    db.connection().execute(update(PurgeRow).where(wanted, *in_step).values(values))

@@ -16,7 +16,7 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.governance.purge_steps import PurgeReport, PurgeRun, advance
-from recorder.governance.session_content import remove_content
+from recorder.governance.session_content import remove_contents
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseKeeper, lease_for_block
@@ -34,9 +34,9 @@ def remove_at_once(runtime: Runtime, purge: PurgeRow) -> None:
     Raises:
         Unavailable: if a store or the database does not answer; a run tries again.
     """
-    remove_content(
+    remove_contents(
         runtime,
-        purge,
+        [purge],
         open_transaction=partial(runtime.database.transaction, write=True),
         on_removed=lambda db: advance(db, [purge.session_id], from_step="content", to_step="lake"),
     )

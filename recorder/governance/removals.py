@@ -37,6 +37,7 @@ def run_removals(
     *,
     patience_s: float = 0.0,
     is_stopping: Callable[[], bool] = lambda: False,
+    remove_texts: Callable[[], bool] = lambda: True,
 ) -> Removals:
     """Begin the purges of open erasures, work on all purges, and end erasures.
 
@@ -47,20 +48,23 @@ def run_removals(
         owner: name of the run.
         patience_s: seconds to wait for the next step of a purge.
         is_stopping: whether to end before the next round of purges.
+        remove_texts: see `run_erasures`.
 
     Raises:
         LeaseLost: if another run took over.
     """
-    begun, first_error = try_erasures(runtime, owner)
+    begun, first_error = try_erasures(runtime, owner, remove_texts)
     purges = run_purges(runtime, owner, patience_s=patience_s, is_stopping=is_stopping)
-    ended, error = try_erasures(runtime, owner)
+    ended, error = try_erasures(runtime, owner, remove_texts)
     return Removals(purges, begun + ended, error or first_error)
 
 
-def try_erasures(runtime: Runtime, owner: str) -> tuple[int, Exception | None]:
+def try_erasures(
+    runtime: Runtime, owner: str, remove_texts: Callable[[], bool] = lambda: True
+) -> tuple[int, Exception | None]:
     """Return how many erasures ended, and the error of one that failed."""
     try:
-        return run_erasures(runtime, owner) or 0, None
+        return run_erasures(runtime, owner, remove_texts=remove_texts) or 0, None
     except LeaseLost:
         raise
     except Exception as error:

@@ -1,11 +1,13 @@
-"""Content of one session in the database and in the stores of objects, and its removal. Contract §2."""
+"""Content of sessions in the database and in the stores of objects, and its removal. Contract §2."""
 
-from collections.abc import Callable
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select
+from sqlmodel import col, delete, select, tuple_
 
 from recorder.governance.holds import forget_holds
 from recorder.governance.purge_requests import request_recorded
@@ -19,8 +21,9 @@ from recorder.models.webhook import DeliveryRow
 from recorder.replaying.removal import remove_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
+from recorder.storage.conditions import in_tenant
 from recorder.storage.database import note_change
-from recorder.tenant import GraphScope
+from recorder.tenant import GraphScope, Tenant
 
 #: Opens a write transaction, under the lease of a run where there is one.
 OpenTransaction = Callable[[], AbstractContextManager[DbSession]]
@@ -39,6 +42,8 @@ _ROWS: tuple[tuple[Any, Any, int], ...] = (
     (SealPortionRow, SealPortionRow.n, 50),
 )
 _EVENTS = 100
+#: A pause between two transactions is as long as the one before, within this bound.
+_LONGEST_PAUSE_S = 0.1
 
 
 def object_folders(workspace_id: str, session_id: str) -> list[str]:
@@ -51,74 +56,93 @@ def object_stores(runtime: Runtime) -> list[Blobs]:
     return [runtime.blobs, Blobs(runtime.settings.cold_url)]
 
 
-def remove_content(
+def remove_contents(
     runtime: Runtime,
-    purge: PurgeRow,
+    purges: Sequence[PurgeRow],
     *,
     open_transaction: OpenTransaction,
     on_removed: Callable[[DbSession], object] = lambda _: None,
 ) -> None:
-    """Remove the objects and rows of a hidden session; it may be called again, also by two processes at once.
+    """Remove the objects and rows of hidden sessions; it may be called again, also by two processes at once.
 
     Args:
         runtime: the deployment.
-        purge: the session.
+        purges: the sessions; their last rows are deleted in one transaction.
         open_transaction: opens a write transaction.
         on_removed: called in the transaction that removes the last rows.
 
     Raises:
         Unavailable: if a store or the database does not answer; what is left is removed by the next call.
     """
+    folders = [folder for purge in purges for folder in object_folders(purge.workspace_id, purge.session_id)]
     for store in object_stores(runtime):
-        for folder in object_folders(purge.workspace_id, purge.session_id):
-            store.delete_below(folder)
-    has_more = True
+        store.delete_below(*folders)
+    has_more, began_s = True, time.monotonic()
     while has_more:
         with open_transaction() as db:
-            has_more = _remove_some_rows(db, purge)
+            has_more = _remove_some_rows(db, purges)
             if not has_more:
-                _remove_session(db, purge)
+                _remove_sessions(db, purges)
                 on_removed(db)
+        if has_more and runtime.database.is_sqlite:
+            # Requests that wait for SQLite's lock try again from time to time, and would find it taken.
+            time.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
+            runtime.database.checkpoint_log()
+            began_s = time.monotonic()
 
 
-def _remove_some_rows(db: DbSession, purge: PurgeRow) -> bool:
-    """Remove rows of the session, a bounded number of each table; return whether some may be left."""
+def _remove_some_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool:
+    """Remove rows of the sessions, a bounded number of each table; return whether some may be left."""
+    session_ids = [purge.session_id for purge in purges]
     has_more = False
     for table, key, limit in _ROWS:
-        is_ours = col(table.session_id) == purge.session_id
-        some = select(key).where(is_ours).limit(limit)
-        deleted = db.connection().execute(delete(table).where(is_ours, col(key).in_(some))).rowcount
+        session_id = col(table.session_id)
+        some = select(session_id, key).where(session_id.in_(session_ids)).limit(limit)
+        # The second condition repeats the first one, so that no planner reads the whole table.
+        wanted = (session_id.in_(session_ids), tuple_(session_id, key).in_(some))
+        deleted = db.connection().execute(delete(table).where(*wanted)).rowcount
         has_more = has_more or deleted >= limit
-    removed = remove_replays(db, purge.session_id)
-    for replay_id in removed.ids:
-        _remove_events(db, replay_id)  # a replay has three, a recovery two
+    removed = remove_replays(db, session_ids)
+    if removed.ids:
+        _remove_events(db, removed.ids)  # a replay has three, a recovery two
         has_more = True
-    request_recorded(db, purge, removed.recorded)
-    return _remove_events(db, purge.session_id) or has_more
+    request_recorded(db, purges, removed.recorded)
+    return _remove_events(db, session_ids) or has_more
 
 
-def _remove_events(db: DbSession, session_id: str) -> bool:
+def _remove_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
     """Remove events of the outbox with their deliveries; return whether some may be left."""
-    waiting = select(OutboxRow.id).where(OutboxRow.subject_id == session_id).limit(_EVENTS)
+    waiting = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(subject_ids)).limit(_EVENTS)
     ids = list(db.exec(waiting.order_by(col(OutboxRow.id)).with_for_update()))
+    if not ids:
+        return False
     # The events first: whoever dispatches one holds its row until its deliveries are stored.
-    db.exec(delete(OutboxRow).where(col(OutboxRow.id).in_(ids)))
+    db.connection().execute(delete(OutboxRow).where(col(OutboxRow.id).in_(ids)))
     # In the order in which workers lock attempts to store outcomes.
     attempts = select(DeliveryRow.id).where(col(DeliveryRow.event_id).in_(ids))
     locked = list(db.exec(attempts.order_by(col(DeliveryRow.id)).with_for_update()))
-    db.exec(delete(DeliveryRow).where(col(DeliveryRow.id).in_(locked)))
+    db.connection().execute(delete(DeliveryRow).where(col(DeliveryRow.id).in_(locked)))
     return len(ids) >= _EVENTS
 
 
-def _remove_session(db: DbSession, purge: PurgeRow) -> None:
-    """Remove the session's own rows, the answers that show it, and its rows in the memory graph."""
-    session_id, answer = purge.session_id, IdempotencyRow
-    db.exec(delete(SessionRow).where(col(SessionRow.id) == session_id))
-    db.exec(delete(SessionMetadataRow).where(col(SessionMetadataRow.session_id) == session_id))
-    db.exec(delete(answer).where(col(answer.resource_id) == session_id))
-    of_tenant = (col(answer.workspace_id) == purge.workspace_id, col(answer.mode) == purge.mode)
-    db.exec(delete(answer).where(*of_tenant, col(answer.path) == _SIMILAR))
-    forget_holds(db, purge.workspace_id, [session_id])
-    purge_sessions(db, GraphScope(purge.tenant, purge.workflow), [session_id])
-    # Its streams end.
-    note_change(db, SessionRow, session_id)
+def _remove_sessions(db: DbSession, purges: Sequence[PurgeRow]) -> None:
+    """Remove the sessions' own rows, the answers that show them, and their rows in the memory graphs."""
+    ids, answer = [purge.session_id for purge in purges], IdempotencyRow
+    db.connection().execute(delete(SessionRow).where(col(SessionRow.id).in_(ids)))
+    db.connection().execute(delete(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(ids)))
+    db.connection().execute(delete(answer).where(col(answer.resource_id).in_(ids)))
+    by_tenant: defaultdict[Tenant, list[PurgeRow]] = defaultdict(list)
+    for purge in purges:
+        by_tenant[purge.tenant].append(purge)
+    for tenant, group in sorted(by_tenant.items()):
+        db.connection().execute(
+            delete(answer).where(*in_tenant(answer, tenant), col(answer.path) == _SIMILAR)
+        )
+        forget_holds(db, tenant.workspace_id, [purge.session_id for purge in group])
+        # Sorted, since each graph's workflow is locked.
+        for workflow in sorted({purge.workflow for purge in group}):
+            of_graph = [purge.session_id for purge in group if purge.workflow == workflow]
+            purge_sessions(db, GraphScope(tenant, workflow), of_graph)
+    for session_id in ids:
+        # Its streams end.
+        note_change(db, SessionRow, session_id)

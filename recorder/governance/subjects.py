@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import orjson
-from sqlalchemy import String, cast
+from sqlalchemy import ColumnElement, String, cast, exists, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
@@ -26,29 +26,47 @@ class SubjectMatcher:
     def find_sessions(
         self, db: DbSession, row: ErasureRow, *, mode: str, after: str, until: str | None
     ) -> list[str]:
-        """Return the sessions of a range of ids that name the subject."""
+        """Return the sessions of a range of ids that name the subject.
+
+        Actors and metadata are read one after the other, each in the order of its table: for a million
+        sessions that takes a third of the time of a join.
+        """
+        in_range = [
+            col(SessionRow.workspace_id) == row.workspace_id,
+            col(SessionRow.mode) == mode,
+            col(SessionRow.created_at) <= row.created_at,
+            col(SessionRow.id) > after,
+        ]
         text = cast(col(SessionMetadataRow.metadata_), String)
-        may_match = [text.contains(part, autoescape=True) for part in self._parts]
-        may_match += [col(SessionRow.actor_id).contains(part, autoescape=True) for part in self._parts[1:]]
-        statement = (
-            select(SessionRow.id, SessionRow.actor_id, SessionMetadataRow.metadata_)
-            .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id), isouter=True)
-            .where(
-                SessionRow.workspace_id == row.workspace_id,
-                SessionRow.mode == mode,
-                col(SessionRow.id) > after,
-                col(SessionRow.created_at) <= row.created_at,
-                or_(SessionRow.actor_id == self._subject, *may_match),
-            )
+        metadata = select(SessionMetadataRow.session_id, SessionMetadataRow.metadata_).where(
+            col(SessionMetadataRow.session_id) > after,
+            or_(*(_contains(db, text, part) for part in self._parts)),
+            exists().where(col(SessionRow.id) == col(SessionMetadataRow.session_id), *in_range),
         )
+        actor = col(SessionRow.actor_id)
+        may_match = (actor == self._subject, *(_contains(db, actor, part) for part in self._parts[1:]))
+        actors = select(SessionRow.id, SessionRow.actor_id).where(*in_range, or_(*may_match))
         if until is not None:
-            statement = statement.where(col(SessionRow.id) <= until)
-        # The database compares without regard to case, and finds parts: the whole texts decide.
-        result = db.exec(statement.order_by(col(SessionRow.id)))
-        return [session_id for session_id, *texts in result if any(map(self._is_match, texts_in(texts)))]
+            metadata = metadata.where(col(SessionMetadataRow.session_id) <= until)
+            actors = actors.where(col(SessionRow.id) <= until)
+        # The database finds parts: the whole texts decide.
+        found = {
+            session_id
+            for statement in (actors, metadata)
+            for session_id, value in db.exec(statement)
+            if any(map(self._is_match, texts_in(value)))
+        }
+        return sorted(found)
 
     def _is_match(self, text: str) -> bool:
         return text == self._subject or read_token_digits(text, self._replacements) in self._digests
+
+
+def _contains(db: DbSession, text: Any, part: str) -> ColumnElement[bool]:
+    """Return the condition that a text holds a part, in the same case."""
+    is_sqlite = db.connection().dialect.name == "sqlite"
+    position: ColumnElement[int] = (func.instr if is_sqlite else func.strpos)(text, part)
+    return position > 0
 
 
 def texts_in(value: Any) -> Iterator[str]:

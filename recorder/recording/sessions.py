@@ -1,9 +1,12 @@
 """Sessions: created, started, found, deleted; see `stops` for their end. Spec §3.1, §4.1; contract §2."""
 
+from collections import Counter
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import orjson
+from sqlalchemy import case, literal
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
@@ -131,17 +134,41 @@ def hide_session(db: DbSession, row: SessionRow, *, at: datetime, is_counted: bo
         at: time of the deletion.
         is_counted: leave it in the statistics of its memory graph, which stay when data expire.
     """
-    row.deleted_at = at
-    row.waiting_since = None
-    # A test session goes when it would have gone anyway, where that is sooner.
-    row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
-    db.add(row)
-    note_change(db, SessionRow, row.id)
     if row.status == "sealed" and not is_counted:
         graph.remove_session(db, row)
-    scope_columns = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
-    left = {"session_count": col(WorkflowRow.session_count) - 1}
-    db.exec(update(WorkflowRow).filter_by(**scope_columns).values(left))
+    hide_counted_sessions(db, [row.id], at=at)
+    db.refresh(row)
+
+
+def hide_counted_sessions(db: DbSession, session_ids: Collection[str], *, at: datetime) -> None:
+    """Take those sessions that are visible out of every read and list, but not out of statistics.
+
+    Args:
+        db: a write transaction that holds the sessions' rows; loaded rows of them keep their values.
+        session_ids: the sessions.
+        at: time of the deletion.
+    """
+    session = SessionRow
+    is_visible = (col(session.id).in_(session_ids), col(session.deleted_at).is_(None))
+    graph_of = (session.workspace_id, session.mode, session.workflow)
+    visible = db.exec(select(session.id, *graph_of).where(*is_visible)).all()
+    purge_after = col(session.purge_after)
+    last = literal(at + _SOFT_DELETED, SessionRow.__table__.c.purge_after.type)  # type: ignore[attr-defined]
+    values = {
+        "deleted_at": at,
+        "waiting_since": None,
+        # A test session goes when it would have gone anyway, where that is sooner.
+        "purge_after": case((purge_after < last, purge_after), else_=last),
+    }
+    db.connection().execute(update(session).where(*is_visible).values(values))
+    for session_id, *_ in visible:
+        note_change(db, session, session_id)
+    workflows = Counter((workspace_id, mode, workflow) for _, workspace_id, mode, workflow in visible)
+    # Sorted, since each of their rows is locked.
+    for (workspace_id, mode, workflow), count in sorted(workflows.items()):
+        scope_columns = {"workspace_id": workspace_id, "mode": mode, "workflow": workflow}
+        left = {"session_count": col(WorkflowRow.session_count) - count}
+        db.exec(update(WorkflowRow).filter_by(**scope_columns).values(left))
 
 
 def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool = False) -> SessionRow:

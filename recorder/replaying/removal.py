@@ -1,5 +1,6 @@
-"""Removal of the replays and recoveries of a purged session, which quote it. Contract §2, §8."""
+"""Removal of the replays and recoveries of purged sessions, which quote them. Contract §2, §8."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import or_
@@ -15,35 +16,49 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True)
 class RemovedReplays:
-    """Ids of removed replays or recoveries, and of the sessions that these replays recorded."""
+    """Ids of removed replays or recoveries, and the sessions that these replays recorded.
+
+    Attributes:
+        ids: ids of the replays or recoveries.
+        recorded: for each recorded session the purged one that led to it.
+    """
 
     ids: list[str]
-    recorded: list[str]
+    recorded: dict[str, str]
 
 
-def remove_replays(db: DbSession, session_id: str) -> RemovedReplays:
-    """Remove replays and recoveries that a session has a part in; return their ids, none at the end.
+def remove_replays(db: DbSession, session_ids: Collection[str]) -> RemovedReplays:
+    """Remove replays and recoveries that sessions have a part in; return ids of some, none at the end.
 
     Attempts of its recoveries are among them. Events and deliveries are left to the caller. Needs a write
     transaction.
     """
     recovered = or_(
-        col(RecoveryRow.session_id) == session_id, col(RecoveryRow.point_session_id) == session_id
+        col(RecoveryRow.session_id).in_(session_ids), col(RecoveryRow.point_session_id).in_(session_ids)
     )
-    some_recoveries = select(RecoveryRow.id).where(recovered).order_by(col(RecoveryRow.id)).limit(_AT_ONCE)
+    some_recoveries = select(RecoveryRow).where(recovered).order_by(col(RecoveryRow.id)).limit(_AT_ONCE)
     # Recoveries are locked before their attempts, everywhere.
-    recovery_ids = list(db.exec(some_recoveries.with_for_update()))
+    recoveries = db.exec(some_recoveries.with_for_update()).all()
+    purged = frozenset(session_ids)
+    recovered_by = {
+        row.id: row.session_id if row.session_id in purged else row.point_session_id for row in recoveries
+    }
     involved = or_(
-        col(ReplayRow.session_id) == session_id,
-        col(ReplayRow.against_session_id) == session_id,
-        col(ReplayRow.cause).in_(recovery_ids),
+        col(ReplayRow.session_id).in_(session_ids),
+        col(ReplayRow.against_session_id).in_(session_ids),
+        col(ReplayRow.cause).in_(recovered_by),
     )
-    some = select(ReplayRow.id, ReplayRow.result_session_id).where(involved)
-    rows = db.exec(some.order_by(col(ReplayRow.id)).limit(_AT_ONCE).with_for_update()).all()
-    ids = [replay_id for replay_id, _ in rows]
+    some = select(ReplayRow).where(involved).order_by(col(ReplayRow.id)).limit(_AT_ONCE)
+    replays = db.exec(some.with_for_update()).all()
+    if not replays:
+        db.exec(delete(RecoveryRow).where(col(RecoveryRow.id).in_(recovered_by)))
+        return RemovedReplays(list(recovered_by), {})
+    recorded = {}
+    for row in replays:
+        sources = (row.session_id, row.against_session_id, recovered_by.get(row.cause or ""))
+        if row.result_session_id is not None:
+            recorded[row.result_session_id] = next(source for source in sources if source in purged)
+    ids = [row.id for row in replays]
     db.exec(delete(ReplayStepRow).where(col(ReplayStepRow.replay_id).in_(ids)))
     db.exec(delete(ReplayRow).where(col(ReplayRow.id).in_(ids)))
-    if not ids:
-        db.exec(delete(RecoveryRow).where(col(RecoveryRow.id).in_(recovery_ids)))
-        return RemovedReplays(recovery_ids, [])
-    return RemovedReplays(ids, [recorded for _, recorded in rows if recorded is not None])
+    return RemovedReplays(ids, recorded)

@@ -358,7 +358,7 @@ def delete_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -
                 kind,
                 batch.tenant,
                 workflow=workflow,
-                date=batch.date,
+                dates=[batch.date],
                 session_ids=session_ids,
             )
 

@@ -172,7 +172,7 @@ def _requeue_session(
             kind,
             row.tenant,
             workflow=row.workflow,
-            date=row.lake_date or "",
+            dates=[row.lake_date or ""],
             session_ids=[row.id],
         )
     expected = {"events": row.event_count, "frames": row.frame_count, "sessions": 1}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,9 @@ import fsspec
 from recorder.errors import Unavailable
 from recorder.ids import new_id
 from recorder.storage.durable_files import make_folder, sync_path
+
+#: Folders of a remote store that are removed at the same time.
+_FOLDERS_AT_ONCE = 16
 
 
 class StoredObject(NamedTuple):
@@ -101,16 +105,31 @@ class Blobs:
         except OSError as error:
             raise Unavailable("The blob store") from error
 
-    def delete_below(self, prefix: str) -> int:
-        """Remove every object below a folder, temporary files among them; return their bytes.
+    def delete_below(self, *prefixes: str) -> int:
+        """Remove every object below some folders, temporary files among them; return their bytes.
 
         Args:
-            prefix: folder of the objects, with a slash at its end.
+            prefixes: folders of the objects, each with a slash at its end.
 
         Raises:
             Unavailable: if the store refuses or does not answer.
         """
-        folder = self._make_path(prefix).rstrip("/")
+        folders = [self._make_path(prefix).rstrip("/") for prefix in prefixes]
+        try:
+            if not self._is_local:
+                # Each folder takes a request or more, whose answers are waited for together.
+                with ThreadPoolExecutor(_FOLDERS_AT_ONCE) as pool:
+                    return sum(pool.map(self._delete_folder, folders))
+            size = sum(self._delete_folder(folder) for folder in folders if Path(folder).is_dir())
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+        # Also those of missing folders: a process that was killed may have left the sync out.
+        for parent in sorted({folder.rpartition("/")[0] for folder in folders}):
+            if Path(parent).is_dir():
+                sync_path(Path(parent))
+        return size
+
+    def _delete_folder(self, folder: str) -> int:
         try:
             # A client that lists again must not see what it listed before.
             self._fs.invalidate_cache(folder)
@@ -119,10 +138,6 @@ class Blobs:
                 self._fs.rm(folder, recursive=True)
         except FileNotFoundError:
             return 0  # another process removed them in between
-        except OSError as error:
-            raise Unavailable("The blob store") from error
-        if self._is_local and Path(folder).parent.is_dir():
-            sync_path(Path(folder).parent)
         return sum(sizes)
 
     def keys(self, prefix: str) -> Iterator[str]:

@@ -141,6 +141,8 @@ class Database:
         """
         if not self.is_sqlite:
             return True
+        # Most pages are copied while writers go on: the truncation, for which they wait, finds few.
+        self.checkpoint_log()
         with self.write_lock:
             connection = self.raw_connection()
             try:
@@ -150,6 +152,16 @@ class Database:
             finally:
                 connection.close()
         return not is_busy
+
+    def checkpoint_log(self) -> None:
+        """Copy SQLite's write-ahead log into the database file, as far as readers allow; no writer waits."""
+        if not self.is_sqlite:
+            return
+        connection = self.raw_connection()
+        try:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        finally:
+            connection.close()
 
     def migrate(self, revision: str = "head") -> None:
         """Create the schema in an empty database; of several processes that start, one creates it.

@@ -266,12 +266,20 @@ class Lake:
         tenant: Tenant,
         *,
         workflow: str,
-        date: str,
+        dates: Collection[str],
         session_ids: Collection[str],
     ) -> int:
-        """Delete the rows of sessions in one partition, durable when this returns; return their number.
+        """Delete the rows of sessions in partitions, durable when this returns; return their number.
 
-        Files that hold such rows are written again without them. Appends may go on at the same time.
+        Files that hold such rows are written again without them, in one commit. Appends may go on at the same
+        time.
+
+        Args:
+            kind: the table.
+            tenant: workspace and mode.
+            workflow: workflow of the sessions.
+            dates: dates of the partitions.
+            session_ids: the sessions.
 
         Raises:
             ValueError: if an id is not one of a session.
@@ -280,7 +288,7 @@ class Lake:
         if not all(map(_SESSION_ID.fullmatch, session_ids)):
             raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
         with convert_errors():
-            return delete_sessions(self._open_table(kind, tenant), workflow, date, session_ids)
+            return delete_sessions(self._open_table(kind, tenant), workflow, dates, session_ids)
 
     def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
         """Join small files of partitions with many, in order.
@@ -326,16 +334,22 @@ class Lake:
             )
 
     def delete_dead_files(
-        self, kind: Kind, tenant: Tenant, *, workflow: str, date: str, session_ids: Collection[str]
+        self,
+        kind: Kind,
+        tenant: Tenant,
+        *,
+        workflow: str,
+        dates: Collection[str],
+        session_ids: Collection[str],
     ) -> int:
-        """Delete files of a partition that hold deleted rows; see `lake_cleanup.delete_dead_files`.
+        """Delete files of partitions that hold deleted rows; see `lake_cleanup.delete_dead_files`.
 
         Raises:
             Unavailable: if the store does not answer.
         """
         with convert_errors():
             stored = self._open_table(kind, tenant)
-            return delete_dead_files(stored, workflow=workflow, date=date, session_ids=session_ids)
+            return delete_dead_files(stored, workflow=workflow, dates=dates, session_ids=session_ids)
 
     def clean_log(self, kind: Kind, tenant: Tenant) -> int:
         """Delete old entries of a table's log; see `lake_cleanup.clean_log`.

@@ -85,16 +85,18 @@ def delete_unused_files(
     return DataFiles.of(unused), DataFiles.of(info for info in infos if info.path not in gone)
 
 
-def delete_dead_files(stored: LakeTable, *, workflow: str, date: str, session_ids: Collection[str]) -> int:
-    """Delete the files of a partition that later commits removed, or that hold rows of purged sessions.
+def delete_dead_files(
+    stored: LakeTable, *, workflow: str, dates: Collection[str], session_ids: Collection[str]
+) -> int:
+    """Delete the files of partitions that later commits removed, or that hold rows of purged sessions.
 
     The second kind was written by a run that was killed, or lost against another one, before its commit. No
     run that works now writes rows of these sessions.
 
     Args:
         stored: the table.
-        workflow: workflow of the partition.
-        date: date of the partition.
+        workflow: workflow of the partitions.
+        dates: dates of the partitions.
         session_ids: sessions whose rows were deleted from the table.
 
     Returns:
@@ -104,8 +106,9 @@ def delete_dead_files(stored: LakeTable, *, workflow: str, date: str, session_id
     if table is None:
         return 0
     store = stored.data_files(table)
-    active = {file.path for file in stored.list_files(table, workflow=workflow, date=date)}
-    files = list(_list_data_files(store, f"workflow={workflow}/date={date}"))
+    active = {file.path for file in stored.list_files(table, workflow=workflow)}
+    folders = [f"workflow={workflow}/date={date}" for date in sorted(dates)]
+    files = [info for folder in folders for info in _list_data_files(store, folder)]
     candidates = [info for info in files if info.path not in active]
     removed = _read_removals(store) if candidates else {}
     oldest = clock.now() - _ABANDONED_AFTER

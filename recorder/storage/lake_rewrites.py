@@ -35,8 +35,10 @@ def count_session_rows(
     return counts
 
 
-def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Collection[str]) -> int:
-    """Delete the rows of sessions in one partition; return their number."""
+def delete_sessions(
+    stored: LakeTable, workflow: str, dates: Collection[str], session_ids: Collection[str]
+) -> int:
+    """Delete the rows of sessions in partitions of a workflow in one commit; return their number."""
     if not session_ids or stored.open() is None:
         return 0
     wanted = _filter_sessions(session_ids)
@@ -44,8 +46,8 @@ def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Co
     for attempt in retry_conflicts():
         table = stored.open_for_writing()
         removed, added, count = [], [], 0
-        for file in stored.list_files(table, workflow=workflow, date=date):
-            if not wanted.may_match(file.bounds_of):
+        for file in stored.list_files(table, workflow=workflow):
+            if file.partition["date"] not in dates or not wanted.may_match(file.bounds_of):
                 continue
             if file.path not in rewritten:
                 rewritten[file.path] = _write_without(stored, table, file, wanted)

@@ -15,14 +15,20 @@ import pytest
 import yaml
 from dagster_postgres import PostgresEventLogStorage
 
-from pipelines import dagster_records, record_files
+from pipelines import dagster_records, record_files, retention
 from pipelines.record_files import rewrite_databases
 from pipelines.record_removal import STRIPPED_TAG, RecordReport, remove_records
 from recorder import clock
+from recorder.access.keys import Caller
+from recorder.audit.log import Origin
+from recorder.governance.erasures import request_erasure, run_erasures
+from recorder.models.governance import ErasureCreate
 from recorder.storage.leases import hold_lease
+from recorder.tenant import Tenant
 from tests.support.dagster_deployment import Deployment
 from tests.support.databases import create_empty_database
-from tests.support.purges import finish_purges, purge_row
+from tests.support.purges import finish_purges, open_purges, purge_row
+from tests.support.recorded_sessions import execute
 from tests.support.rewritten_exports import hide_for_purge
 from tests.support.sealed_sessions import Recording, seal
 
@@ -273,6 +279,47 @@ def test_the_asset_shows_what_it_removed_after_a_hard_delete(deployment: Deploym
     assert metadata["stripped_runs"] >= 1 and metadata["failures"] == 0 and metadata["failed"] == ""
     stripped = deployment.instance.get_run_by_id(first)
     assert stripped is not None and STRIPPED_TAG in stripped.tags
+
+
+def test_an_erasure_ends_once_dagsters_texts_are_gone(deployment: Deployment) -> None:
+    runtime, tenant = deployment.runtime, Tenant(deployment.workspace_id, "live")
+    quoting = run(deployment.instance, shown)
+    (session_id,) = seal(runtime, [Recording()], workspace_id=tenant.workspace_id)
+    execute(runtime, f"UPDATE sessions SET actor_id = 'ada' WHERE id = '{session_id}'")
+    with runtime.database.transaction(write=True) as db:
+        request_erasure(
+            db,
+            runtime.settings.secret,
+            Caller(tenant, "key_x"),
+            Origin.operator(tenant.workspace_id),
+            ErasureCreate(subject="ada", scope="all"),
+        )
+    run_erasures(runtime, "tests")
+    assert [each for each, _ in open_purges(runtime)] == [session_id]
+    finish_purges(runtime)
+
+    def purge() -> int:
+        done = dg.materialize(
+            [retention.purged_sessions],
+            instance=deployment.instance,
+            resources={"recorder": deployment.recorder},
+        )
+        (event,) = done.asset_materializations_for_node("purged_sessions")
+        return int(str(event.metadata["erasures"].value))
+
+    with runtime.database.transaction(write=True) as db:
+        held = hold_lease(db, dagster_records.LEASE, "other", ttl_ms=60_000)
+        assert held is not None
+    # Another removal is at work: the erasure waits for its end.
+    assert purge() == 0
+    stored = deployment.instance.get_run_by_id(quoting)
+    assert stored is not None and STRIPPED_TAG not in stored.tags
+    with runtime.database.transaction(write=True) as db:
+        held.release(db)
+    assert purge() == 1
+    stored = deployment.instance.get_run_by_id(quoting)
+    assert stored is not None and STRIPPED_TAG in stored.tags
+    assert not [log for log in deployment.instance.all_logs(quoting) if WORD in str(log)]
 
 
 def test_two_removals_do_not_run_at_once(deployment: Deployment) -> None:

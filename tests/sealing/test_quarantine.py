@@ -373,7 +373,7 @@ def lose_rows(runtime: Runtime, session_id: str) -> None:
         "events",
         Tenant(WORKSPACE, "live"),
         workflow=row.workflow,
-        date=row.lake_date or "",
+        dates=[row.lake_date or ""],
         session_ids=[session_id],
     )
 

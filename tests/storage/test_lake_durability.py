@@ -23,6 +23,7 @@ from recorder.storage.lake_tables import LakeAhead
 from tests.storage.test_lake import PLACE, WORKSPACE, append, counts, rows
 
 PARTITION: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}
+PARTITIONS: dict[str, Any] = {"workflow": "pay", "dates": ["2026-05-01"]}
 
 
 def entry(lake: Lake, version: int) -> Path:
@@ -262,11 +263,11 @@ def test_sessions_are_deleted_and_others_stay(tmp_path: Path) -> None:
     lake.append(*PLACE, pa.concat_tables([rows(f"ses_{n}", 5) for n in range(6)]), lane="a", number=1)
     append(lake, 1, session_id="ses_1")
     lake.append(*PLACE, rows("ses_1", workflow="ship"), lane="lane", number=2)
-    assert lake.delete_sessions(*PLACE, **PARTITION, session_ids=["ses_1", "ses_4", "ses_none"]) == 13
-    assert lake.delete_sessions(*PLACE, **PARTITION, session_ids=["ses_1", "ses_4"]) == 0
+    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_1", "ses_4", "ses_none"]) == 13
+    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_1", "ses_4"]) == 0
     # The other partition keeps its rows.
     assert counts(reopened(lake)) == {"ses_0": 5, "ses_2": 5, "ses_3": 5, "ses_5": 5, "ses_1": 3}
-    assert lake.delete_sessions(*PLACE, **PARTITION, session_ids=[]) == 0
+    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=[]) == 0
 
 
 @pytest.mark.parametrize("bad", ["x' OR '1'='1", "ses_1\n", "ses_", "SES_1", "ses_é", ""])
@@ -274,7 +275,7 @@ def test_a_hostile_id_deletes_nothing(tmp_path: Path, bad: str) -> None:
     lake = Lake(str(tmp_path))
     append(lake, 1)
     with pytest.raises(ValueError):
-        lake.delete_sessions(*PLACE, **PARTITION, session_ids=["ses_1", bad])
+        lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_1", bad])
     assert counts(lake) == {"ses_1": 3}
 
 
@@ -296,7 +297,7 @@ def test_deletes_and_compaction_race_with_appends(tmp_path: Path) -> None:
 
     def delete(writer: Lake) -> None:
         for number in range(1, 11):
-            assert writer.delete_sessions(*PLACE, **PARTITION, session_ids=[f"ses_{number}"]) == 3
+            assert writer.delete_sessions(*PLACE, **PARTITIONS, session_ids=[f"ses_{number}"]) == 3
 
     def compact(writer: Lake) -> None:
         for _ in range(3):

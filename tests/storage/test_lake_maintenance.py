@@ -25,7 +25,7 @@ from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import read_again
 from recorder.storage.lake_tables import LakeAhead, LakeTable
 from tests.storage.test_lake import PLACE, append, counts, rows
-from tests.storage.test_lake_durability import PARTITION
+from tests.storage.test_lake_durability import PARTITION, PARTITIONS
 
 #: Small files from which these tests compact a partition that still grows.
 FEW_FILES = 10
@@ -392,7 +392,7 @@ def test_sealer_maintenance_and_purges_lose_and_double_nothing(lake: Lake) -> No
 
     def purge(writer: Lake) -> None:
         for number in range(1, 16):
-            wanted: dict[str, Any] = {**PARTITION, "session_ids": [f"ses_{number}"]}
+            wanted: dict[str, Any] = {**PARTITIONS, "session_ids": [f"ses_{number}"]}
             repeat(partial(writer.delete_sessions, *PLACE, **wanted))
             repeat(partial(writer.delete_dead_files, *PLACE, **wanted))
             repeat(lambda: writer.clean_log(*PLACE))

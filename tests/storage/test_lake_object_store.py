@@ -8,7 +8,7 @@ import pytest
 
 from recorder.storage.lake import Lake
 from tests.storage.test_lake import PLACE, append, counts, rows
-from tests.storage.test_lake_durability import PARTITION
+from tests.storage.test_lake_durability import PARTITION, PARTITIONS
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
 
 
@@ -35,7 +35,7 @@ def test_the_lake_works_in_an_object_store(lake: Lake) -> None:
     )
     assert not lake.commit(*PLACE, [file], lane="a", number=1)
     assert [append(lake, number) for number in (2, 3)] == [True, True]
-    assert lake.delete_sessions(*PLACE, **PARTITION, session_ids=["ses_2"]) == 3
+    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_2"]) == 3
     append(lake, 4)
     assert lake.count_session_rows(*PLACE, **PARTITION, session_ids=["ses_1", "ses_2"]) == {
         "ses_1": 50,

@@ -98,8 +98,8 @@ def finish_purges(runtime: Runtime) -> PurgeReport:
 def open_purges(runtime: Runtime) -> list[tuple[str, str]]:
     """Session and step of each purge that has not ended."""
     with runtime.database.transaction(write=False) as db:
-        rows = db.exec(select(PurgeRow).where(PurgeRow.step != "done")).all()
-    return [(row.session_id, row.step) for row in rows]
+        rows = db.exec(select(PurgeRow.session_id, PurgeRow.step).where(PurgeRow.step != "done")).all()
+    return [(session_id, step) for session_id, step in rows]
 
 
 def purge_row(runtime: Runtime, session_id: str) -> Any:

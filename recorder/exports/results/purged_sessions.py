@@ -18,12 +18,11 @@ from recorder.exports.results import expiry
 from recorder.exports.results.rewriting import rewrite_export
 from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export, lock_export
 from recorder.exports.runner.session_index import (
+    find_exports_of,
     find_purged,
     forget_export,
     forget_sessions,
-    has_session,
     index_sessions,
-    list_exports_of,
     list_not_indexed,
 )
 from recorder.exports.runner.shard_store import read_stored_plan
@@ -71,10 +70,8 @@ def remove_from_exports(
     _index_earlier_exports(runtime, held, workspace_id)
     ids = sorted(session_ids)
     with runtime.database.transaction(write=False) as db:
-        exports = list_exports_of(db, ids)
-    for export_id in exports:
-        with runtime.database.transaction(write=False) as db:
-            present = [session_id for session_id in ids if has_session(db, export_id, session_id)]
+        exports = find_exports_of(db, ids)
+    for export_id, present in exports.items():
         held.require_time()
         try:
             result = _remove_from_export(runtime, held, export_id, present)

@@ -3,6 +3,7 @@
 An export never has a session without a row; a row without a session is harmless. Contract §7.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
@@ -49,13 +50,15 @@ def forget_export(open_transaction: OpenTransaction, export_id: str) -> None:
         is_over = len(ids) < _ROWS
 
 
-def list_exports_of(db: DbSession, session_ids: Sequence[str]) -> list[str]:
-    """Return the exports that may have one of the sessions, the newest first."""
-    exports: set[str] = set()
+def find_exports_of(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the exports that may have some of the sessions, the newest first, with these sessions."""
+    sessions: defaultdict[str, list[str]] = defaultdict(list)
     for start in range(0, len(session_ids), _IDS_AT_ONCE):
         some = col(ExportSessionRow.session_id).in_(session_ids[start : start + _IDS_AT_ONCE])
-        exports.update(db.exec(select(ExportSessionRow.export_id).where(some).distinct()))
-    return sorted(exports, reverse=True)
+        rows = select(ExportSessionRow.export_id, ExportSessionRow.session_id).where(some)
+        for export_id, session_id in db.exec(rows):
+            sessions[export_id].append(session_id)
+    return dict(sorted(sessions.items(), reverse=True))
 
 
 def find_purged(db: DbSession, export_id: str) -> dict[str, str]:

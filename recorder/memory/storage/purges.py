@@ -9,14 +9,14 @@ from datetime import UTC, datetime, time
 from typing import Any
 
 from sqlmodel import Session as DbSession
-from sqlmodel import and_, col, delete, select
+from sqlmodel import and_, col, delete, insert, select
 
 from recorder.ids import new_id
 from recorder.memory.drift.alarm_labels import remove_from_alarms
 from recorder.memory.storage.graph_store import delete_labels
 from recorder.memory.storage.versions import add_version, in_scope, read_head
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, SessionPathRow
-from recorder.tenant import GraphScope
+from recorder.tenant import GraphScope, Tenant
 
 
 def purge_sessions(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int | None:
@@ -43,23 +43,32 @@ def purge_sessions(db: DbSession, scope: GraphScope, session_ids: Collection[str
     delete_labels(db, scope, session_ids)
     counted = [row.model_dump() for row in rows if row.removed_version is None]
     db.exec(delete(path).where(*in_scope(path, scope), wanted))
-    for row in counted:
-        started_at: datetime = row["started_at"]
-        day = datetime.combine(started_at.date(), time(), tzinfo=UTC)
-        db.add(SessionPathRow.model_validate({**row, "session_id": new_id("ano"), "started_at": day}))
+    anonymous = [{**row, "session_id": new_id("ano"), "started_at": _cut_to_day(row)} for row in counted]
+    if anonymous:
+        db.connection().execute(insert(path), anonymous)
     return add_version(db, scope, head, "purge")
 
 
-def list_nodes(db: DbSession, session_id: str) -> set[int]:
-    """Return the numbers of the nodes that a session visited; none where it is in no graph."""
+def _cut_to_day(row: dict[str, Any]) -> datetime:
+    started_at: datetime = row["started_at"]
+    return datetime.combine(started_at.date(), time(), tzinfo=UTC)
+
+
+def list_nodes(db: DbSession, session_ids: Collection[str]) -> set[tuple[GraphScope, int]]:
+    """Return the nodes that sessions visited, by graph and number; none of sessions that are in no graph."""
     path, trace, variant = SessionPathRow, GraphTraceRow, GraphVariantRow
-    statement = (
-        select(variant.nodes)
-        .join(trace, _in_one_graph(trace, variant) & (col(trace.variant_key) == variant.variant_key))
-        .join(path, _in_one_graph(path, trace) & (col(path.trace_key) == trace.trace_key))
-        .where(path.session_id == session_id)
+    graph = (path.workspace_id, path.mode, path.workflow)
+    keys = select(*graph, trace.variant_key).distinct()
+    keys = keys.join(trace, _in_one_graph(path, trace) & (col(path.trace_key) == trace.trace_key))
+    wanted = keys.where(col(path.session_id).in_(session_ids)).subquery()
+    statement = select(variant.workspace_id, variant.mode, variant.workflow, variant.nodes).join(
+        wanted, _in_one_graph(wanted.c, variant) & (wanted.c.variant_key == variant.variant_key)
     )
-    return {number for nodes in db.exec(statement) for number in nodes}
+    return {
+        (GraphScope(Tenant(workspace_id, mode), workflow), number)
+        for workspace_id, mode, workflow, nodes in db.exec(statement)
+        for number in nodes
+    }
 
 
 def _in_one_graph(left: Any, right: Any) -> Any:

@@ -1,0 +1,44 @@
+"""Removals of Dagster's records one after the other: one process has imported Dagster, each life is a child.
+
+`python -m tests.faults.records_launcher HOME` starts a life for each line, once the one before it has ended.
+Its process id is written to stdout, and `ended` when it removed and rewrote everything.
+"""
+
+import os
+import sys
+from datetime import timedelta
+
+import dagster as dg
+
+from pipelines.record_files import rewrite_databases
+from pipelines.record_removal import remove_records
+from recorder import clock
+
+
+def live(home: str) -> None:
+    """Delete the runs but those that pages show, and remove the texts of these."""
+    with dg.DagsterInstance.from_config(home) as instance:
+        later = clock.now() + timedelta(seconds=5)
+        report = remove_records(instance, remove_before=later, strip_before=later, longest_s=60.0)
+        _, failures = rewrite_databases(instance)
+        assert report.failures + failures == []
+    os.write(1, b"ended\n")
+
+
+def main() -> None:
+    """Start a life for each line, until there is no more."""
+    life = 0
+    for _ in sys.stdin:
+        if life:
+            os.waitpid(life, 0)
+        life = os.fork()
+        if not life:
+            live(sys.argv[1])
+            os._exit(0)
+        os.write(1, b"%d\n" % life)
+    if life:
+        os.waitpid(life, 0)
+
+
+if __name__ == "__main__":
+    main()
