@@ -20,6 +20,7 @@ from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
+from recorder.recording import hot_events
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.frame_digests import FrameDigest
@@ -371,8 +372,8 @@ def test_sessions_that_together_are_too_many_take_several_portions(bench: Bench)
     ids = [make_session(bench.runtime, clicks(2)) for _ in range(3)]
     large = make_session(bench.runtime, clicks(7))
     preparation = bench.start(*ids, large, limits=TINY)
-    # Three of small sessions; of the large one three of events and one of steps.
-    assert finish(preparation) == 3 + 4
+    # Three of small sessions; of the large one three runs, three of events and one of steps.
+    assert finish(preparation) == 3 + 7
     bench.assert_whole(preparation, *ids, large)
 
 
@@ -400,20 +401,52 @@ def test_portions_of_another_day_are_not_gone_on_with(bench: Bench) -> None:
     session_id = make_session(bench.runtime, clicks(7))
     bench.start(session_id, date="2026-05-01").advance()
     preparation = bench.start(session_id)
-    assert finish(preparation) == 4
+    assert finish(preparation) == 7
     bench.assert_whole(preparation, session_id)
 
 
 def test_portions_whose_files_are_gone_are_prepared_again(bench: Bench) -> None:
     session_id = make_session(bench.runtime, clicks(7), [frame("frm_a"), frame("frm_b"), frame("frm_c")])
     killed = bench.start(session_id)
-    for _ in range(3):
+    while not killed._units or not killed._units[0].files:
         killed.advance()
-    (_, file) = killed._units[0].files[0]  # type: ignore[index]
+    (_, file) = killed._units[0].files[0]
     runtime = bench.runtime
     runtime.lake._open_table("events", TENANT).data_files().delete_file(file.path)
     preparation = bench.start(session_id)
     finish(preparation)
+    bench.assert_whole(preparation, session_id)
+
+
+def test_a_session_whose_runs_are_gone_is_prepared_again(bench: Bench) -> None:
+    session_id = make_session(bench.runtime, clicks(7))
+    killed = bench.start(session_id)
+    for _ in range(4):
+        killed.advance()
+    for key in bench.objects(session_id):
+        bench.runtime.blobs.delete(key)
+    with pytest.raises(KeyError):
+        killed.advance()
+    preparation = bench.start(session_id)
+    assert finish(preparation) == 7
+    bench.assert_whole(preparation, session_id)
+
+
+def test_batches_that_all_overlap_are_decoded_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [[{"t_ms": 40 * n + batch, "type": "click"} for n in range(3)] for batch in range(40)]
+    session_id = make_session(bench.runtime, batches)
+    decoded: list[int] = []
+    real = hot_events.decompress
+
+    def decompress(payload: bytes) -> bytes:
+        decoded.append(len(payload))
+        return real(payload)
+
+    monkeypatch.setattr("recorder.recording.batch_items.decompress", decompress)
+    preparation = bench.start(session_id, limits=PortionLimits(**{**TINY.__dict__, "events": 12}))
+    # Ten runs of four batches, ten portions of events, one more that finds no event left, and the steps.
+    assert finish(preparation) <= 22
+    assert len(decoded) == 40
     bench.assert_whole(preparation, session_id)
 
 
