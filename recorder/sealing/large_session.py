@@ -4,9 +4,10 @@ Frames are digested first, then the events are sorted in runs, then event rows a
 total order, then frame rows and steps. Each portion ends with a row in `seal_portions`.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from recorder.sealing.portions import (
     PortionLimits,
     RequireLease,
     discard_portions,
-    read_frame_times,
+    read_frame_places,
     read_frames_named,
     read_states,
     store_state,
@@ -130,9 +131,9 @@ class LargeSession:
         """Load the stored portions; if a part of them is missing, begin again."""
         with self._runtime.database.transaction(write=False) as db:
             states = read_states(db, self.row.id, self._date)
-            times = read_frame_times(db, self.row.id)
+            frames = read_frame_places(db, self.row.id)
         try:
-            self._restore_portions(times, states or [])
+            self._restore_portions(frames, states or [])
         except (KeyError, FileNotFoundError):
             states = None
         oldest = min((file.modified_ms for _, file in self.files), default=clock.now_ms())
@@ -140,11 +141,14 @@ class LargeSession:
             states = None
         if states is None:
             discard_portions(self._runtime, self.row.id, self._require_lease)
-            self._restore_portions(times, [])
+            self._restore_portions(frames, [])
 
-    def _restore_portions(self, times: Sequence[tuple[int, str]], states: Sequence[dict[str, Any]]) -> None:
+    def _restore_portions(
+        self, frames: Sequence[tuple[int, str, int]], states: Sequence[dict[str, Any]]
+    ) -> None:
         self.close()
-        self._index = FrameIndex(times)
+        self._index = FrameIndex([(t_ms, frame_id) for t_ms, frame_id, _ in frames])
+        self._pixels = array("l", [pixels for _, _, pixels in frames])
         self._frames = FrameWalk(self.row, self._date, self._index)
         self._events = EventWalk(self.row, self._date, self._index, max_steps=self._limits.steps)
         self._n = len(states)
@@ -197,14 +201,16 @@ class LargeSession:
     def _are_digests_ready(self) -> bool:
         """Submit the next portions of frames, and return whether the first one's digests are ready."""
         begin = self._digested
-        for ahead in range(_AHEAD):
-            self._submit_frames(begin + ahead * self._limits.digested_frames)
-        return not wait([self._digesting[begin][1]], self._limits.digest_wait_s).not_done
+        for _ in range(_AHEAD):
+            begin = self._submit_frames(begin)
+        return not wait([self._digesting[self._digested][1]], self._limits.digest_wait_s).not_done
 
-    def _submit_frames(self, begin: int) -> None:
-        ids = self._index.ids[begin : begin + self._limits.digested_frames]
+    def _submit_frames(self, begin: int) -> int:
+        """Let the digests of a portion of frames be computed; return the number of the frame after it."""
+        end = self._end_of_portion(begin)
+        ids = self._index.ids[begin:end]
         if begin in self._digesting or not ids:
-            return
+            return end
         with self._runtime.database.transaction(write=False) as db:
             frames = read_frames_named(db, self.row.id, ids)
         if len(frames) < len(ids):
@@ -215,6 +221,13 @@ class LargeSession:
                 "session again.",
             )
         self._digesting[begin] = (frames, self._pool.submit(self.row.id, frames))
+        return end
+
+    def _end_of_portion(self, begin: int) -> int:
+        """Return the end of the frames from `begin` that are digested together, at least one."""
+        pixels = self._pixels[begin : begin + self._limits.digested_frames]
+        fitting = sum(total <= self._limits.digested_pixels for total in accumulate(pixels))
+        return begin + min(len(pixels), max(1, fitting))
 
     def _restore_digests(self, state: dict[str, Any]) -> None:
         key = state["object"]

@@ -34,7 +34,9 @@ from tests.support.factories import picture
 from tests.support.sealed_sessions import START, WORKSPACE
 
 DATE = "2026-05-02"
-TINY = PortionLimits(events=3, frames=2, digested_frames=2, frame_rows=3, events_at_once=2)
+# Digests may take long on a busy machine: a portion that waits for them would count as one more.
+TINY = PortionLimits(events=3, frames=2, digested_frames=2, frame_rows=3, events_at_once=2, digest_wait_s=60)
+LARGE = PortionLimits(digest_wait_s=60)
 #: Two pictures, each with a snapshot; every frame of these tests lies in this object.
 PICTURES = [picture(1), picture(2)]
 DOMS = [
@@ -82,9 +84,7 @@ class Bench:
         """Note that the lease was checked."""
         self.held.append(True)
 
-    def start(
-        self, *session_ids: str, limits: PortionLimits | None = TINY, date: str = DATE
-    ) -> BatchPreparation:
+    def start(self, *session_ids: str, limits: PortionLimits = TINY, date: str = DATE) -> BatchPreparation:
         """Start preparing a batch of these sessions."""
         batch = Batch(list(session_ids), date=date)
         return BatchPreparation(self.runtime, self.pool, batch, require_lease=self.hold, limits=limits)
@@ -360,7 +360,7 @@ def test_small_sessions_share_a_portion_and_files(bench: Bench) -> None:
         for name in ("pay", "ship") * 2
     ]
     ids.append(make_session(bench.runtime, [], workflow="pay"))
-    preparation = bench.start(*ids, limits=None)
+    preparation = bench.start(*ids, limits=LARGE)
     assert finish(preparation) == 1
     bench.assert_whole(preparation, *ids)
     assert {kind: len(files) for kind, files in preparation.files.items()} == {
@@ -375,6 +375,19 @@ def test_sessions_that_together_are_too_many_take_several_portions(bench: Bench)
     # Three of small sessions; of the large one three runs, three of events and one of steps.
     assert finish(preparation) == 3 + 7
     bench.assert_whole(preparation, *ids, large)
+
+
+def test_many_pixels_are_prepared_in_portions(bench: Bench) -> None:
+    # A frame of these tests has four pixels.
+    limits = PortionLimits(pixels=12, digested_pixels=8, digest_wait_s=60)
+    small = [make_session(bench.runtime, [], [frame("frm_a"), frame("frm_b")]) for _ in range(3)]
+    large = make_session(bench.runtime, [], [frame(f"frm_{n}", n) for n in range(5)])
+    whole = bench.start(*small, large, limits=LARGE)
+    assert finish(whole) == 1
+    preparation = bench.start(*small, large, limits=limits)
+    # Three of small sessions; of the large one three of digests, no event twice, frames, and steps.
+    assert finish(preparation) == 3 + 7
+    bench.assert_whole(preparation, *small, large)
 
 
 def test_a_run_goes_on_behind_the_portions_of_a_killed_one(bench: Bench) -> None:
@@ -588,7 +601,7 @@ def test_progress_of_sessions_that_no_longer_wait_is_deleted(bench: Bench) -> No
 
 def test_a_path_is_read_from_the_first_steps(bench: Bench) -> None:
     session_id = make_session(bench.runtime, clicks(11))
-    (full,) = (bench.start(session_id, limits=None),)
+    (full,) = (bench.start(session_id, limits=LARGE),)
     finish(full)
     steps = full.sessions[0].steps
     assert len(steps) == 11
