@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
+from api.gate.admissions import show_refusing_limit
 from api.gate.endpoints import allowed_methods
-from api.gate.rate_limits import show_refusing_limit
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS

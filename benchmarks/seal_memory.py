@@ -74,8 +74,8 @@ def _record(settings: Settings, events: int, *, is_overlapping: bool) -> None:
                     db.connection().execute(EventBatchRow.__table__.insert(), rows)  # type: ignore[attr-defined]
                 rows = []
         with runtime.database.transaction(write=True) as db:
-            times = {"created_at": now, "started_at": now, "stopped_at": now}
-            counts = {"event_count": events, "event_bytes": size, "last_position": events + 1}
+            times = {"created_at": now, "started_at": now, "stopped_at": now, "waiting_since": now}
+            counts = {"event_count": events, "event_bytes": size, "last_position": events + 1, "seal_slot": 0}
             lane = {"workspace_id": new_id("wsp"), "mode": "live", "workflow": "pay"}
             db.add(SessionRow(id=session_id, status="stopped", **lane, **times, **counts))
             db.add(SessionMetadataRow(session_id=session_id, metadata_={}))

@@ -12,9 +12,11 @@ from starlette.websockets import WebSocketDisconnect
 
 from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBody
 from api.errors import make_internal_problem, make_problem
+from api.gate.admissions import Admission, CallerPlan, Header, show_refusing_limit
 from api.gate.authentication import CallerCache, DeniedAudit, KeyGuessThrottle
 from api.gate.endpoints import Endpoint, find_endpoint, is_address
-from api.gate.rate_limits import Admission, CallerPlan, Header, RateLimiter, TokenCharge, show_refusing_limit
+from api.gate.rate_limits import RateLimiter, TokenCharge
+from api.gate.refusal_pace import RefusalPace
 from api.gate.responses import GateSend, client_address, common_headers, send_refusal
 from api.gate.versions import check_version
 from api.strict_routes import is_encoded
@@ -24,6 +26,7 @@ from recorder.errors import (
     InsufficientScope,
     MissingAuthorization,
     NoSuchAddress,
+    RateLimited,
     RecorderError,
     Unauthenticated,
 )
@@ -54,6 +57,7 @@ class RequestGate:
         self._throttle = KeyGuessThrottle(rate_limiter)
         self._denied_audit = denied_audit
         self._body_memory = body_memory or BodyMemory(limits.BODY_MEMORY_BYTES)
+        self._pace = RefusalPace()
         self._ids = IdCounter("req")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,6 +98,9 @@ class RequestGate:
             if isinstance(error, InsufficientScope):
                 await self._denied_audit.record_denial(scope, error)
             show_refusing_limit(state, error)
+            if isinstance(error, RateLimited) and not answer.has_started:
+                caller = state["caller"]
+                await self._pace.wait(client_address(scope) if caller is None else caller.workspace_id)
             await send_refusal(make_problem(error, request_id), scope, receive, answer)
         except (ClientDisconnect, WebSocketDisconnect):
             return  # the client is gone, and an incomplete body has no effect

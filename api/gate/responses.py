@@ -8,8 +8,9 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from api.bodies.body_limits import LargeBody
+from api.gate.admissions import Admission, Header
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import Admission, Header, RateLimiter
+from api.gate.rate_limits import RateLimiter
 from api.gate.versions import DEPRECATIONS, VERSION_HEADER
 
 _FIRST_MESSAGES = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.gate.rate_limits import limit_live_replay
+from api.gate.route_limits import limit_live_replay
 from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryStatus

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.gate.rate_limits import WebhookLimit
+from api.gate.route_limits import WebhookLimit
 from api.strict_routes import StrictRoute
 from recorder.models.webhook import (
     Delivery,

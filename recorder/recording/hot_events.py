@@ -242,7 +242,7 @@ def decode_between(
 def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
     """Return the head of each event of a batch and its id, in the order they were sent."""
     heads = head_decoder.decode(body).events
-    return list(zip(heads, _fill_ids((head.id for head in heads), first_id), strict=True))
+    return list(zip(heads, fill_ids((head.id for head in heads), first_id), strict=True))
 
 
 def decode_batch(row: EventBatchRow) -> list[EventRecord]:
@@ -255,10 +255,11 @@ def decode_batch(row: EventBatchRow) -> list[EventRecord]:
 
 def item_ids(items: list[dict[str, Any]], first_id: str) -> list[str]:
     """Return the id of each item: its own, or the next of the range that begins at `first_id`."""
-    return _fill_ids((item.get("id") for item in items), first_id)
+    return fill_ids((item.get("id") for item in items), first_id)
 
 
-def _fill_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
+def fill_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
+    """Return each id, or in place of None the next of the range that begins at `first_id`."""
     prefix, _, ulid = first_id.partition("_")
     value = decode(ulid)
     ids = []

@@ -5,6 +5,7 @@ left open is claimed again under the same number.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -14,6 +15,7 @@ from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.sealing import breaker
 from recorder.sealing.lanes import Lane, open_batches
+from recorder.sealing.portions import count_pixels
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
@@ -26,6 +28,8 @@ class SealingBatchLimits:
     sessions: int = 100
     events: int = 20_000
     frames: int = 1_000
+    #: Width × height of all pictures: a batch waits until each is decoded.
+    pixels: int = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,16 @@ def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> l
         chosen.append(session_id)
         if failures:
             break
+    if frames and len(chosen) > 1:
+        chosen = _cut_at_pixels(db, chosen, limits.pixels)
     return chosen if chosen or not is_open else _choose_deferred(db, lane)
+
+
+def _cut_at_pixels(db: DbSession, session_ids: list[str], limit: int) -> list[str]:
+    """Return the first sessions, at least one, whose pictures have no more pixels together."""
+    pixels_of = count_pixels(db, session_ids)
+    sums = accumulate(pixels_of.get(session_id, 0) for session_id in session_ids)
+    return session_ids[: max(1, sum(pixels <= limit for pixels in sums))]
 
 
 def _choose_deferred(db: DbSession, lane: Lane) -> list[str]:

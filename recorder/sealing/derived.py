@@ -20,7 +20,7 @@ from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen, locate
 from recorder.memory.steps.session_steps import Step, StepWalk
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_portions import HotItem
+from recorder.recording.batch_items import HotItem
 from recorder.rowset import EventsDigest
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, distance
 from recorder.sealing.rows import build_batch, frame_columns, start_of

@@ -4,6 +4,8 @@ A lane is one workspace, mode and slot; its sessions are sealed in one order. A 
 `RECORDER_SEAL_RUNS` leases that let a run seal beside others. Design §3.
 """
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -140,47 +142,66 @@ def longest_wait_s(db: DbSession, *, runs: int) -> float | None:
 
     A run that has nothing to do takes a free lane at once, so a lane that waits longer finds all runs busy.
     """
-    free = _list_free_lanes(db, "", runs, frozenset())
+    free = _choose_free(list_ready_lanes(db), held_lanes(db), runs)
     return max(0.0, (clock.now() - free[0][1]).total_seconds()) if free else None
 
 
-def free_lanes(
-    db: DbSession,
-    owner: str,
-    *,
-    runs: int,
-    except_for: frozenset[Lane] = frozenset(),
-    resumable: frozenset[Lane] = frozenset(),
-) -> list[Lane]:
-    """Return the lanes that the run may take now, the one that has waited longest first.
+def list_ready_lanes(
+    db: DbSession, *, except_for: frozenset[Lane] = frozenset(), resumable: frozenset[Lane] = frozenset()
+) -> list[tuple[Lane, datetime]]:
+    """Return the lanes with work that is not paused, and since when each waits, the longest wait first.
 
     A lane waits since its first session was stopped, or since a run last released it, whichever is later:
-    a lane with a long queue comes after those that waited while it was served. While other workspaces wait,
-    one workspace holds at most half of the runs' lanes (at least one); otherwise all but one.
+    a lane with a long queue comes after those that waited while it was served.
+
+    Args:
+        db: a transaction.
+        except_for: lanes that are left out.
+        resumable: lanes that the run paused; it may take them before their pause is over.
+    """
+    now = clock.now()
+    unfinished = open_batches(db)
+    paused = {Lane.of_batch(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
+    since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
+    since.update(waiting_lanes(db))
+    ready = since.keys() - (paused - resumable) - except_for
+    if not ready:
+        return []
+    served = _read_served_times(db, {lane.tenant.workspace_id for lane in ready})
+    waits = {lane: max(since[lane], served.get(lane) or since[lane]) for lane in ready}
+    return sorted(waits.items(), key=lambda item: (item[1], item[0]))
+
+
+def free_lanes(db: DbSession, owner: str, ready: Sequence[tuple[Lane, datetime]], *, runs: int) -> list[Lane]:
+    """Return those of the ready lanes that the run may take now, in their order.
+
+    While other workspaces wait, one workspace holds at most half of the runs' lanes (at least one);
+    otherwise all but one.
 
     Args:
         db: a transaction.
         owner: name of the run.
+        ready: the lanes with work.
         runs: how many runs seal side by side.
-        except_for: lanes that the run may not take.
-        resumable: lanes that the run paused; it may take them before their pause is over.
     """
-    return [lane for lane, _ in _list_free_lanes(db, owner, runs, except_for, resumable)]
+    return [lane for lane, _ in _choose_free(ready, held_lanes(db, except_owner=owner), runs)]
 
 
 def take_lane(
-    db: DbSession,
-    owner: str,
-    *,
-    runs: int,
-    ttl_ms: int,
-    except_for: frozenset[Lane] = frozenset(),
-    resumable: frozenset[Lane] = frozenset(),
+    db: DbSession, owner: str, ready: Sequence[tuple[Lane, datetime]], *, runs: int, ttl_ms: int
 ) -> tuple[Lane, HeldLease] | None:
-    """Take the lease of the first free lane; return None if there is none."""
+    """Take the lease of the first ready lane that is free; return None if there is none.
+
+    Args:
+        db: a write transaction.
+        owner: name of the run.
+        ready: the lanes with work, as they were found before: only who holds lanes is read again.
+        runs: how many runs seal side by side.
+        ttl_ms: how long the lease lasts without renewal.
+    """
     # Locks the row, so that the choices of several runs follow one another.
     take_lease(db, _CHOICE_LEASE, "", now_ms=0, ttl_ms=0)
-    for lane in free_lanes(db, owner, runs=runs, except_for=except_for, resumable=resumable):
+    for lane in free_lanes(db, owner, ready, runs=runs):
         lease = hold_lease(db, lane.name, owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lane, lease
@@ -206,33 +227,19 @@ def store_served_time(db: DbSession, lane: Lane) -> None:
         db.add(counter)
 
 
-def _list_free_lanes(
-    db: DbSession,
-    owner: str,
-    runs: int,
-    except_for: frozenset[Lane],
-    resumable: frozenset[Lane] = frozenset(),
+def _choose_free(
+    ready: Sequence[tuple[Lane, datetime]], held: Collection[Lane], runs: int
 ) -> list[tuple[Lane, datetime]]:
-    now = clock.now()
-    unfinished = open_batches(db)
-    paused = {Lane.of_batch(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
-    since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
-    since.update(waiting_lanes(db))
-    held = held_lanes(db, except_owner=owner)
-    free = since.keys() - (paused - resumable) - except_for - held.keys()
-    if not free:
-        return []
-    served = _read_served_times(db, {lane.tenant.workspace_id for lane in free})
-    waits = {lane: max(since[lane], served.get(lane) or since[lane]) for lane in free}
-    ordered = sorted(free, key=lambda lane: (waits[lane], lane))
+    """Return the ready lanes that nobody holds and whose workspace may have another run."""
+    holders = Counter(lane.tenant.workspace_id for lane in held)
+    free = [(lane, since) for lane, since in ready if lane not in held]
     most = max(1, runs // 2)
-    holders = [lane.tenant.workspace_id for lane in held]
-    below = [lane for lane in ordered if holders.count(lane.tenant.workspace_id) < most]
-    if not below and len({lane.tenant.workspace_id for lane in ordered}) == 1:
+    below = [(lane, since) for lane, since in free if holders[lane.tenant.workspace_id] < most]
+    if not below and len({lane.tenant.workspace_id for lane, _ in free}) == 1:
         # No other workspace waits: this one may have more runs, but one stays free for others. A batch of
         # large pictures takes many seconds, which a session that stops meanwhile would wait.
-        below = [lane for lane in ordered if holders.count(lane.tenant.workspace_id) < max(1, runs - 1)]
-    return [(lane, waits[lane]) for lane in below]
+        below = [item for item in free if holders[item[0].tenant.workspace_id] < max(1, runs - 1)]
+    return below
 
 
 def _read_served_times(db: DbSession, workspace_ids: set[str]) -> dict[Lane, datetime]:

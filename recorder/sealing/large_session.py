@@ -1,12 +1,13 @@
 """Preparation of one large session, in portions after which a later run can continue. Design §3.
 
-Frames are digested first, then event rows are written file by file in total order, then frame rows and
-steps. Each portion ends with a row in `seal_portions`.
+Frames are digested first, then the events are sorted in runs, then event rows are written file by file in
+total order, then frame rows and steps. Each portion ends with a row in `seal_portions`.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import pyarrow as pa
@@ -15,17 +16,18 @@ from recorder import clock
 from recorder.memory.steps.session_steps import OPEN_STEPS, PointerAct
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_portions import HotItem, Place, read_portion
+from recorder.recording.batch_items import HotItem, Place, read_batch_items
 from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.event_runs import Chunk, Run, merge_runs, require_runs, take_items, write_run
 from recorder.sealing.failures import ContentError, report_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.portions import (
     PortionLimits,
     RequireLease,
     discard_portions,
-    read_frame_times,
+    read_frame_places,
     read_frames_named,
     read_states,
     store_state,
@@ -83,6 +85,8 @@ class LargeSession:
         self._is_loaded = False
         if self._digested < len(self._index):
             state = self._digest_frames()
+        elif self._run_position is not None:
+            state = self._write_run(self._run_position)
         elif self._has_more:
             state = self._write_events()
         elif self._frame_objects_written < len(self._objects):
@@ -127,9 +131,9 @@ class LargeSession:
         """Load the stored portions; if a part of them is missing, begin again."""
         with self._runtime.database.transaction(write=False) as db:
             states = read_states(db, self.row.id, self._date)
-            times = read_frame_times(db, self.row.id)
+            frames = read_frame_places(db, self.row.id)
         try:
-            self._restore_portions(times, states or [])
+            self._restore_portions(frames, states or [])
         except (KeyError, FileNotFoundError):
             states = None
         oldest = min((file.modified_ms for _, file in self.files), default=clock.now_ms())
@@ -137,17 +141,25 @@ class LargeSession:
             states = None
         if states is None:
             discard_portions(self._runtime, self.row.id, self._require_lease)
-            self._restore_portions(times, [])
+            self._restore_portions(frames, [])
 
-    def _restore_portions(self, times: Sequence[tuple[int, str]], states: Sequence[dict[str, Any]]) -> None:
+    def _restore_portions(
+        self, frames: Sequence[tuple[int, str, int]], states: Sequence[dict[str, Any]]
+    ) -> None:
         self.close()
-        self._index = FrameIndex(times)
+        self._index = FrameIndex([(t_ms, frame_id) for t_ms, frame_id, _ in frames])
+        self._pixels = array("l", [pixels for _, _, pixels in frames])
         self._frames = FrameWalk(self.row, self._date, self._index)
         self._events = EventWalk(self.row, self._date, self._index, max_steps=self._limits.steps)
         self._n = len(states)
         self.files = []
         self._objects: list[tuple[str, int]] = []
         self._digested = self._frame_objects_written = 0
+        self._runs: list[Run] = []
+        #: The batches that begin after this position are in no run yet; None if all are.
+        self._run_position: int | None = 0
+        #: The events that follow `_last`, out of the runs; None until they are read.
+        self._merged: Iterator[HotItem] | None = None
         self._last: Place | None = None
         self._has_more = True
         for state in states:
@@ -155,12 +167,16 @@ class LargeSession:
                 self.files.append((state["kind"], LakeFile(**state["file"])))
             if state["stage"] == "digests":
                 self._restore_digests(state)
+            elif state["stage"] == "runs":
+                self._restore_run(state)
             elif state["stage"] == "events":
                 self._restore_events(state)
             elif state["stage"] == "frames":
                 self._frame_objects_written = state["objects"]
             else:
                 self.is_done = True
+        if self._has_more:
+            require_runs(self._runtime.blobs, self._runs)
 
     def _digest_frames(self) -> dict[str, Any]:
         """Store the rows of the next frames, whose digests are ready."""
@@ -185,14 +201,16 @@ class LargeSession:
     def _are_digests_ready(self) -> bool:
         """Submit the next portions of frames, and return whether the first one's digests are ready."""
         begin = self._digested
-        for ahead in range(_AHEAD):
-            self._submit_frames(begin + ahead * self._limits.digested_frames)
-        return not wait([self._digesting[begin][1]], self._limits.digest_wait_s).not_done
+        for _ in range(_AHEAD):
+            begin = self._submit_frames(begin)
+        return not wait([self._digesting[self._digested][1]], self._limits.digest_wait_s).not_done
 
-    def _submit_frames(self, begin: int) -> None:
-        ids = self._index.ids[begin : begin + self._limits.digested_frames]
+    def _submit_frames(self, begin: int) -> int:
+        """Let the digests of a portion of frames be computed; return the number of the frame after it."""
+        end = self._end_of_portion(begin)
+        ids = self._index.ids[begin:end]
         if begin in self._digesting or not ids:
-            return
+            return end
         with self._runtime.database.transaction(write=False) as db:
             frames = read_frames_named(db, self.row.id, ids)
         if len(frames) < len(ids):
@@ -203,6 +221,13 @@ class LargeSession:
                 "session again.",
             )
         self._digesting[begin] = (frames, self._pool.submit(self.row.id, frames))
+        return end
+
+    def _end_of_portion(self, begin: int) -> int:
+        """Return the end of the frames from `begin` that are digested together, at least one."""
+        pixels = self._pixels[begin : begin + self._limits.digested_frames]
+        fitting = sum(total <= self._limits.digested_pixels for total in accumulate(pixels))
+        return begin + min(len(pixels), max(1, fitting))
 
     def _restore_digests(self, state: dict[str, Any]) -> None:
         key = state["object"]
@@ -215,12 +240,37 @@ class LargeSession:
         state_key, dhash = state["keyframe"]
         self._frames.resume(self._digested, (state_key, dhash), state["image_bytes"])
 
+    def _write_run(self, after_position: int) -> dict[str, Any]:
+        """Store the events of the next batches in total order."""
+        limits = self._limits
+        with report_content_errors(self.row.id), self._runtime.database.transaction(write=False) as db:
+            items, self._run_position = read_batch_items(
+                db,
+                self.row.id,
+                after_position=after_position,
+                max_events=limits.events,
+                max_bytes=limits.bytes,
+            )
+        state = {"stage": "runs", "file": None, "position": self._run_position}
+        if not items:
+            return state
+        key = f"sealing/{self.row.workspace_id}/{self.row.id}/after-{after_position}.events"
+        run = write_run(self._runtime.blobs, key, items)
+        self._runs.append(run)
+        chunks = [list(chunk) for chunk in run.chunks]
+        return state | {"object": key, "chunks": chunks, "last": run.last}
+
+    def _restore_run(self, state: dict[str, Any]) -> None:
+        self._run_position = state["position"]
+        if "object" in state:
+            chunks = [Chunk(offset, length, tuple(first)) for offset, length, first in state["chunks"]]
+            self._runs.append(Run(state["object"], chunks, tuple(state["last"])))
+
     def _write_events(self) -> dict[str, Any]:
         limits, walk = self._limits, self._events
-        with report_content_errors(self.row.id), self._runtime.database.transaction(write=False) as db:
-            events, self._has_more = read_portion(
-                db, self.row.id, after=self._last, max_events=limits.events, max_bytes=limits.bytes
-            )
+        if self._merged is None:
+            self._merged = merge_runs(self._runtime.blobs, self._runs, self._last)
+        events, self._has_more = take_items(self._merged, max_events=limits.events, max_bytes=limits.bytes)
         # The last steps may still change.
         first_step = max(len(walk.steps.steps) - OPEN_STEPS, 0)
         file = self._write_file("events", self._build_event_rows(events)) if events else None

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import zstandard
+from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
@@ -24,14 +25,17 @@ _LEFTOVER_SESSIONS = 100
 
 @dataclass(frozen=True)
 class PortionLimits:
-    """Size of one portion; a session above the first three limits is prepared in several portions."""
+    """Size of one portion; a session above the first four limits is prepared in several portions."""
 
     events: int = 50_000
     frames: int = 2_000
+    #: Width × height of all pictures, as their headers state it: a small picture may have many.
+    pixels: int = 1_000_000_000
     #: Bytes of event items as they are stored.
     bytes: int = 64 * 1024 * 1024
     #: Frames of a large session that are digested, and kept as one object, at a time.
     digested_frames: int = 500
+    digested_pixels: int = 500_000_000
     #: Rows of one file of frames of a large session.
     frame_rows: int = 20_000
     #: Events that become rows at a time.
@@ -120,11 +124,22 @@ def read_frames(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[Fra
     return groups
 
 
-def read_frame_times(db: DbSession, session_id: str) -> list[tuple[int, str]]:
-    """Return time and id of all frames of a session, in this order."""
-    statement = select(FrameRow.t_ms, FrameRow.frame_id).where(FrameRow.session_id == session_id)
+def read_frame_places(db: DbSession, session_id: str) -> list[tuple[int, str, int]]:
+    """Return time, id and number of pixels of all frames of a session, in this order."""
+    pixels = col(FrameRow.width) * col(FrameRow.height)
+    statement = select(FrameRow.t_ms, FrameRow.frame_id, pixels).where(FrameRow.session_id == session_id)
     # Sorted here: the databases' collations order texts differently.
-    return sorted((t_ms, frame_id) for t_ms, frame_id in db.exec(statement))
+    return sorted((t_ms, frame_id, n) for t_ms, frame_id, n in db.exec(statement))
+
+
+def count_pixels(db: DbSession, session_ids: Sequence[str]) -> dict[str, int]:
+    """Return the pixels of all frames of each session that has any."""
+    pixels = func.sum(col(FrameRow.width) * col(FrameRow.height))
+    counts: dict[str, int] = {}
+    for part in _split_ids(session_ids):
+        statement = select(FrameRow.session_id, pixels).where(col(FrameRow.session_id).in_(part))
+        counts |= {key: int(n) for key, n in db.exec(statement.group_by(col(FrameRow.session_id)))}
+    return counts
 
 
 def read_frames_named(db: DbSession, session_id: str, frame_ids: Sequence[str]) -> list[FrameRow]:

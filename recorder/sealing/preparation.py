@@ -5,13 +5,15 @@ portions that survive a kill.
 """
 
 from collections.abc import Sequence
+from operator import add, gt
+from typing import NamedTuple
 
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.sealing.large_session import LargeSession
-from recorder.sealing.portions import PortionLimits, RequireLease, read_waiting
+from recorder.sealing.portions import PortionLimits, RequireLease, count_pixels, read_waiting
 from recorder.sealing.rows import PreparedSession, build_session
 from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_tables
 from recorder.storage.lake_files import LakeFile
@@ -106,24 +108,22 @@ class BatchPreparation:
     def _plan_units(self) -> "list[SmallSessions | LargeSession]":
         with self._runtime.database.transaction(write=False) as db:
             waiting = read_waiting(db, self._batch.session_ids)
+            with_frames = [row.id for row in waiting.values() if 0 < row.frame_count <= self._limits.frames]
+            pixels_of = count_pixels(db, with_frames)
         self.left_out = [session_id for session_id in self._batch.session_ids if session_id not in waiting]
         units: list[SmallSessions | LargeSession] = []
         small: list[SessionRow] = []
-        events = frames = size = 0
         limits = self._limits
+        total = _Size()
         for row in (waiting[key] for key in self._batch.session_ids if key in waiting):
-            if _is_large(row, limits):
+            own = _Size(row.event_count, row.frame_count, row.event_bytes, pixels_of.get(row.id, 0))
+            if own.exceeds(limits):
                 units.append(self._open_large(row, len(units)))
                 continue
-            events, frames, size = (
-                events + row.event_count,
-                frames + row.frame_count,
-                size + row.event_bytes,
-            )
-            if small and (events > limits.events or frames > limits.frames or size > limits.bytes):
+            total = total.plus(own)
+            if small and total.exceeds(limits):
                 units.append(self._open_small(small, len(units)))
-                small = []
-                events, frames, size = row.event_count, row.frame_count, row.event_bytes
+                small, total = [], own
             small.append(row)
         if small:
             units.append(self._open_small(small, len(units)))
@@ -205,7 +205,17 @@ class BatchPreparation:
             self.files[kind].append(file)
 
 
-def _is_large(row: SessionRow, limits: PortionLimits) -> bool:
-    return (
-        row.event_count > limits.events or row.frame_count > limits.frames or row.event_bytes > limits.bytes
-    )
+class _Size(NamedTuple):
+    """Size of one session, or of several together."""
+
+    events: int = 0
+    frames: int = 0
+    bytes: int = 0
+    pixels: int = 0
+
+    def plus(self, other: "_Size") -> "_Size":
+        return _Size(*map(add, self, other))
+
+    def exceeds(self, limits: PortionLimits) -> bool:
+        """Return whether it is more than one portion."""
+        return any(map(gt, self, (limits.events, limits.frames, limits.bytes, limits.pixels)))

@@ -98,12 +98,13 @@ class LaneScheduler:
     def take_lane(self) -> LaneWork | None:
         """Take the free lane that has waited longest, and claim its next batch; return None if none waits."""
         with self._runtime.database.transaction(write=False) as db:
-            if not lanes.has_waiting(db) or not self._list_free_lanes(db):
+            if not lanes.has_waiting(db):
+                return None
+            ready = lanes.list_ready_lanes(db, resumable=self.paused)
+            if not lanes.free_lanes(db, self._owner, ready, runs=self._runs):
                 return None
         with self._runtime.database.transaction(write=True) as db:
-            taken = lanes.take_lane(
-                db, self._owner, runs=self._runs, ttl_ms=self._lease_ms, resumable=self.paused
-            )
+            taken = lanes.take_lane(db, self._owner, ready, runs=self._runs, ttl_ms=self._lease_ms)
             if taken is None:
                 return None
             lane, lease = taken
@@ -177,12 +178,8 @@ class LaneScheduler:
         return time.monotonic() - work.began >= self.pace.lane_seconds
 
     def _do_others_wait(self, db: DbSession, work: LaneWork) -> bool:
-        return bool(self._list_free_lanes(db, except_for=frozenset([work.lane])))
-
-    def _list_free_lanes(self, db: DbSession, *, except_for: frozenset[Lane] = frozenset()) -> list[Lane]:
-        return lanes.free_lanes(
-            db, self._owner, runs=self._runs, except_for=except_for, resumable=self.paused
-        )
+        ready = lanes.list_ready_lanes(db, except_for=frozenset([work.lane]), resumable=self.paused)
+        return bool(lanes.free_lanes(db, self._owner, ready, runs=self._runs))
 
     def _list_leases(self) -> list[HeldLease]:
         work = self.current

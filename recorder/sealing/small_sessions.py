@@ -10,7 +10,7 @@ from recorder.digest import bucket_of
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_portions import decode_batch_items
+from recorder.recording.batch_items import decode_batch_items
 from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk
 from recorder.sealing.digest_pool import DigestPool

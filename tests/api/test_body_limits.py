@@ -18,7 +18,8 @@ import pytest
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
 from api.bodies.checks import check_json_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
-from api.gate.rate_limits import CallerPlan, RateLimiter
+from api.gate.admissions import CallerPlan
+from api.gate.rate_limits import RateLimiter
 from recorder import limits
 from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, ValidationFailed

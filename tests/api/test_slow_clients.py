@@ -191,6 +191,40 @@ def test_a_body_in_small_pieces_arrives(connection: socket.socket, running: Runn
     assert read_answer(connection).startswith(b"HTTP/1.1 201 ")
 
 
+def test_a_body_in_many_small_reads_arrives_in_few(
+    connection: socket.socket, running: RunningService
+) -> None:
+    body = json.dumps({"workflow": "checkout"}).encode()
+    headers = ("Content-Type: application/json", "Transfer-Encoding: chunked")
+    for _ in range(2):  # the connection takes the next request, with reads of its own
+        connection.sendall(head(running, "/v1/sessions", *headers))
+        for byte in body:
+            connection.sendall(b"1\r\n%c\r\n" % byte)
+            time.sleep(0.002)
+        connection.sendall(b"0\r\n\r\n")
+        assert read_answer(connection).startswith(b"HTTP/1.1 201 ")
+
+
+def test_small_reads_are_paused_between(running: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    real = HastyProtocol.data_received
+
+    def data_received(self: HastyProtocol, data: bytes) -> None:
+        reads.append(len(data))
+        real(self, data)
+
+    monkeypatch.setattr(HastyProtocol, "data_received", data_received)
+    with dial(running) as connection:
+        connection.sendall(
+            head(running, "/v1/sessions", "Content-Type: application/json", "Content-Length: 400")
+        )
+        for _ in range(100):
+            connection.sendall(b"    ")
+            time.sleep(0.002)
+        assert read_answer(connection).startswith(b"HTTP/1.1 400 ")
+    assert len(reads) < 40 and sum(reads) > 400
+
+
 def test_a_rested_connection_takes_the_next_request(
     connection: socket.socket, running: RunningService
 ) -> None:

@@ -97,3 +97,9 @@ def test_a_warning_that_is_an_error_costs_no_digest() -> None:
 def test_a_picture_of_too_many_pixels_has_no_digest() -> None:
     data = encoded(noise(1, (30, 20)), "PNG")
     assert read_cells(data, max_pixels=599) is None and read_cells(data, max_pixels=600) is not None
+
+
+@pytest.mark.parametrize("size", [(1, 65_536), (65_536, 1)])
+def test_a_picture_with_a_side_that_no_screen_has_is_not_decoded(size: tuple[int, int]) -> None:
+    assert read_cells(encoded(Image.new("L", size), "PNG")) is None
+    assert read_cells(encoded(Image.new("L", size).crop((0, 0, *(min(n, 65_535) for n in size))), "PNG"))

@@ -20,6 +20,7 @@ from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
+from recorder.recording import hot_events
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.frame_digests import FrameDigest
@@ -33,7 +34,9 @@ from tests.support.factories import picture
 from tests.support.sealed_sessions import START, WORKSPACE
 
 DATE = "2026-05-02"
-TINY = PortionLimits(events=3, frames=2, digested_frames=2, frame_rows=3, events_at_once=2)
+# Digests may take long on a busy machine: a portion that waits for them would count as one more.
+TINY = PortionLimits(events=3, frames=2, digested_frames=2, frame_rows=3, events_at_once=2, digest_wait_s=60)
+LARGE = PortionLimits(digest_wait_s=60)
 #: Two pictures, each with a snapshot; every frame of these tests lies in this object.
 PICTURES = [picture(1), picture(2)]
 DOMS = [
@@ -81,9 +84,7 @@ class Bench:
         """Note that the lease was checked."""
         self.held.append(True)
 
-    def start(
-        self, *session_ids: str, limits: PortionLimits | None = TINY, date: str = DATE
-    ) -> BatchPreparation:
+    def start(self, *session_ids: str, limits: PortionLimits = TINY, date: str = DATE) -> BatchPreparation:
         """Start preparing a batch of these sessions."""
         batch = Batch(list(session_ids), date=date)
         return BatchPreparation(self.runtime, self.pool, batch, require_lease=self.hold, limits=limits)
@@ -359,7 +360,7 @@ def test_small_sessions_share_a_portion_and_files(bench: Bench) -> None:
         for name in ("pay", "ship") * 2
     ]
     ids.append(make_session(bench.runtime, [], workflow="pay"))
-    preparation = bench.start(*ids, limits=None)
+    preparation = bench.start(*ids, limits=LARGE)
     assert finish(preparation) == 1
     bench.assert_whole(preparation, *ids)
     assert {kind: len(files) for kind, files in preparation.files.items()} == {
@@ -371,9 +372,22 @@ def test_sessions_that_together_are_too_many_take_several_portions(bench: Bench)
     ids = [make_session(bench.runtime, clicks(2)) for _ in range(3)]
     large = make_session(bench.runtime, clicks(7))
     preparation = bench.start(*ids, large, limits=TINY)
-    # Three of small sessions; of the large one three of events and one of steps.
-    assert finish(preparation) == 3 + 4
+    # Three of small sessions; of the large one three runs, three of events and one of steps.
+    assert finish(preparation) == 3 + 7
     bench.assert_whole(preparation, *ids, large)
+
+
+def test_many_pixels_are_prepared_in_portions(bench: Bench) -> None:
+    # A frame of these tests has four pixels.
+    limits = PortionLimits(pixels=12, digested_pixels=8, digest_wait_s=60)
+    small = [make_session(bench.runtime, [], [frame("frm_a"), frame("frm_b")]) for _ in range(3)]
+    large = make_session(bench.runtime, [], [frame(f"frm_{n}", n) for n in range(5)])
+    whole = bench.start(*small, large, limits=LARGE)
+    assert finish(whole) == 1
+    preparation = bench.start(*small, large, limits=limits)
+    # Three of small sessions; of the large one three of digests, no event twice, frames, and steps.
+    assert finish(preparation) == 3 + 7
+    bench.assert_whole(preparation, *small, large)
 
 
 def test_a_run_goes_on_behind_the_portions_of_a_killed_one(bench: Bench) -> None:
@@ -400,20 +414,52 @@ def test_portions_of_another_day_are_not_gone_on_with(bench: Bench) -> None:
     session_id = make_session(bench.runtime, clicks(7))
     bench.start(session_id, date="2026-05-01").advance()
     preparation = bench.start(session_id)
-    assert finish(preparation) == 4
+    assert finish(preparation) == 7
     bench.assert_whole(preparation, session_id)
 
 
 def test_portions_whose_files_are_gone_are_prepared_again(bench: Bench) -> None:
     session_id = make_session(bench.runtime, clicks(7), [frame("frm_a"), frame("frm_b"), frame("frm_c")])
     killed = bench.start(session_id)
-    for _ in range(3):
+    while not killed._units or not killed._units[0].files:
         killed.advance()
-    (_, file) = killed._units[0].files[0]  # type: ignore[index]
+    (_, file) = killed._units[0].files[0]
     runtime = bench.runtime
     runtime.lake._open_table("events", TENANT).data_files().delete_file(file.path)
     preparation = bench.start(session_id)
     finish(preparation)
+    bench.assert_whole(preparation, session_id)
+
+
+def test_a_session_whose_runs_are_gone_is_prepared_again(bench: Bench) -> None:
+    session_id = make_session(bench.runtime, clicks(7))
+    killed = bench.start(session_id)
+    for _ in range(4):
+        killed.advance()
+    for key in bench.objects(session_id):
+        bench.runtime.blobs.delete(key)
+    with pytest.raises(KeyError):
+        killed.advance()
+    preparation = bench.start(session_id)
+    assert finish(preparation) == 7
+    bench.assert_whole(preparation, session_id)
+
+
+def test_batches_that_all_overlap_are_decoded_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [[{"t_ms": 40 * n + batch, "type": "click"} for n in range(3)] for batch in range(40)]
+    session_id = make_session(bench.runtime, batches)
+    decoded: list[int] = []
+    real = hot_events.decompress
+
+    def decompress(payload: bytes) -> bytes:
+        decoded.append(len(payload))
+        return real(payload)
+
+    monkeypatch.setattr("recorder.recording.batch_items.decompress", decompress)
+    preparation = bench.start(session_id, limits=PortionLimits(**{**TINY.__dict__, "events": 12}))
+    # Ten runs of four batches, ten portions of events, one more that finds no event left, and the steps.
+    assert finish(preparation) <= 22
+    assert len(decoded) == 40
     bench.assert_whole(preparation, session_id)
 
 
@@ -555,7 +601,7 @@ def test_progress_of_sessions_that_no_longer_wait_is_deleted(bench: Bench) -> No
 
 def test_a_path_is_read_from_the_first_steps(bench: Bench) -> None:
     session_id = make_session(bench.runtime, clicks(11))
-    (full,) = (bench.start(session_id, limits=None),)
+    (full,) = (bench.start(session_id, limits=LARGE),)
     finish(full)
     steps = full.sessions[0].steps
     assert len(steps) == 11

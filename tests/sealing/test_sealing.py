@@ -187,7 +187,12 @@ def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime
 
 @pytest.mark.parametrize(
     "limits",
-    [SealingBatchLimits(sessions=2), SealingBatchLimits(events=4), SealingBatchLimits(frames=2)],
+    [
+        SealingBatchLimits(sessions=2),
+        SealingBatchLimits(events=4),
+        SealingBatchLimits(frames=2),
+        SealingBatchLimits(pixels=2 * 16 * 12),
+    ],
     ids=repr,
 )
 def test_batches_stay_small_and_numbers_rise(

@@ -24,6 +24,7 @@ from recorder.sealing.lanes import (
     LanesOpen,
     change_slots,
     free_lanes,
+    list_ready_lanes,
     take_lane,
     waiting_lanes,
 )
@@ -71,13 +72,13 @@ def record(
 def next_workspaces(runtime: Runtime, *, runs: int = 2) -> list[str]:
     """Return the workspaces of the lanes that a run may take now, in the order of its choice."""
     with runtime.database.transaction(write=False) as db:
-        return [lane.tenant.workspace_id for lane in free_lanes(db, "me", runs=runs)]
+        return [lane.tenant.workspace_id for lane in free_lanes(db, "me", list_ready_lanes(db), runs=runs)]
 
 
 def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:
     """Let another run take the next lane and keep it."""
     with runtime.database.transaction(write=True) as db:
-        taken = take_lane(db, owner, runs=runs, ttl_ms=60_000)
+        taken = take_lane(db, owner, list_ready_lanes(db), runs=runs, ttl_ms=60_000)
     assert taken is not None
     return taken[0]
 
@@ -230,7 +231,7 @@ def test_a_lane_that_another_run_holds_is_left_alone(runtime: Runtime) -> None:
 def test_a_released_lane_is_not_renewed(runtime: Runtime) -> None:
     record(runtime)
     with runtime.database.transaction(write=True) as db:
-        taken = take_lane(db, "run", runs=2, ttl_ms=60_000)
+        taken = take_lane(db, "run", list_ready_lanes(db), runs=2, ttl_ms=60_000)
         assert taken is not None
         taken[1].release(db)
     sealer = Sealer(runtime, owner="run")

@@ -1,0 +1,182 @@
+"""Decisions of the limits: the token buckets of one kind of request, and the four headers of an answer.
+
+Spec §8.1, contract §1 (rate limits).
+"""
+
+from math import ceil
+from typing import Any
+
+from recorder import clock
+from recorder.access.concurrency import KEY_SCOPE, WORKSPACE_SCOPE, WorkCount
+from recorder.access.rate_tiers import Tier
+from recorder.access.ratelimit.stores import Buckets
+from recorder.access.ratelimit.token_buckets import Bucket, Cost, Draw, Group
+from recorder.errors import RateLimited, RecorderError
+
+Header = tuple[bytes, bytes]
+
+_REMAINING = b"x-ratelimit-remaining"
+_RESET = b"x-ratelimit-reset"
+
+
+class Admission:
+    """Decision of the limits on a request.
+
+    Attributes:
+        headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` and `X-Scope` of the answer; never changed,
+            since requests share them.
+        share: of its size that the bucket in the headers still holds.
+        error: the refusal; None if the request is admitted.
+    """
+
+    __slots__ = ("error", "headers", "share")
+
+    def __init__(self, headers: list[Header], share: float, error: RateLimited | None = None) -> None:
+        self.headers = headers
+        self.share = share
+        self.error = error
+
+
+class _BucketHeaders:
+    """Headers of one bucket: the constant ones, and the admission that was made last."""
+
+    __slots__ = ("last", "limit", "per_second", "remaining", "reset", "scope", "size")
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.size = float(bucket.size)
+        self.per_second = bucket.per_second
+        self.limit = (b"x-ratelimit-limit", b"%d" % bucket.size)
+        self.scope = (b"x-scope", bucket.scope.encode())
+        self.remaining = self.reset = -1
+        self.last = Admission([], 0.0)
+
+    def make(self, remaining: int, reset: int) -> list[Header]:
+        """Return the four headers."""
+        return [self.limit, (_REMAINING, b"%d" % remaining), (_RESET, b"%d" % reset), self.scope]
+
+
+class BucketPlan:
+    """Token buckets that one kind of request draws on, and the headers of each."""
+
+    __slots__ = ("group", "headers")
+
+    def __init__(self, *buckets: Bucket) -> None:
+        self.group = Group(*buckets)
+        self.headers = [_BucketHeaders(bucket) for bucket in buckets]
+
+
+class CallerPlan(BucketPlan):
+    """Limits of one key on one surface.
+
+    Attributes:
+        with_bytes: the same token buckets, then those of bytes.
+        only_bytes: only the token buckets of bytes.
+        unpaid: bytes of small bodies that were not charged yet; negative after an overpayment.
+        tier: the tier that defines the sizes.
+    """
+
+    __slots__ = (
+        "most_of_key",
+        "most_of_workspace",
+        "of_key",
+        "of_workspace",
+        "only_bytes",
+        "tier",
+        "unpaid",
+        "with_bytes",
+    )
+
+    def __init__(
+        self,
+        requests: tuple[Bucket, Bucket],
+        body_bytes: tuple[Bucket, Bucket],
+        counts: tuple[WorkCount, WorkCount],
+        tier: Tier,
+    ) -> None:
+        super().__init__(*requests)
+        self.with_bytes = BucketPlan(*requests, *body_bytes)
+        self.with_bytes.headers[:2] = self.headers
+        self.only_bytes = BucketPlan(*body_bytes)
+        self.unpaid = 0
+        self.tier = tier
+        self.of_key, self.of_workspace = counts
+        self.most_of_key, self.most_of_workspace = tier.requests_per_key, tier.requests_per_workspace
+
+    def begin(self) -> None:
+        """Count a request as running, until `end`.
+
+        Raises:
+            RateLimited: if the key or the workspace has as many running requests as its tier admits.
+        """
+        if self.of_key.count >= self.most_of_key:
+            raise RateLimited(KEY_SCOPE, 1, limit=self.most_of_key)
+        if self.of_workspace.count >= self.most_of_workspace:
+            raise RateLimited(WORKSPACE_SCOPE, 1, limit=self.most_of_workspace)
+        self.of_key.count += 1
+        self.of_workspace.count += 1
+
+    def end(self) -> None:
+        """Count the request no longer."""
+        self.of_key.count -= 1
+        self.of_workspace.count -= 1
+
+
+def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
+    """Make the answer's headers show the limit on concurrent work, if such a limit refused the request.
+
+    Args:
+        state: the request's.
+        error: the error of the request.
+    """
+    if not isinstance(error, RateLimited) or error.limit is None or error.retry_after_s is None:
+        return
+    headers = [
+        (b"x-ratelimit-limit", b"%d" % error.limit),
+        (_REMAINING, b"0"),
+        (_RESET, b"%d" % (ceil(clock.unix_seconds()) + error.retry_after_s)),
+        (b"x-scope", error.scope.encode()),
+    ]
+    state["admission"] = Admission(headers, 0.0, error)
+
+
+async def draw_tokens(store: Buckets, plan: BucketPlan, *, cost: Cost = 1.0) -> Admission:
+    """Draw on the token buckets of a plan."""
+    draw = store.draw_now(plan.group, cost=cost)
+    if draw is None:
+        draw = await store.draw(plan.group.buckets, cost=cost)
+    return make_admission(plan, draw, cost)
+
+
+def make_admission(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> Admission:
+    """Return the decision that a draw means, with the headers of the bucket that is emptiest."""
+    is_granted, tokens = draw
+    now = clock.unix_seconds()
+    if not is_granted:
+        return _make_refusal(plan, tokens, cost, now)
+    headers, left = plan.headers[0], tokens[0]
+    # The token buckets of bytes, which follow these two, are shown only when they refuse.
+    if len(tokens) > 1:
+        other_headers, other_left = plan.headers[1], tokens[1]
+        # Compares the shares of the two without a division.
+        if other_left * headers.size < left * other_headers.size:
+            headers, left = other_headers, other_left
+    remaining, reset = int(left), ceil(now + (headers.size - left) / headers.per_second)
+    # Requests that come more slowly than the bucket fills share an admission for a second.
+    if remaining != headers.remaining or reset != headers.reset:
+        headers.remaining, headers.reset = remaining, reset
+        headers.last = Admission(headers.make(remaining, reset), remaining / headers.size)
+    return headers.last
+
+
+def _make_refusal(plan: BucketPlan, tokens: list[float], cost: Cost, now: float) -> Admission:
+    """Return the refusal by the token bucket with the longest wait."""
+    buckets = plan.group.buckets
+    costs = cost if isinstance(cost, tuple) else (cost,) * len(buckets)
+    waits = [
+        (each - left) / bucket.per_second for each, left, bucket in zip(costs, tokens, buckets, strict=True)
+    ]
+    wait_s = max(waits)
+    emptiest = waits.index(wait_s)
+    retry_after_s = max(1, ceil(wait_s))
+    headers = plan.headers[emptiest].make(int(tokens[emptiest]), ceil(now) + retry_after_s)
+    return Admission(headers, 0.0, RateLimited(buckets[emptiest].scope, retry_after_s))

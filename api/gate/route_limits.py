@@ -1,0 +1,45 @@
+"""Limits that single routes apply beside those of the gate. Contract §1 (rate limits), §9."""
+
+import re
+from typing import Any
+
+from fastapi import Depends, Request
+
+from api.gate.admissions import Admission
+from api.gate.rate_limits import RateLimiter
+
+_WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")
+
+
+async def limit_webhook(request: Request, webhook_id: str) -> None:
+    """Draw on a webhook's bucket, for routes that make the service call the webhook.
+
+    Raises:
+        RateLimited: if the webhook was called too often.
+    """
+    if not _WEBHOOK_ID.fullmatch(webhook_id):
+        return  # no webhook has such an id; the route answers 404
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    _apply_smaller(request, await rate_limiter.admit_webhook(request.state.caller, webhook_id))
+
+
+async def limit_live_replay(request: Request) -> None:
+    """Draw on the buckets of live replays, for a request whose body asks for one.
+
+    Raises:
+        RateLimited: if the key or its workspace asked for too many.
+    """
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    _apply_smaller(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
+
+
+def _apply_smaller(request: Request, admission: Admission) -> None:
+    """Show the bucket with the smaller share in the answer's headers, and raise the error of a refusal."""
+    if admission.error is not None or admission.share < request.state.admission.share:
+        request.state.admission = admission
+    if admission.error is not None:
+        raise admission.error
+
+
+#: For `dependencies=[…]` of a route with `webhook_id` in its path.
+WebhookLimit: Any = Depends(limit_webhook)

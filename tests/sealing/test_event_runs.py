@@ -1,0 +1,56 @@
+"""Sorted runs of events: their merge is the sorted whole, from any place on. Design §3."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from recorder.runtime import Runtime
+from recorder.sealing import event_runs
+from recorder.sealing.event_runs import merge_runs, require_runs, take_items, write_run
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a chunk hold three events, or fewer large ones."""
+    monkeypatch.setattr(event_runs, "_CHUNK_EVENTS", 3)
+    monkeypatch.setattr(event_runs, "_CHUNK_BYTES", 40)
+
+
+@pytest.mark.parametrize("is_overlapping", [True, False])
+def test_merged_runs_are_the_sorted_whole_from_any_place(runtime: Runtime, *, is_overlapping: bool) -> None:
+    draws = random.Random(5)
+    groups = [
+        [
+            (
+                draws.randrange(9) + (0 if is_overlapping else 10 * n),
+                draws.choice("abc"),
+                20 * n + m,
+                b"x" * m,
+            )
+            for m in range(20)
+        ]
+        for n in range(6)
+    ]
+    runs = [write_run(runtime.blobs, f"sealing/runs/{n}", items) for n, items in enumerate(groups)]
+    whole = sorted(item for items in groups for item in items)
+    assert list(merge_runs(runtime.blobs, runs, None)) == whole
+    for n in range(0, len(whole), 7):
+        assert list(merge_runs(runtime.blobs, runs, whole[n][:3])) == whole[n + 1 :]
+    assert all(
+        before.offset + before.length == chunk.offset
+        for run in runs
+        for before, chunk in pairwise(run.chunks)
+    )
+    require_runs(runtime.blobs, runs)
+    runtime.blobs.delete("sealing/runs/3")
+    with pytest.raises(KeyError):
+        require_runs(runtime.blobs, runs)
+
+
+def test_items_are_taken_up_to_a_number_and_a_size() -> None:
+    items = [(n, "a", n, b"12345") for n in range(5)]
+    merged = iter(items)
+    assert take_items(merged, max_events=2, max_bytes=100) == (items[:2], True)
+    assert take_items(merged, max_events=9, max_bytes=1) == (items[2:3], True)
+    assert take_items(merged, max_events=9, max_bytes=100) == (items[3:], False)
