@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("RECORDER_FAULT_LIVE_KILLS", "1"))  # noqa: TID251
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
     """Wait until a condition holds, and return its value."""
     until = time.monotonic() + seconds
     while not (value := condition()):
