@@ -160,7 +160,7 @@ class ReplayabilityWork:
         return chosen
 
     def _compute(self, rows: Sequence[SessionRow], until_s: float) -> dict[str, float | None]:
-        """Return the values of those sessions that the turn came to; a failed one has none yet."""
+        """Return the values of the sessions for which the turn had time; a failed one has none yet."""
         values: dict[str, float | None] = {}
         recordings = self._read(rows, values)
         for row in rows:

@@ -53,7 +53,7 @@ def change(runtime: Runtime, session_id: str, **columns: object) -> SessionRow:
 
 
 def is_waiting(caller: Caller) -> bool:
-    """Whether the sensor would start a run."""
+    """True if the sensor would start a run."""
     with caller.service.runtime.database.transaction(write=False) as db:
         return has_waiting_sessions(db, LEASE)
 
