@@ -23,7 +23,7 @@ _FRAME_COLUMNS = ("frame_id", "t_ms", "dom_object", "dom_offset", "dom_length")
 _EVENT_COLUMNS = ("event_id", "t_ms", "type", "frame_id", "payload")
 
 
-class RowsMissing(Exception):
+class FramesMissing(Exception):
     """The lake lacks frames of a sealed session."""
 
 
@@ -33,7 +33,7 @@ def read_recordings(runtime: Runtime, rows: Sequence[SessionRow]) -> dict[str, R
     It is None for a session without snapshots, and for one that is too large to be replayed.
 
     Raises:
-        RowsMissing: if the lake lacks frames of a session.
+        FramesMissing: if the lake lacks frames of a session.
         Unavailable: if the lake does not answer.
     """
     recordings: dict[str, RecordingMessage | None] = dict.fromkeys(row.id for row in rows)
@@ -45,7 +45,7 @@ def read_recordings(runtime: Runtime, rows: Sequence[SessionRow]) -> dict[str, R
     for sealed in partitions.values():
         frames = _read_rows(runtime, "frames", sealed, _FRAME_COLUMNS)
         if any(len(frames[row.id]) != row.frame_count for row in sealed):
-            raise RowsMissing
+            raise FramesMissing
         shown = [row for row in sealed if any(frame["dom_object"] for frame in frames[row.id])]
         events = _read_rows(runtime, "events", shown, _EVENT_COLUMNS, pl.col("is_action"))
         for row in shown:
@@ -66,9 +66,9 @@ def _read_rows(
     only: pl.Expr | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of sessions of one partition, by session and in order."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_session: dict[str, list[dict[str, Any]]] = defaultdict(list)
     if not rows:
-        return found
+        return by_session
     ids = [row.id for row in rows]
     wanted = (
         (pl.col("workflow") == rows[0].workflow)
@@ -84,8 +84,8 @@ def _read_rows(
     )
     # Ids are ordered by their bytes, as everywhere.
     for session_id, *values in read.sort("session_id", "t_ms", columns[0]).iter_rows():
-        found[session_id].append(dict(zip(columns, values, strict=True)))
-    return found
+        by_session[session_id].append(dict(zip(columns, values, strict=True)))
+    return by_session
 
 
 def _to_event(event: dict[str, Any]) -> EventMessage:

@@ -38,8 +38,8 @@ _TURN_BYTES, _TURN_FRAMES = 4 * 1024 * 1024, 5_000
 _TURN_S = 0.2
 #: While replays wait too, turns begin so far apart.
 _TURN_EVERY_S = 2.0
-#: After so many failures a session is left without a value.
-_MOST_FAILURES = 3
+#: After so many failures, so far apart, a session is left without a value.
+_MOST_FAILURES, _FAILURE_PAUSE_S = 3, 60.0
 #: Pauses after a store did not answer: of the session, and of its workspace.
 _SESSION_PAUSE_S, _TENANT_PAUSE_S = 600.0, 10.0
 #: Age of the oldest session for which a run is started: sessions that are sealed meanwhile share its start.
@@ -160,7 +160,7 @@ class ReplayabilityWork:
         return chosen
 
     def _compute(self, rows: Sequence[SessionRow], until_s: float) -> dict[str, float | None]:
-        """Return the values of those sessions that the turn came to; a failed one has none yet."""
+        """Return the values of the sessions for which the turn had time; a failed one has none yet."""
         values: dict[str, float | None] = {}
         recordings = self._read(rows, values)
         for row in rows:
@@ -186,7 +186,7 @@ class ReplayabilityWork:
         """Return the recordings that can be read; the rows of one session alone may be damaged."""
         try:
             return read_recordings(self._runtime, rows)
-        except Unavailable:
+        except (Unavailable, OSError):
             self._pause(rows[0])
             return {}
         except (Exception, PanicException) as error:
@@ -213,9 +213,10 @@ class ReplayabilityWork:
         log.warning("the replayability of session %s waits: a store does not answer", row.id)
 
     def _count_failure(self, row: SessionRow, error: BaseException, values: dict[str, float | None]) -> None:
-        """Count a failure of a session; after the last one it has no value for good."""
+        """Count a failure of a session, which waits then; after the last one it has no value for good."""
         self._failures[row.id] += 1
         self.counts["failures"] += 1
+        self._paused[row.id] = time.monotonic() + _FAILURE_PAUSE_S
         log.warning("the replayability of session %s cannot be computed: %r", row.id, error)
         if self._failures[row.id] >= _MOST_FAILURES:
             log.error("session %s is left without replayability", row.id)

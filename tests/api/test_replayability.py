@@ -26,8 +26,9 @@ from tests.support.replayed_sessions import OTHER, PAGE, click, sealed_run, stop
 
 
 @pytest.fixture(autouse=True)
-def only_sessions_of_the_test(caller: Caller) -> None:
-    """Sessions of other tests are taken out of the queue."""
+def only_sessions_of_the_test(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of other tests are taken out of the queue, and failures are tried again at once."""
+    monkeypatch.setattr(replayability, "_FAILURE_PAUSE_S", 0.0)
     with caller.service.runtime.database.transaction(write=True) as db:
         for row in db.exec(select(SessionRow).where(WAITS_FOR_REPLAYABILITY)):
             row.replayability_at = clock.now()
@@ -53,7 +54,7 @@ def change(runtime: Runtime, session_id: str, **columns: object) -> SessionRow:
 
 
 def is_waiting(caller: Caller) -> bool:
-    """Whether the sensor would start a run."""
+    """True if the sensor would start a run."""
     with caller.service.runtime.database.transaction(write=False) as db:
         return has_waiting_sessions(db, LEASE)
 

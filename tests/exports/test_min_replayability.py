@@ -50,14 +50,14 @@ def read(runtime: Runtime, export: ExportRow) -> ExportRow:
 
 
 def waits(runtime: Runtime, export: ExportRow) -> bool:
-    """Whether neither a run of its own nor the run for small exports may take the export."""
+    """True if neither a run of its own nor the run for small exports may take the export."""
     with runtime.database.transaction(write=False) as db:
-        own = export.id in [row.id for row in due_exports(db, limit=9)]
+        is_due = export.id in [row.id for row in due_exports(db, limit=9)]
     claimed = claim_next(runtime.database, "small", [], {})
     if claimed is not None:
         claimed[1].give_back()
-    assert own == (claimed is not None)
-    return not own
+    assert is_due == (claimed is not None)
+    return not is_due
 
 
 def test_sessions_of_at_least_this_value_are_taken(runtime: Runtime) -> None:

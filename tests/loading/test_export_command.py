@@ -67,8 +67,8 @@ def test_a_watched_export_is_downloaded_and_verified(
 def test_options_are_what_is_asked_for(host: Host, run: Callable[..., Ended]) -> None:
     session_id = "ses_01k00000000000000000000000"
     words = """export checkout refund --format webdataset --where outcome=success --where min_duration_ms=10
-        --where min_replayability=0.5 --split actor:0.2:0.3
-        --sampling every_n_ms --interval-ms 500 --keep-action-frames --tag v7"""
+        --where min_replayability=0.5 --split actor:0.2:0.3 --sampling every_n_ms --interval-ms 500
+        --keep-action-frames --tag v7"""
     done = run(*words.split(), "--where", f"exclude_session_ids={session_id}")
     export = newest(host)
     assert (done.code, done.out) == (0, f"{export['id']}\n"), done.err
