@@ -284,24 +284,24 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     begun = select(purge.session_id, purge.erasure_id).where(col(purge.session_id).in_(session_ids))
     erasures = dict(db.exec(begun.order_by(col(purge.session_id)).with_for_update()).all())
     # A run that was killed found some of them before.
-    found = [row for row in rows if erasures.get(row.id) is None]
-    found_ids, now = [row.id for row in found], clock.now()
-    hide_counted_sessions(db, found_ids, at=now)
+    unclaimed = [row for row in rows if erasures.get(row.id) is None]
+    unclaimed_ids, now = [row.id for row in unclaimed], clock.now()
+    hide_counted_sessions(db, unclaimed_ids, at=now)
     joined = {"cause": "erasure", "erasure_id": erasure_id}
     connection = db.connection()
-    connection.execute(update(purge).where(col(purge.session_id).in_(found_ids)).values(joined))
-    new = [row for row in found if row.id not in erasures]
+    connection.execute(update(purge).where(col(purge.session_id).in_(unclaimed_ids)).values(joined))
+    new = [row for row in unclaimed if row.id not in erasures]
     requests = [describe_purge(row, "erasure", at=now, erasure_id=erasure_id) for row in new]
     if requests:
         connection.execute(insert(purge), requests)
     counts = Counter(
-        sessions=len(found),
-        events=sum(row.event_count for row in found),
-        frames=sum(row.frame_count for row in found),
-        bytes=sum(row.event_bytes + row.frame_bytes for row in found),
-        deliveries=count_deliveries(db, found_ids),
+        sessions=len(unclaimed),
+        events=sum(row.event_count for row in unclaimed),
+        frames=sum(row.frame_count for row in unclaimed),
+        bytes=sum(row.event_bytes + row.frame_bytes for row in unclaimed),
+        deliveries=count_deliveries(db, unclaimed_ids),
     )
-    nodes = {f"{scope.mode}/{scope.workflow}/{number}" for scope, number in list_nodes(db, found_ids)}
+    nodes = {f"{scope.mode}/{scope.workflow}/{number}" for scope, number in list_nodes(db, unclaimed_ids)}
     # Locked last, as by purges: they lock an erasure after its sessions.
     erasure = db.get_one(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
     erasure.counts = dict(Counter(erasure.counts) + counts)

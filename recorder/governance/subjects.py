@@ -50,13 +50,13 @@ class SubjectMatcher:
             metadata = metadata.where(col(SessionMetadataRow.session_id) <= until)
             actors = actors.where(col(SessionRow.id) <= until)
         # The database finds parts: the whole texts decide.
-        found = {
+        session_ids = {
             session_id
             for statement in (actors, metadata)
             for session_id, value in db.exec(statement)
             if any(map(self._is_match, texts_in(value)))
         }
-        return sorted(found)
+        return sorted(session_ids)
 
     def _is_match(self, text: str) -> bool:
         return text == self._subject or read_token_digits(text, self._replacements) in self._digests

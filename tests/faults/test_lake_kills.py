@@ -102,11 +102,11 @@ def count_batches(acknowledged: Path) -> int:
 def require_rows(lake: Lake, acknowledged: Path, kept: list[str], gone: list[str], *, are_gone: bool) -> None:
     """Require each row once, and none of the deleted sessions once their deletion ended."""
     batches = acknowledged.read_text().split()
-    found = counts(Lake(lake.url))
+    stored = counts(Lake(lake.url))
     wanted = dict.fromkeys(batches, 3) | dict.fromkeys(kept, _ROWS)
-    wrong = {each: found.get(each, 0) for each, count in wanted.items() if found.get(each, 0) != count}
+    wrong = {each: stored.get(each, 0) for each, count in wanted.items() if stored.get(each, 0) != count}
     assert not wrong, f"seed {SEED}: {wrong}"
-    others = {each: count for each, count in found.items() if each not in wanted}
+    others = {each: count for each, count in stored.items() if each not in wanted}
     # What the writer added since; its last batch may not be acknowledged yet.
     later = {each for each in others if each.startswith("ses_w")}
     assert all(others[each] == 3 for each in later), f"seed {SEED}: {others}"

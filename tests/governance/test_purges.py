@@ -9,11 +9,15 @@ from recorder.errors import Unavailable
 from recorder.governance import session_content
 from recorder.governance.purge_steps import FILES_GRACE
 from recorder.governance.purges import LEASE, next_due, run_purges
+from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.leases import LeaseLost, hold_lease
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, assert_problem
 from tests.support.purges import count_hits, finish_purges, make_due, open_purges, purge_row, recorded_canary
 from tests.support.recorded_sessions import let_lease_run_out
+from tests.support.rewritten_exports import hide_for_purge
+from tests.support.sealed_sessions import START, Recording, seal
 
 
 class Killed(BaseException):
@@ -128,3 +132,49 @@ def test_a_hard_delete_that_meets_a_store_away_goes_on_later(
     assert caller.delete(address).status_code == 204
     finish_purges(runtime)
     assert count_hits(runtime, canary.word) == 0
+
+
+def test_a_session_that_fails_keeps_back_no_other_one(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    canaries = [recorded_canary(caller) for _ in range(3)]
+    for canary in canaries:
+        hide_for_purge(runtime, canary.session_id)
+    delete_below = Blobs.delete_below
+
+    def refuse_one(blobs: Blobs, *prefixes: str) -> int:
+        if any(canaries[1].session_id in prefix for prefix in prefixes):
+            raise Unavailable("The blob store")
+        return delete_below(blobs, *prefixes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "delete_below", refuse_one)
+        make_due(runtime)
+        report = run_purges(runtime, "tests")
+    assert report is not None and report.failed_steps == 1
+    assert dict(open_purges(runtime)) == {
+        canary.session_id: "content" if number == 1 else "files" for number, canary in enumerate(canaries)
+    }
+    finish_purges(runtime)
+    assert [count_hits(runtime, canary.word) for canary in canaries] == [0, 0, 0]
+
+
+def test_the_rows_of_many_sessions_leave_a_table_in_one_commit(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    tenant = Tenant(caller.key.workspace_id, "live")
+    doomed: list[str] = []
+    for day in range(3):
+        recordings = [Recording(sealed_at=START + timedelta(days=day)) for _ in range(4)]
+        doomed += seal(runtime, recordings, workspace_id=tenant.workspace_id)[:3]
+    before = runtime.lake.version("events", tenant)
+    assert before is not None
+    for session_id in doomed:
+        hide_for_purge(runtime, session_id)
+    make_due(runtime)
+    run_purges(runtime, "tests")
+    assert {step for _, step in open_purges(runtime)} == {"files"}
+    assert runtime.lake.version("events", tenant) == before + 1
+    left = set(runtime.lake.scan("events", tenant).collect()["session_id"])
+    assert len(left) == 3 and not left & {*doomed}
+    finish_purges(runtime)
