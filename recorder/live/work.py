@@ -31,11 +31,12 @@ from recorder.net.guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
 from recorder.replaying.dry_process import open_recording
+from recorder.replaying.dry_tasks import make_policy, to_anchor
 from recorder.replaying.inputs import decrypt_inputs
 from recorder.replaying.queue import end, end_failed, has_sessions
 from recorder.replaying.recording import read_recording
 from recorder.replaying.wire_objects import emit
-from recorder.replaying.work import DECISION_TIME, make_policy, to_anchor
+from recorder.replaying.work import DECISION_TIME
 from recorder.replays.anchors import AnchorUnknown, EventPosition, find_anchor_event, find_until_event
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.dry import MOST_STEPS
