@@ -13,7 +13,8 @@ from pydantic import Field
 from pipelines.resources import RecorderResource
 from pipelines.runs import instance_of, is_coming_up, pause_after_failures
 from recorder.replaying.replayability import ReplayabilityWork, has_waiting_sessions
-from recorder.replaying.work import LEASE, ReplayReport, ReplayRun, has_waiting
+from recorder.replaying.report import ReplayReport
+from recorder.replaying.work import LEASE, ReplayRun, has_waiting
 
 _POLL_S = 0.1
 

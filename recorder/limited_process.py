@@ -6,16 +6,20 @@ interrupted. The kernel ends this process instead; the next request starts anoth
 
 import os
 import resource
+import select
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Timer
+from typing import IO
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, {root!r}); from {module} import {function}; {function}({memory_bytes})"
 )
+_READ_BYTES = 64 * 1024
 
 
 class ProcessEnded(Exception):
@@ -24,6 +28,10 @@ class ProcessEnded(Exception):
     def __init__(self, *, is_late: bool) -> None:
         super().__init__("late" if is_late else "ended")
         self.is_late = is_late
+
+
+#: Answer to a message; `ProcessEnded` in place of one; None while an answer takes longer than a caller waits.
+Answer = bytes | ProcessEnded | None
 
 
 class LimitedProcess:
@@ -45,6 +53,9 @@ class LimitedProcess:
         )
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
+        self._writer: threading.Thread | None = None
+        #: Bytes after the last answer that was returned.
+        self._received = bytearray()
 
     def request(self, message: bytes) -> bytes:
         """Return the answer to a message. Neither holds a line feed.
@@ -52,38 +63,108 @@ class LimitedProcess:
         Raises:
             ProcessEnded: if the process ended before it answered.
         """
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
-        timer = Timer(self._seconds, process.kill)
-        timer.start()
+        (answer,) = self.request_each([message])
+        if isinstance(answer, ProcessEnded):
+            raise answer
+        assert answer is not None
+        return answer
+
+    def request_each(
+        self, messages: Sequence[bytes], *, patience_s: float | None = None
+    ) -> Generator[Answer, None, None]:
+        """Yield the answers to messages, in their order; `ProcessEnded` for a message that ended the process.
+
+        The process has the next message as soon as it has answered one, so it never waits for the caller. A
+        message that ends it leaves the others to a new process. An iterator that is closed before the last
+        answer ends the process.
+
+        Args:
+            messages: the messages; none holds a line feed.
+            patience_s: after so many seconds without an answer None is yielded, each time.
+        """
+        count = 0
         try:
-            process.stdin.write(message + b"\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
+            while count < len(messages):
+                if self._process is None:
+                    self._start(messages[count:])
+                elif count == 0:
+                    self._send(messages)
+                until_s = time.monotonic() + self._seconds
+                try:
+                    while (line := self._read_line(until_s, patience_s)) is None:
+                        yield None
+                except ProcessEnded as ended:
+                    self.end()
+                    count += 1
+                    yield ended
+                else:
+                    count += 1
+                    yield line
         finally:
-            is_late = not timer.is_alive()
-            timer.cancel()
-        if not line.endswith(b"\n"):
-            self.end()
-            raise ProcessEnded(is_late=is_late)
-        return line[:-1]
+            if count < len(messages):
+                self.end()
 
     def end(self) -> None:
         """End the process; a later request starts another one."""
         process, self._process = self._process, None
+        self._received.clear()
         if process is not None:
             process.kill()
+            if self._writer is not None:
+                self._writer.join()
             process.communicate()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
+    def _start(self, messages: Sequence[bytes]) -> None:
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", self._program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        self._send(messages)
+
+    def _send(self, messages: Sequence[bytes]) -> None:
+        """Write messages in a thread, so that no answer waits for a message that does not fit the pipe."""
+        assert self._process is not None and self._process.stdin is not None
+        self._writer = threading.Thread(
+            target=_write_lines, args=(self._process.stdin, messages), name="messages", daemon=True
+        )
+        self._writer.start()
+
+    def _read_line(self, until_s: float, patience_s: float | None) -> bytes | None:
+        """Return the next line; None if it does not come within the patience.
+
+        Raises:
+            ProcessEnded: if the process ended, or the time did.
+        """
+        assert self._process is not None and self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        readable = select.poll()
+        readable.register(output, select.POLLIN)
+        searched = 0
+        while (end := self._received.find(b"\n", searched)) < 0:
+            searched = len(self._received)
+            left_s = until_s - time.monotonic()
+            wait_s = left_s if patience_s is None else min(patience_s, left_s)
+            if not readable.poll(max(0.0, 1000 * wait_s)):
+                if time.monotonic() >= until_s:
+                    raise ProcessEnded(is_late=True)
+                return None
+            chunk = os.read(output, _READ_BYTES)
+            if not chunk:
+                raise ProcessEnded(is_late=False)
+            self._received += chunk
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
+
+
+def _write_lines(pipe: IO[bytes], messages: Sequence[bytes]) -> None:
+    # The reader of the answers notices a process that ended.
+    with suppress(BrokenPipeError):
+        for message in messages:
+            pipe.write(message + b"\n")
+            pipe.flush()
 
 
 def serve_requests(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field as WireField
 from pydantic import field_validator, model_validator
-from sqlalchemy import JSON, BigInteger, Index, text
+from sqlalchemy import JSON, BigInteger, Index, false, text
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
@@ -150,6 +150,10 @@ class RecoveryRow(SQLModel, table=True):
     #: Null before they are computed; while the recovery is open, each has the places of its donor.
     candidates: list[dict[str, Any]] | None = Field(default=None, sa_type=JSON)
     replay_ids: list[str] = Field(sa_type=JSON)
+    #: Searches for candidates that began and gave no answer.
+    searches: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    #: An attempt was started live; its row goes with its donor.
+    went_live: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     evidence: str | None = None
     recovery_point: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     reason: str | None = None

@@ -250,6 +250,8 @@ class ReplayRow(SQLModel, table=True):
     #: attempt.
     spec: dict[str, Any] = Field(sa_type=JSON)
     anchor_event: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: Searches for an automatic anchor that began and gave no answer.
+    searches: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     #: Session of `against`, or of the start of an attempt.
     against_session_id: str | None = None
     input_names: list[str] = Field(sa_type=JSON)

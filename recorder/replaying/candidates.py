@@ -3,14 +3,15 @@
 Spec §4.6; contract §8.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.errors import NotFound
+from recorder.errors import NotFound, Unavailable
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_node_at
@@ -21,26 +22,26 @@ from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
 from recorder.recording.recovery_points import RecordedStepIds, read_steps, read_tag_times
 from recorder.recording.sessions import find_session
-from recorder.replaying.dry_process import (
-    Act,
-    ActsTask,
-    DryProcess,
-    RecordingMessage,
-    Suffix,
-    SuffixTask,
-)
+from recorder.replaying.dry_process import open_recording
 from recorder.replaying.failures import Failure, read_failures
 from recorder.replaying.recording import read_recording
 from recorder.replays.anchors import EventPosition
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.budget import Budget
+from recorder.replays.consequences import list_consequential
+from recorder.replays.dry import compute_replayability
+from recorder.replays.recordings import InvalidRecording, RecordedSession, list_steps
 from recorder.replays.recovery import RankedCandidate, RecoveryCandidate, rank_candidates
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
-#: Donors of a candidate that are tried: one may be too large, or take too long.
+#: Donors of a candidate that are tried: one may be unusable.
 _DONORS = 3
 #: Candidates whose recordings are read: those with the highest bounds of their score.
 _READ = 10
+#: A donor is a run that went well: larger ones than this are passed over.
+_DONOR_EVENTS, _DONOR_BYTES = 20_000, 16 * 1024**2
+#: Visits of nodes for the suffixes of all candidates, and time after which no other one is read.
+_SEARCH_VISITS, _SEARCH_SECONDS = 10_000_000, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,13 @@ class _CountedNode:
     donors: tuple[tuple[str, str], ...]
 
 
+class _Act(NamedTuple):
+    """An action of the failed session."""
+
+    position: EventPosition
+    is_consequential: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Suffix:
     """The part of a donor's recording that a recovery repeats."""
@@ -74,46 +82,44 @@ class _Suffix:
 
 def find_candidates(
     runtime: Runtime,
-    process: DryProcess,
     session: SessionRow,
     failure: Failure,
     point: PointTime | None = None,
+    *,
+    skip_unavailable: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the candidates of a failed session, the best first, as `RecoveryRow.candidates` keeps them.
 
+    Candidates that cannot be read within the visits and the time of a search are left out, the last ones.
+
     Args:
-        runtime: the deployment.
-        process: reads the recordings.
+        runtime: database, lake and snapshots of the deployment.
         session: the failed session.
         failure: its failure.
         point: the requested recovery point; the only candidate then is its node.
+        skip_unavailable: leave candidates out whose donors are in a store that does not answer.
 
     Raises:
-        InvalidRecording: if the session is too large, or takes too much memory or time.
-        ReplayNotComputed: if an error of ours ended the process.
+        InvalidRecording: if the session is too large.
         NotFound: if it was deleted.
         Unavailable: if a store does not answer.
     """
+    until_s = time.monotonic() + _SEARCH_SECONDS
     with runtime.database.transaction(write=False) as db:
         counted = _find_nodes(db, runtime, session, failure, point)
     if not counted:
         return []
-    acts = process.list_acts(
-        ActsTask(
-            blob_url=runtime.settings.blob_url,
-            archive_url=runtime.settings.cold_url,
-            recording=read_recording(runtime, session),
-            until_ms=failure.t_ms,
-        )
-    )
+    acts = _list_acts(runtime, session, failure.t_ms)
     with runtime.database.transaction(write=False) as db:
-        success_tags = sorted(read_rules(db, session).success_tags)
-    suffixes = _SuffixReader(runtime, process, session.tenant, success_tags)
+        success_tags = read_rules(db, session).success_tags
+    suffixes = _SuffixReader(runtime, session.tenant, success_tags, skip_unavailable)
     ranked = rank_candidates(_describe(acts, entry) for entry in counted)
     by_node = {entry.node_id: entry for entry in counted}
     kept = []
     for entry in ranked[:_READ]:
         suffix = suffixes.read(by_node[entry.candidate.node_id].donors)
+        if suffixes.budget.left < 0 or time.monotonic() > until_s:
+            break
         if suffix is not None:
             kept.append((replace(entry.candidate, replayability=suffix.replayability), suffix))
     donors = {candidate.node_id: suffix for candidate, suffix in kept}
@@ -177,13 +183,21 @@ def _read_tag_times(
     return [t_ms for name, t_ms in tags if name not in names]
 
 
-def _describe(acts: Sequence[Act], counted: _CountedNode) -> RecoveryCandidate:
+def _list_acts(runtime: Runtime, session: SessionRow, until_ms: int) -> list[_Act]:
+    """Return the actions of a session up to a time, in order."""
+    recording = open_recording(read_recording(runtime, session), runtime.blobs)
+    consequential = list_consequential(recording)
+    acts = [step.event for step in list_steps(recording) if step.event["t_ms"] <= until_ms]
+    return [_Act(EventPosition(act["t_ms"], act["id"]), act["id"] in consequential) for act in acts]
+
+
+def _describe(acts: Sequence[_Act], counted: _CountedNode) -> RecoveryCandidate:
     passed, step = counted.passed, counted.step
     position = EventPosition(passed.entered_ms or 0, "" if step is None else step.event_id)
     repeated = 0
     if step is not None:
         # The last act before the failure is the one that failed: it has not had its effect.
-        repeated = sum(act.is_consequential for act in acts[:-1] if (act.t_ms, act.event_id) >= position)
+        repeated = sum(act.is_consequential for act in acts[:-1] if act.position >= position)
     return RecoveryCandidate(
         node_id=counted.node_id,
         event_id=position.event_id,
@@ -201,37 +215,57 @@ class _SuffixReader:
     """Reader of the ways that donors took; the last recording is kept, since candidates share donors."""
 
     def __init__(
-        self, runtime: Runtime, process: DryProcess, tenant: Tenant, success_tags: list[str]
+        self, runtime: Runtime, tenant: Tenant, success_tags: Collection[str], skip_unavailable: bool
     ) -> None:
-        self._runtime, self._process, self._tenant = runtime, process, tenant
+        self._runtime, self._tenant = runtime, tenant
         self._success_tags = success_tags
-        self._last: RecordingMessage | None = None
+        self._skip_unavailable = skip_unavailable
+        self._last: RecordedSession | None = None
+        #: Visits that are left for all suffixes.
+        self.budget = Budget(_SEARCH_VISITS)
 
     def read(self, donors: Sequence[tuple[str, str]]) -> _Suffix | None:
-        """Return the suffix of the first donor that is recorded and can be read; None without one."""
+        """Return the suffix of the first donor that is recorded and can be read; None without one.
+
+        Raises:
+            Unavailable: if there is none, and the store of one did not answer.
+        """
+        missed: Unavailable | None = None
         for session_id, event_id in donors[:_DONORS]:
             try:
                 suffix = self._read_suffix(session_id, event_id)
             except (NotFound, InvalidRecording):
                 continue
+            except Unavailable as error:
+                missed = error
+                continue
             if suffix is not None:
-                return _Suffix(session_id, event_id, suffix.until_event_id, suffix.replayability)
+                return suffix
+        if missed is not None and not self._skip_unavailable:
+            raise missed
         return None
 
-    def _read_suffix(self, session_id: str, event_id: str) -> Suffix | None:
+    def _read_suffix(self, session_id: str, event_id: str) -> _Suffix | None:
+        recording = self._read_donor(session_id)
+        positions = [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
+        anchor = next((position for position in positions if position.event_id == event_id), None)
+        if anchor is None:
+            return None
+        ends = [tag.t_ms for tag in recording.tags if tag.name in self._success_tags]
+        success_ms = min((t_ms for t_ms in ends if t_ms >= anchor.t_ms), default=None)
+        until = max(position for position in positions if success_ms is None or position.t_ms <= success_ms)
+        share = compute_replayability(recording, anchor=anchor, until=until, whole=self.budget)
+        return _Suffix(session_id, event_id, until.event_id, share)
+
+    def _read_donor(self, session_id: str) -> RecordedSession:
         if self._last is None or self._last.session_id != session_id:
+            self._last = None
             with self._runtime.database.transaction(write=False) as db:
                 row = find_session(db, self._tenant, session_id)
-            self._last = read_recording(self._runtime, row)
-        return self._process.read_suffix(
-            SuffixTask(
-                blob_url=self._runtime.settings.blob_url,
-                archive_url=self._runtime.settings.cold_url,
-                recording=self._last,
-                event_id=event_id,
-                success_tags=self._success_tags,
-            )
-        )
+            if row.event_count > _DONOR_EVENTS or row.event_bytes > _DONOR_BYTES:
+                raise InvalidRecording("The session is too large for a donor.")
+            self._last = open_recording(read_recording(self._runtime, row), self._runtime.blobs)
+        return self._last
 
 
 def _to_json(entry: RankedCandidate, counted: _CountedNode, suffix: _Suffix) -> dict[str, Any]:

@@ -4,7 +4,8 @@ It has the recording from its parent and reads snapshots from the stores; it imp
 lake.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from functools import lru_cache, partial
 from typing import Any
 
@@ -17,14 +18,12 @@ from recorder.errors import Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replays.anchors import (
     AnchorUnknown,
-    EventPosition,
     ReplayAnchor,
     find_anchor_event,
     find_until_event,
 )
 from recorder.replays.comparisons import GraphEvidence
-from recorder.replays.consequences import list_consequential
-from recorder.replays.dry import ReplayStart, compute_replayability, replay_dry
+from recorder.replays.dry import ReplayStart, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import (
     EventItem,
@@ -32,7 +31,6 @@ from recorder.replays.recordings import (
     RecordedFrame,
     RecordedSession,
     RecordedTag,
-    list_steps,
 )
 from recorder.replays.results import Decision, DryResult, Mode
 from recorder.storage.blobs import Blobs
@@ -40,6 +38,8 @@ from recorder.storage.blobs import Blobs
 #: Memory and time of a replay; one of a hundred steps takes 30 ms, and the process a second to start.
 MEMORY_BYTES = 1024**3
 SECONDS = 30.0
+#: Longer than nearly all replays take: after it, what is computed is stored.
+_PATIENCE_S = 0.05
 
 
 class EventMessage(msgspec.Struct, array_like=True):
@@ -87,30 +87,12 @@ class StartMessage(msgspec.Struct):
     event_id: str
 
 
-class RecordingTask(msgspec.Struct, kw_only=True):
-    """Task with a recording; `blob_url` and `archive_url` are the stores of the snapshots."""
+class DryTask(msgspec.Struct, kw_only=True):
+    """A replay to compute; `blob_url` and `archive_url` are the stores of the snapshots."""
 
     blob_url: str
     archive_url: str | None
     recording: RecordingMessage
-
-
-class SuffixTask(RecordingTask, kw_only=True, tag=True):
-    """The part of a recording from an event to the next success tag, whose targets are to be resolved."""
-
-    event_id: str
-    success_tags: list[str]
-
-
-class ActsTask(RecordingTask, kw_only=True, tag=True):
-    """The actions of a recording up to a time."""
-
-    until_ms: int
-
-
-class DryTask(RecordingTask, kw_only=True, tag=True):
-    """A replay to compute."""
-
     against: RecordingMessage | GraphMessage | None
     start: StartMessage | None = None
     mode: Mode
@@ -125,33 +107,22 @@ class ReplayNotComputed(Exception):
     """The replay met an error of ours, which the message names."""
 
 
-class Suffix(msgspec.Struct):
-    """The last event of a suffix, and the share of its steps that can be resolved, as `SuffixTask` asks."""
-
-    until_event_id: str
-    replayability: float | None
-
-
-class Act(msgspec.Struct, array_like=True):
-    """An action of a recording."""
-
-    t_ms: int
-    event_id: str
-    is_consequential: bool
-
-
 class DryReply(msgspec.Struct):
     """Result of a task; without one, what there is instead."""
 
     result: DryResult | None = None
-    suffix: Suffix | None = None
-    acts: list[Act] | None = None
     #: Why the recording cannot be replayed.
     invalid: str = ""
     #: Kind of an error of ours.
     error: str = ""
     #: A store did not answer.
     is_unavailable: bool = False
+
+
+#: Result of a replay; in place of one the reason why there is none: `InvalidRecording` if it cannot be
+#: replayed or takes too much memory or time, `Unavailable` if the store of the snapshots does not answer,
+#: `ReplayNotComputed` for an error of ours.
+Outcome = DryResult | InvalidRecording | Unavailable | ReplayNotComputed
 
 
 class DryProcess:
@@ -161,50 +132,29 @@ class DryProcess:
         self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
-    def replay(self, task: DryTask) -> DryResult:
-        """Compute a replay.
+    def replay_each(self, tasks: Iterable[DryTask]) -> Generator[Outcome | None, None, None]:
+        """Yield the outcomes of tasks, in their order; None each time that one takes longer than others.
 
-        Raises:
-            InvalidRecording: if the recording cannot be replayed, or takes too much memory or time.
-            ReplayNotComputed: if an error of ours ended it.
-            Unavailable: if the store of the snapshots does not answer.
+        A task that takes too much memory or time ends alone. The process goes on with the next task while the
+        caller has the outcome of the last one; an iterator that is closed before its end ends the process.
         """
-        result = self._request(task).result
-        assert result is not None
-        return result
+        messages = [msgspec.json.encode(task) for task in tasks]
+        with closing(self._process.request_each(messages, patience_s=_PATIENCE_S)) as answers:
+            for answer in answers:
+                yield None if answer is None else self._read_outcome(answer)
 
-    def read_suffix(self, task: SuffixTask) -> Suffix | None:
-        """Return the suffix of a recording; None if it lacks the event.
-
-        Raises:
-            InvalidRecording, ReplayNotComputed, Unavailable: as `replay` does.
-        """
-        return self._request(task).suffix
-
-    def list_acts(self, task: ActsTask) -> list[Act]:
-        """Return the actions of a recording, in order.
-
-        Raises:
-            InvalidRecording, ReplayNotComputed, Unavailable: as `replay` does.
-        """
-        return self._request(task).acts or []
-
-    def _request(self, task: DryTask | SuffixTask | ActsTask) -> DryReply:
-        try:
-            answer = self._process.request(msgspec.json.encode(task))
-        except ProcessEnded:
-            raise InvalidRecording(
+    def _read_outcome(self, answer: bytes | ProcessEnded) -> Outcome:
+        if isinstance(answer, ProcessEnded):
+            return InvalidRecording(
                 f"The replay takes more than {self._limits}; replay a part of the session, "
                 "with mode partial, an anchor and until."
-            ) from None
+            )
         reply = msgspec.json.decode(answer, type=DryReply)
         if reply.is_unavailable:
-            raise Unavailable("The blob store")
+            return Unavailable("The blob store")
         if reply.invalid:
-            raise InvalidRecording(reply.invalid)
-        if reply.error:
-            raise ReplayNotComputed(reply.error)
-        return reply
+            return InvalidRecording(reply.invalid)
+        return reply.result or ReplayNotComputed(reply.error)
 
     def end(self) -> None:
         """End the process."""
@@ -217,16 +167,9 @@ def serve(memory_bytes: int) -> None:
 
 
 def _answer(message: bytes) -> bytes:
-    task = msgspec.json.decode(message, type=DryTask | SuffixTask | ActsTask)
-    blobs = _open_blobs(task.blob_url, task.archive_url)
     try:
-        recording = open_recording(task.recording, blobs)
-        if isinstance(task, DryTask):
-            reply = DryReply(_replay(task, recording, blobs))
-        elif isinstance(task, SuffixTask):
-            reply = DryReply(suffix=_compute_suffix(task, recording))
-        else:
-            reply = DryReply(acts=_list_acts(task, recording))
+        task = msgspec.json.decode(message, type=DryTask)
+        reply = DryReply(_replay(task, _open_blobs(task.blob_url, task.archive_url)))
     except (InvalidRecording, AnchorUnknown) as error:
         reply = DryReply(invalid=str(error))
     except Unavailable:
@@ -238,8 +181,8 @@ def _answer(message: bytes) -> bytes:
     return msgspec.json.encode(reply)
 
 
-def _replay(task: DryTask, recording: RecordedSession, blobs: Blobs) -> DryResult:
-    start = None
+def _replay(task: DryTask, blobs: Blobs) -> DryResult:
+    recording, start = open_recording(task.recording, blobs), None
     if task.start is not None:
         other = open_recording(task.start.recording, blobs)
         start = ReplayStart(other, find_anchor_event(other, ReplayAnchor("event", task.start.event_id)))
@@ -263,23 +206,6 @@ def _open_against(
         shares = {(source, target): share for source, target, share in against.edges}
         return GraphEvidence(against.node_of, shares, against.labels)
     return None if against is None else open_recording(against, blobs)
-
-
-def _compute_suffix(task: SuffixTask, recording: RecordedSession) -> Suffix | None:
-    positions = [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
-    anchor = next((position for position in positions if position.event_id == task.event_id), None)
-    if anchor is None:
-        return None
-    ends = [tag.t_ms for tag in recording.tags if tag.name in task.success_tags]
-    success_ms = min((t_ms for t_ms in ends if t_ms >= anchor.t_ms), default=None)
-    until = max(position for position in positions if success_ms is None or position.t_ms <= success_ms)
-    return Suffix(until.event_id, compute_replayability(recording, anchor=anchor, until=until))
-
-
-def _list_acts(task: ActsTask, recording: RecordedSession) -> list[Act]:
-    consequential = list_consequential(recording)
-    acts = [step.event for step in list_steps(recording) if step.event["t_ms"] <= task.until_ms]
-    return [Act(act["t_ms"], act["id"], act["id"] in consequential) for act in acts]
 
 
 @lru_cache(maxsize=2)

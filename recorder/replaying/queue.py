@@ -1,5 +1,6 @@
 """Queue of replays: create, find, list, cancel and decide; the row is the queue. Spec §4.6, contract §8."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -284,6 +285,14 @@ def decide(
     details = {"step": body.step, "action": body.action}
     record(db, origin, "replay.decide", resource_type="replay", resource_id=row.id, details=details)
     return row
+
+
+def lock_open(db: DbSession, rows: Sequence[ReplayRow]) -> dict[str, ReplayRow]:
+    """Return the current rows of replays by id, locked, without those ended, steered or removed since."""
+    decisions = {row.id: row.decisions for row in rows}
+    statement = select(ReplayRow).where(col(ReplayRow.id).in_(decisions)).order_by(col(ReplayRow.id))
+    current = db.exec(statement.with_for_update().execution_options(populate_existing=True))
+    return {row.id: row for row in current if row.finished_at is None and row.decisions == decisions[row.id]}
 
 
 def end_failed(db: DbSession, row: ReplayRow, type: str, message: str) -> None:

@@ -1,19 +1,31 @@
-"""Recording of a sealed session, read for a replay. Design §3."""
+"""Recordings of sealed sessions, read for replays: large ones in portions, small ones together."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
+from recorder.recording.hot_events import Entry, decode_between
 from recorder.recording.item_reads import read_sealed_frames
 from recorder.recording.session_events import EventPortions
 from recorder.replaying.dry_process import EventMessage, FrameMessage, RecordingMessage
 from recorder.replays.recordings import InvalidRecording, RecordedTag
 from recorder.runtime import Runtime
+from recorder.storage.lake_reads import read_sessions
+from recorder.tenant import Tenant
 
 #: Longer sessions are no recordings of one run, and would fill the memory of the run.
 MOST_EVENTS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
+#: Sessions that are no larger are read together.
+_SMALL_EVENTS, _SMALL_BYTES, _SMALL_FRAMES = 1_000, 512 * 1024, 200
+_EVENT_COLUMNS = ("event_id", "t_ms", "type", "frame_id", "payload")
 _FRAME_COLUMNS = ("frame_id", "t_ms", "state_tokens", "dom_object", "dom_offset", "dom_length")
 
 
@@ -51,12 +63,7 @@ def read_recording(runtime: Runtime, row: SessionRow) -> RecordingMessage:
     try:
         while (batch := portions.read()) is not None:
             size.add(batch.nbytes)
-            events.extend(
-                EventMessage(
-                    event["id"], event["t_ms"], event["type"], event["frame_id"], _to_raw(event["payload"])
-                )
-                for event in batch.to_pylist()
-            )
+            events.extend(_make_event(event.values()) for event in batch.to_pylist())
     finally:
         portions.close()
     frames: list[FrameMessage] = []
@@ -64,14 +71,99 @@ def read_recording(runtime: Runtime, row: SessionRow) -> RecordingMessage:
         size.add(frames_batch.nbytes)
         frames.extend(FrameMessage(**frame) for frame in frames_batch.to_pylist())
     with runtime.database.transaction(write=False) as db:
-        return RecordingMessage(row.id, events, frames, _read_tags(db, row.id))
+        return RecordingMessage(row.id, events, frames, _read_tags(db, [row.id])[row.id])
+
+
+@dataclass
+class FoundSessions:
+    """Sessions by id that are not deleted, and the recordings of the small ones."""
+
+    rows: dict[str, SessionRow] = field(default_factory=dict)
+    recordings: dict[str, RecordingMessage] = field(default_factory=dict)
+
+
+def find_sessions(runtime: Runtime, session_ids: Collection[str]) -> FoundSessions:
+    """Return sealed sessions, and the recordings of the small ones with a few queries for all of them.
+
+    Raises:
+        Unavailable: if a store does not answer.
+    """
+    with runtime.database.transaction(write=False) as db:
+        statement = select(SessionRow).where(
+            col(SessionRow.id).in_(session_ids), col(SessionRow.deleted_at).is_(None)
+        )
+        rows = {row.id: row for row in db.exec(statement)}
+        small = [row for row in rows.values() if _is_small(row)]
+        tags = _read_tags(db, [row.id for row in small])
+        events = _read_hot_events(db, [row.id for row in small if row.is_hot])
+    swept = [row for row in small if not row.is_hot]
+    for row_id, read in _read_from_lake(runtime, "events", swept, _EVENT_COLUMNS).items():
+        events[row_id] = [_make_event(event.values()) for event in read]
+    frames = _read_from_lake(runtime, "frames", small, _FRAME_COLUMNS)
+    recordings = {
+        row.id: RecordingMessage(
+            row.id, events[row.id], [FrameMessage(**frame) for frame in frames[row.id]], tags[row.id]
+        )
+        for row in small
+    }
+    return FoundSessions(rows, recordings)
+
+
+def _is_small(row: SessionRow) -> bool:
+    return (
+        row.event_count <= _SMALL_EVENTS
+        and row.event_bytes <= _SMALL_BYTES
+        and row.frame_count <= _SMALL_FRAMES
+    )
+
+
+def _read_hot_events(db: DbSession, session_ids: Collection[str]) -> dict[str, list[EventMessage]]:
+    """Return the events of sessions that are in SQL by `(t_ms, id)`."""
+    entries: defaultdict[str, list[Entry]] = defaultdict(list)
+    for batch in db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id).in_(session_ids))):
+        entries[batch.session_id] += decode_between(
+            batch.payload, batch.first_id, batch.first_position, None, None
+        )
+    events: defaultdict[str, list[EventMessage]] = defaultdict(list)
+    for session_id, read in entries.items():
+        records = [entry[-1] for entry in sorted(read)]
+        events[session_id] = [
+            _make_event((record.id, record.t_ms, record.type, record.frame_id, record.payload))
+            for record in records
+        ]
+    return events
+
+
+def _read_from_lake(
+    runtime: Runtime, kind: Literal["events", "frames"], rows: Iterable[SessionRow], columns: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the lake rows of small sessions in their order, with one read of each partition."""
+    partitions: defaultdict[tuple[Tenant, str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        partitions[row.tenant, row.workflow, row.lake_date or ""].append(row.id)
+    items: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for (tenant, workflow, date), session_ids in partitions.items():
+        table = runtime.lake.stored_table(kind, tenant)
+        names = ("session_id", *columns)
+        for batch in read_sessions(table, kind, workflow, date, session_ids, columns=names):
+            for item in batch.to_pylist():
+                items[item.pop("session_id")].append(item)
+    return items
+
+
+def _make_event(values: Iterable[Any]) -> EventMessage:
+    """Return an event from its values, in the order of `_EVENT_COLUMNS`."""
+    event_id, t_ms, type, frame_id, payload = values
+    return EventMessage(event_id, t_ms, type, frame_id, _to_raw(payload))
 
 
 def _to_raw(payload: str | bytes) -> msgspec.Raw:
     return msgspec.Raw(payload.encode() if isinstance(payload, str) else payload)
 
 
-def _read_tags(db: DbSession, session_id: str) -> list[RecordedTag]:
-    statement = select(TagRow).where(TagRow.session_id == session_id)
-    rows = db.exec(statement.order_by(col(TagRow.t_ms), col(TagRow.id)))
-    return [RecordedTag(row.id, row.name, row.t_ms) for row in rows]
+def _read_tags(db: DbSession, session_ids: Collection[str]) -> dict[str, list[RecordedTag]]:
+    statement = select(TagRow).where(col(TagRow.session_id).in_(session_ids))
+    tags: defaultdict[str, list[RecordedTag]] = defaultdict(list)
+    for row in db.exec(statement.order_by(col(TagRow.t_ms), col(TagRow.id))):
+        tags[row.session_id].append(RecordedTag(row.id, row.name, row.t_ms))
+    return tags

@@ -1,11 +1,10 @@
-"""Work of a drain run on recoveries: candidates, then one attempt after the other. Spec §4.6, contract §8.
+"""Work of a drain run on recoveries with candidates: one attempt after the other. Spec §4.6, contract §8.
 
 Up to three candidates are tried dry, each by a replay that the same run works on; for a live recovery the
 first that matches is then replayed live. Each step of a recovery is one transaction: a run that is killed
 leaves a recovery that the next run continues.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,22 +12,16 @@ from sqlalchemy import exists, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.errors import NotFound, RecorderError, Unavailable
+from recorder.errors import NotFound
 from recorder.models.recovery import RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
-from recorder.replaying.candidates import PointTime, find_candidates
-from recorder.replaying.dry_process import DryProcess, ReplayNotComputed
-from recorder.replaying.failures import Failure
 from recorder.replaying.queue import create_attempt
 from recorder.replaying.recoveries import end_recovery, has_recovered_sessions
-from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
-
-log = logging.getLogger("recorder.replays")
 
 #: Candidates that are tried dry.
 MOST_ATTEMPTS = 3
@@ -63,68 +56,52 @@ def list_due_recoveries(
 
 
 def continue_recovery(
-    runtime: Runtime, held: HeldLease, process: DryProcess, row: RecoveryRow
+    runtime: Runtime,
+    held: HeldLease,
+    row: RecoveryRow,
+    *,
+    candidates: list[dict[str, Any]] | None = None,
 ) -> RecoveryRow | None:
-    """Compute the candidates of a recovery or read its last attempt, and start the next one or end it.
+    """Read the last attempt of a recovery, and start the next one or end it.
+
+    Args:
+        runtime: the deployment.
+        held: the lease of the run.
+        row: the recovery.
+        candidates: those that a search found, the best first, where the recovery has none yet.
 
     Returns:
         The recovery if it ended.
 
     Raises:
         LeaseLost: if another run took over.
-        Unavailable: if a store does not answer; the recovery is continued later.
     """
-    candidates = row.candidates
-    reason: RecoveryReason | None = None
-    if candidates is None:
-        try:
-            candidates = _compute_candidates(runtime, process, row)
-        except NotFound:
-            return None  # deleted meanwhile: the purge of the session removes the recovery
-        except InvalidRecording:
-            reason = "invalid_recording"
-        except Unavailable:
-            raise
-        except (ReplayNotComputed, RecorderError, ValueError, TypeError, KeyError):
-            log.exception("recovery %s", row.id)
-            reason = "internal"
     with held.transaction(runtime.database) as db:
-        current = _lock_open(db, row)
+        current = lock_recovery(db, row)
         if current is None:
             return None
-        if reason is not None:
-            end_recovery(db, current, reason=reason)
-            return current
         if current.candidates is None:
             current.candidates = candidates or []
         _continue_attempts(db, current)
         return current if current.finished_at is not None else None
 
 
-def fail_recovery(runtime: Runtime, held: HeldLease, row: RecoveryRow) -> RecoveryRow | None:
-    """End a recovery that cannot be computed, for the reason `internal`; return it unless it had ended.
+def fail_recovery(
+    runtime: Runtime, held: HeldLease, row: RecoveryRow, reason: RecoveryReason = "internal"
+) -> RecoveryRow | None:
+    """End a recovery that cannot be computed; return it unless it had ended.
 
     Raises:
         LeaseLost: if another run took over.
     """
     with held.transaction(runtime.database) as db:
-        current = _lock_open(db, row)
+        current = lock_recovery(db, row)
         if current is not None:
-            end_recovery(db, current, reason="internal")
+            end_recovery(db, current, reason=reason)
     return current
 
 
-def _compute_candidates(runtime: Runtime, process: DryProcess, row: RecoveryRow) -> list[dict[str, Any]]:
-    with runtime.database.transaction(write=False) as db:
-        session = find_session(db, row.tenant, row.session_id)
-    point = None
-    if row.point_session_id is not None and row.point_t_ms is not None:
-        point = PointTime(row.point_session_id, row.point_t_ms)
-    failure = Failure(row.failure_tag, row.failed_at_ms)
-    return find_candidates(runtime, process, session, failure, point)
-
-
-def _lock_open(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:
+def lock_recovery(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:
     """Return the current row of a recovery, locked; None if it was ended or removed since."""
     statement = select(RecoveryRow).where(RecoveryRow.id == row.id).with_for_update()
     current = db.exec(statement.execution_options(populate_existing=True)).one_or_none()
@@ -135,6 +112,10 @@ def _continue_attempts(db: DbSession, row: RecoveryRow) -> None:
     """Start the attempt that follows the last one, or end the recovery."""
     assert row.candidates is not None
     last = _read_last_attempt(db, row)
+    if last is None and row.went_live:
+        # The purge of its donor removed the live attempt, which may have changed something.
+        end_recovery(db, row, reason="live_replay_ended")
+        return
     tried = [candidate for candidate in row.candidates if candidate["replay_id"] is not None]
     if last is not None and last.summary is not None:
         row.evidence = last.summary["evidence"]
@@ -185,6 +166,7 @@ def _start_attempt(db: DbSession, row: RecoveryRow, candidate: dict[str, Any], s
         request_id=row.request_id,
     )
     row.replay_ids = [*row.replay_ids, replay.id]
+    row.went_live = row.went_live or sandbox == "live"
     assert row.candidates is not None
     row.candidates = [
         {**other, "replay_id": replay.id} if other["node_id"] == candidate["node_id"] else other

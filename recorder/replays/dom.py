@@ -6,6 +6,7 @@ texts, of the snapshot k steps back along the `base` members, as in Playwright's
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from recorder.memory.steps.targets import role_of
@@ -27,6 +28,7 @@ _MORE_ROLES = {
     "article": "article", "form": "form", "img": "img", "li": "listitem", "nav": "navigation", "ol": "list",
     "option": "option", "table": "table", "td": "cell", "tr": "row", "ul": "list",
 }  # fmt: skip
+_NO_ATTRS: dict[str, Any] = {}
 #: Returns the `dom` member of a frame by the frame's id; None without one.
 ReadSnapshot = Callable[[str], Mapping[str, Any] | None]
 
@@ -35,28 +37,42 @@ class DomElement:
     """An element: place in the tree, attributes, and its own text."""
 
     __slots__ = (
-        "attrs", "children", "depth", "end", "index", "own_text", "parent", "place", "scope", "size",
+        "attrs", "children", "depth", "end", "index", "own_text", "parent", "place", "role", "scope", "size",
         "tag", "visible",
     )  # fmt: skip
 
     def __init__(self, tag: str, attrs: Mapping[str, Any], parent: "DomElement | None", index: int) -> None:
+        """Make the next child of an element; its tag is in lower case."""
         self.tag = tag
         self.attrs = attrs
         self.parent = parent
         #: Position in document order, and the position after the last descendant.
         self.index = index
         self.end = index + 1
-        self.depth: int = 0 if parent is None else parent.depth + 1
         #: Elements and texts, in order.
         self.children: list[DomElement | str] = []
         self.own_text = ""
-        #: Position among the elements of its parent, from 1.
-        self.place = 1
         #: Number of child elements.
         self.size = 0
-        #: Index of the shadow root that holds the element; -1 in the document itself.
-        self.scope = -1
-        self.visible = True
+        #: As `find_role` returns it; None before it was asked for.
+        self.role: str | None = None
+        if parent is None:
+            self.depth: int = 0
+            #: Position among the elements of its parent, from 1.
+            self.place: int = 1
+            #: Index of the shadow root that holds the element; -1 in the document itself.
+            self.scope: int = -1
+            self.visible: bool = True
+        else:
+            self.depth = parent.depth + 1
+            self.place = parent.size = parent.size + 1
+            self.scope = parent.index if _is_shadow_root(parent) else parent.scope
+            self.visible = parent.visible
+            parent.children.append(self)
+        if tag in _INVISIBLE:
+            self.visible = self.visible and _is_shadow_root(self)
+        elif attrs and _is_hidden(tag, attrs):
+            self.visible = False
 
     def read_attribute(self, name: str) -> str | None:
         """Return an attribute as text; None without it. Names with `__` are the recorder's own."""
@@ -77,23 +93,37 @@ class DomDocument:
         self.elements = elements
         self.by_tag: dict[str, list[DomElement]] = {}
         self.by_id: dict[str, list[DomElement]] = {}
-        self._by_role: dict[str, list[DomElement]] | None = None
-        self._roles: list[str] = []
+        #: Elements that state a role, which may be another than their tag implies.
+        self._stating: list[DomElement] = []
+        self._by_role: dict[str | None, list[DomElement]] = {}
         self._labels: dict[str, DomElement] | None = None
         for element in elements:
             self.by_tag.setdefault(element.tag, []).append(element)
-            if "id" in element.attrs:
-                self.by_id.setdefault(str(element.attrs["id"]), []).append(element)
+            attrs = element.attrs
+            if attrs:
+                if "id" in attrs:
+                    self.by_id.setdefault(str(attrs["id"]), []).append(element)
+                if "role" in attrs:
+                    self._stating.append(element)
 
-    def list_by_role(self) -> Mapping[str, list[DomElement]]:
-        """Return the visible elements by role."""
-        if self._by_role is None:
-            self._by_role = {}
-            self._roles = [find_role(element) for element in self.elements]
-            for element, role in zip(self.elements, self._roles, strict=True):
-                if role and element.visible:
-                    self._by_role.setdefault(role, []).append(element)
-        return self._by_role
+    def list_by_role(self, role: str | None) -> list[DomElement]:
+        """Return the visible elements of a role, in document order; of any role for None."""
+        if role not in self._by_role:
+            if role is None:
+                matches = [element for element in self.elements if element.visible and find_role(element)]
+            else:
+                candidates = {element.index: element for element in self._stating}
+                for tag, elements in self.by_tag.items():
+                    # Of an input the type decides.
+                    if tag == "input" or _imply_role(tag) == role:
+                        candidates |= {element.index: element for element in elements}
+                matches = [
+                    candidates[index]
+                    for index in sorted(candidates)
+                    if candidates[index].visible and find_role(candidates[index]) == role
+                ]
+            self._by_role[role] = matches
+        return self._by_role[role]
 
     def find_name(self, element: DomElement) -> str:
         """Return the accessible name of an element; it may be empty.
@@ -129,13 +159,19 @@ class DomDocument:
         return read_text(label) if label is not None else ""
 
 
+def _imply_role(tag: str) -> str:
+    return role_of(tag, _NO_ATTRS) or _MORE_ROLES.get(tag, "")
+
+
 def find_role(element: DomElement) -> str:
     """Return the role that an element states or its tag implies; it may be empty."""
-    return (
-        role_of(element.tag, element.attrs)
-        or _MORE_ROLES.get(element.tag, "")
-        or (element.read_attribute("role") or "").lower().partition(" ")[0]
-    )
+    if element.role is None:
+        element.role = (
+            role_of(element.tag, element.attrs)
+            or _MORE_ROLES.get(element.tag, "")
+            or (element.read_attribute("role") or "").lower().partition(" ")[0]
+        )
+    return element.role
 
 
 def read_text(element: DomElement) -> str:
@@ -188,42 +224,52 @@ class _TreeBuilder:
     def build(self) -> list[DomElement]:
         """Return the elements in document order."""
         elements: list[DomElement] = []
-        stack: list[tuple[Any, DomElement | None, int]] = [(self._chain[0].get("html"), None, 0)]
-        count = 0
-        while stack:
-            node, parent, level = stack.pop()
-            count += 1
-            if count > MAX_NODES:
-                raise InvalidRecording(f"A DOM snapshot has more than {MAX_NODES:,} nodes.")
-            if type(node) is str and parent is not None:
-                parent.children.append(node)
-                if len(parent.own_text) < _OWN_CHARACTERS:
-                    parent.own_text = f"{parent.own_text} {node[:_OWN_CHARACTERS]}".lstrip(" ")
-                continue
-            if type(node) is not list or not node:
-                raise InvalidRecording("A DOM snapshot has a node that is neither a text nor [tag, …].")
-            if type(node[0]) is list:
-                target, level = self._follow(node[0], level)
-                stack.append((target, parent, level))
-                continue
-            element = _make_element(node, parent, len(elements))
-            if element.depth > MAX_DEPTH:
-                raise InvalidRecording(f"A DOM snapshot is nested deeper than {MAX_DEPTH} elements.")
-            elements.append(element)
-            first = 2 if len(node) > 1 and type(node[1]) is dict else 1
-            if len(node) == first + 1 and type(node[first]) is str:
-                # Most elements hold one text: the stack would double their cost.
+        #: Nodes that follow in each of the elements around, with that element and its snapshot.
+        around: list[tuple[Iterator[Any], DomElement | None, int]] = []
+        nodes: Iterator[Any] = iter((self._chain[0].get("html"),))
+        parent: DomElement | None = None
+        level = count = 0
+        while True:
+            for node in nodes:
                 count += 1
-                element.children.append(node[first])
-                element.own_text = node[first][:_OWN_CHARACTERS]
-                continue
-            stack.extend([(child, element, level) for child in node[: first - 1 : -1]])
+                if count > MAX_NODES:
+                    raise InvalidRecording(f"A DOM snapshot has more than {MAX_NODES:,} nodes.")
+                if type(node) is str and parent is not None:
+                    parent.children.append(node)
+                    if len(parent.own_text) < _OWN_CHARACTERS:
+                        parent.own_text = f"{parent.own_text} {node[:_OWN_CHARACTERS]}".lstrip(" ")
+                    continue
+                if type(node) is not list or not node:
+                    raise InvalidRecording("A DOM snapshot has a node that is neither a text nor [tag, …].")
+                if type(node[0]) is list:
+                    around.append((nodes, parent, level))
+                    target, level = self._follow(node[0], level)
+                    nodes = iter((target,))
+                    break
+                element = _make_element(node, parent, len(elements))
+                if element.depth > MAX_DEPTH:
+                    raise InvalidRecording(f"A DOM snapshot is nested deeper than {MAX_DEPTH} elements.")
+                elements.append(element)
+                size = len(node)
+                first = 2 if size > 1 and type(node[1]) is dict else 1
+                if size == first + 1 and type(node[first]) is str:
+                    # Most elements hold one text.
+                    count += 1
+                    element.children.append(node[first])
+                    element.own_text = node[first][:_OWN_CHARACTERS]
+                elif size > first:
+                    around.append((nodes, parent, level))
+                    nodes, parent = islice(node, first, None), element
+                    break
+            else:
+                if parent is not None:
+                    parent.end = len(elements)
+                if not around:
+                    break
+                nodes, parent, level = around.pop()
         self._budget.spend(count)
         if not elements:
             raise InvalidRecording("A DOM snapshot has no element.")
-        for element in reversed(elements):
-            if element.parent is not None and element.parent.end < element.end:
-                element.parent.end = element.end
         return elements
 
     def _follow(self, reference: list[Any], level: int) -> tuple[Any, int]:
@@ -272,30 +318,17 @@ class _TreeBuilder:
         return nodes
 
 
-_NO_ATTRS: dict[str, Any] = {}
-
-
 def _make_element(node: list[Any], parent: DomElement | None, index: int) -> DomElement:
     tag = node[0]
     if type(tag) is not str or not tag:
         raise InvalidRecording("A DOM snapshot has an element without a tag.")
     attrs = node[1] if len(node) > 1 and type(node[1]) is dict else _NO_ATTRS
-    tag = tag.lower()
-    element = DomElement(tag, attrs, parent, index)
-    if tag in _INVISIBLE:
-        element.visible = _is_shadow_root(element)
-    elif attrs and (
-        attrs.get("__h") or "hidden" in attrs or (tag == "input" and attrs.get("type") == "hidden")
-    ):
-        element.visible = False
-    if parent is not None:
-        if not parent.visible:
-            element.visible = False
-        element.scope = parent.index if _is_shadow_root(parent) else parent.scope
-        parent.size += 1
-        element.place = parent.size
-        parent.children.append(element)
-    return element
+    return DomElement(tag.lower(), attrs, parent, index)
+
+
+def _is_hidden(tag: str, attrs: Mapping[str, Any]) -> bool:
+    is_hidden_input = tag == "input" and attrs.get("type") == "hidden"
+    return is_hidden_input or "hidden" in attrs or bool(attrs.get("__h"))
 
 
 def _is_shadow_root(element: DomElement) -> bool:

@@ -92,7 +92,11 @@ def replay_dry(
 
 
 def compute_replayability(
-    recording: RecordedSession, *, anchor: EventPosition | None = None, until: EventPosition | None = None
+    recording: RecordedSession,
+    *,
+    anchor: EventPosition | None = None,
+    until: EventPosition | None = None,
+    whole: Budget | None = None,
 ) -> float | None:
     """Return the share of steps whose target one element alone matches; None without snapshots or steps.
 
@@ -102,9 +106,10 @@ def compute_replayability(
         recording: the session.
         anchor: first event that counts; None for that of the session.
         until: last event that counts; None for that of the session.
+        whole: budget of several recordings.
     """
     steps = [step for step in list_steps(recording) if _is_between(step, anchor, until)][:_SCORED_STEPS]
-    pages = RecordedPages(recording, Budget(_VISITS + _STEP_VISITS * len(steps)))
+    pages = RecordedPages(recording, Budget(_VISITS + _STEP_VISITS * len(steps), whole))
     resolvable = 0
     has_snapshot = False
     for step in steps:

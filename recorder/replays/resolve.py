@@ -4,7 +4,7 @@ Verified before acting: an element that only some selectors still match may be a
 stored snapshot, or a live page read in the same form, so one function decides for both sandboxes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -133,7 +133,10 @@ def _collect_votes(
 ) -> dict[int, _Votes]:
     budget = Budget(RESOLVE_VISITS, whole)
     votes: dict[int, _Votes] = {}
-    for selector in list_selectors(target):
+    selectors = [(selector, kind_of_selector(selector)) for selector in list_selectors(target)]
+    for number, (selector, kind) in enumerate(selectors):
+        if votes and _is_decided(votes.values(), {left for _, left in selectors[number:]}):
+            break
         try:
             element = find_only(document, selector, budget)
         except UnusableSelector:
@@ -144,8 +147,20 @@ def _collect_votes(
             break
         if element is not None:
             entry = votes.setdefault(element.index, _Votes(element, {}))
-            entry.kinds.setdefault(kind_of_selector(selector), selector)
+            entry.kinds.setdefault(kind, selector)
     return votes
+
+
+def _is_decided(votes: Collection[_Votes], left: Collection[str]) -> bool:
+    """Return whether selectors of the kinds that are left can change neither the element nor its locator."""
+    weights = sorted((vote.weight for vote in votes), reverse=True)
+    best = max(votes, key=lambda vote: vote.weight)
+    lead = weights[0] - (weights[1] if len(weights) > 1 else 0)
+    return (
+        weights[0] >= _ENOUGH
+        and lead > sum(_WEIGHTS[kind] for kind in left)
+        and max(_WEIGHTS[kind] for kind in left) <= max(_WEIGHTS[kind] for kind in best.kinds)
+    )
 
 
 def _compare_identity(

@@ -5,6 +5,7 @@ CSS, `aria/`, `text/`, `xpath/`, `pierce/`, or an array of them that goes throug
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from recorder.memory.steps.step_labels import TEST_IDS
@@ -27,6 +28,12 @@ _MAX_CHARACTERS = 1_000
 def kind_of_selector(selector: Selector) -> SelectorKind:
     """Return the kind of a selector, of an array that of its last part."""
     last = selector if isinstance(selector, str) else selector[-1]
+    # The longer ones are of no use, and are not kept.
+    return _find_kind(last) if len(last) <= _MAX_CHARACTERS else _find_kind.__wrapped__(last)
+
+
+@lru_cache(maxsize=4_096)
+def _find_kind(last: str) -> SelectorKind:
     if last.startswith("aria/"):
         return "aria"
     if last.startswith("text/"):
@@ -74,6 +81,7 @@ def find_only(document: DomDocument, selector: Selector, budget: Budget) -> DomE
     return first if first is not None and next(matches, None) is None else None
 
 
+@lru_cache(maxsize=4_096)
 def parse_aria(selector: str) -> tuple[str | None, str | None]:
     """Return name and role of what follows `aria/`."""
     name: str | None = None
@@ -108,11 +116,8 @@ def _find_part(
 
 def _find_by_aria(document: DomDocument, wanted: str, budget: Budget) -> Iterator[DomElement]:
     name, role = parse_aria(wanted)
-    by_role = document.list_by_role()
-    for own_role, matches in by_role.items():
-        if own_role != role and (role is not None or own_role in _UNNAMED_ROLES):
-            continue
-        for element in matches:
+    for element in document.list_by_role(role):
+        if role is not None or find_role(element) not in _UNNAMED_ROLES:
             budget.spend(4)
             if name is None or document.find_name(element) == name:
                 yield element

@@ -4,7 +4,7 @@ Compaction and deletes replace files, which maintenance and purges delete later.
 a read that meets a file that is gone opens the newest version and gets the same rows.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from recorder.digest import bucket_of
 from recorder.errors import Unavailable
 from recorder.storage.lake_files import RowFilter, SortedSource, merge_sorted, read_file
 from recorder.storage.lake_schemas import LAYOUTS, Kind
-from recorder.storage.lake_tables import LakeTable
+from recorder.storage.lake_tables import LakeTable, convert_errors
 
 #: Versions that a read tries. Files stay for a while after they were replaced: a second one is rarely needed.
 _ATTEMPTS = 5
@@ -95,6 +95,44 @@ def read_session_batches(
                     raise
     finally:
         pa.default_memory_pool().release_unused()
+
+
+def read_sessions(
+    stored: LakeTable,
+    kind: Kind,
+    workflow: str,
+    date: str,
+    session_ids: Collection[str],
+    *,
+    columns: Sequence[str],
+) -> list[pa.RecordBatch]:
+    """Return the rows of small sessions of a partition, those of each session in the kind's order.
+
+    The table is opened once for all of them, and their rows are in memory at once.
+
+    Raises:
+        Unavailable: if the store does not answer.
+    """
+    layout = LAYOUTS[kind]
+    wanted = RowFilter({session_id: bucket_of(session_id) for session_id in session_ids})
+    needed = {*columns, *layout.sort}
+    schema = pa.schema([field for field in layout.schema if field.name in needed])
+
+    def read_newest() -> list[pa.RecordBatch]:
+        table = stored.open()
+        if table is None:
+            return []
+        read = partial(read_file, stored.data_files(table), schema=schema, wanted=wanted)
+        sources = [
+            SortedSource(file.lower_bound(layout.sort), partial(read, file))
+            for file in stored.list_files(table, workflow=workflow, date=date)
+            if wanted.may_match(file.bounds_of)
+        ]
+        with closing(merge_sorted(sources, layout.sort)) as batches:
+            return [batch.select(columns) for batch in batches]
+
+    with convert_errors():
+        return read_again(read_newest)
 
 
 def _read_newest(

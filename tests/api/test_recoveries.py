@@ -4,14 +4,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlmodel import col, select
 
 from recorder.live.work import ReplayJournal, claim
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
+from recorder.models.replay import ReplayRow
+from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replaying.dry_process import DryProcess
+from recorder.replaying.candidates import find_candidates
+from recorder.replaying.failures import Failure
 from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
+from recorder.replaying.search_process import SearchProcess
+from recorder.replaying.searches import MOST_SEARCHES
+from recorder.replaying.work import ReplayRun
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all
 from tests.support.factories import Caller, assert_problem
@@ -227,9 +234,11 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
     with lease_for_block(database, "recoveries of a test", "tests", ttl_ms=60_000) as held:
         with database.transaction(write=False) as db:
             (due,) = [row for row in list_due_recoveries(db) if row.id == made["id"]]
-        process = DryProcess()
-        assert held is not None and continue_recovery(caller.service.runtime, held, process, due) is None
-        process.end()
+            session = db.get_one(SessionRow, due.session_id)
+        failure = Failure(due.failure_tag, due.failed_at_ms)
+        candidates = find_candidates(caller.service.runtime, session, failure)
+        assert held is not None and len(candidates) == 2
+        assert continue_recovery(caller.service.runtime, held, due, candidates=candidates) is None
     with database.transaction(write=False) as db:
         assert made["id"] not in {row.id for row in list_due_recoveries(db)}
     path = f"/v1/recoveries/{made['id']}/cancel"
@@ -274,6 +283,15 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
         "guided",
     )
     assert (shown["status"], shown["reason"]) == ("failed", "live_replay_ended")
+    with runtime.database.transaction(write=True) as db:
+        # As if the purge of the donor had removed the attempt before the recovery read it.
+        recovery = db.get_one(RecoveryRow, made["id"])
+        recovery.status, recovery.finished_at, recovery.reason = "started", None, None
+        db.add(recovery)
+        db.delete(db.get_one(ReplayRow, tried["id"]))
+    replay_all(caller)
+    again = show(caller, made["id"])
+    assert (again["reason"], again["replay_ids"]) == ("live_replay_ended", shown["replay_ids"])
     actions = [entry["action"] for entry in caller.get("/v1/audit").json()["data"]]
     assert actions.count("recovery.create") == 1 and "replay.create" not in actions
 
@@ -371,6 +389,54 @@ def test_the_next_candidate_is_tried_when_the_donor_was_deleted(caller: Caller) 
     shown = show(caller, made["id"])
     assert (shown["status"], shown["candidates"]) == ("failed", [])
     assert shown["reason"] == "no_recovery_points"
+
+
+def test_a_recovery_that_ended_its_run_several_times_is_set_aside(caller: Caller) -> None:
+    made = ask(caller, failing(caller))
+    with caller.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(RecoveryRow, made["id"])
+        row.searches = MOST_SEARCHES
+        db.add(row)
+    assert replay_all(caller).recoveries == {"internal": 1}
+    assert show(caller, made["id"])["reason"] == "internal"
+
+
+def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    made = ask(caller, failing(caller))
+    folder = Path(runtime.settings.blob_url)
+    away = folder.rename(folder.with_name("away"))
+    folder.write_text("no folder")
+    assert replay_all(caller).recoveries == {}
+    with runtime.database.transaction(write=False) as db:
+        row = db.get_one(RecoveryRow, made["id"])
+        session = db.get_one(SessionRow, row.session_id)
+    assert (row.status, row.searches, row.candidates) == ("started", 0, None)
+    failure = Failure(row.failure_tag, row.failed_at_ms)
+    assert find_candidates(runtime, session, failure, skip_unavailable=True) == []
+    folder.unlink()
+    away.rename(folder)
+    assert replay_all(caller).recoveries == {"succeeded": 1}
+
+
+def test_a_search_that_takes_too_long_ends_its_recovery_alone(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = failing(caller)
+    made = ask(caller, session_id)
+    replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
+    run = ReplayRun(caller.service.runtime, "tests")
+    # The process takes longer than this to start.
+    monkeypatch.setattr(run._searches, "_process", SearchProcess(seconds=0.1))
+    assert run.take()
+    while run.work():
+        pass
+    run.release()
+    assert (show(caller, made["id"])["status"], show(caller, made["id"])["reason"]) == (
+        "failed",
+        "invalid_recording",
+    )
+    assert caller.get(f"/v1/replays/{replay['id']}").json()["status"] == "completed"
 
 
 def test_a_recovery_whose_files_are_damaged_fails_and_the_run_goes_on(caller: Caller) -> None:

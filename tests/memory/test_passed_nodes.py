@@ -65,6 +65,15 @@ def test_donors_took_the_most_frequent_way_and_the_most_similar_come_first() -> 
     assert again == node
 
 
+def test_of_equally_frequent_ways_the_shortest_counts_then_the_least() -> None:
+    columns = columns_of(
+        [("ABCED", "success", 2), ("ABED", "success", 2), ("ABCD", "success", 2), ("ABX", "error", 1)]
+    )
+    node = passed(columns, 6, {6: 3_000})["A"]
+    # C came before E into the graph.
+    assert {donor.row for donor in node.donors} == {4, 5}
+
+
 def test_without_clean_successes_those_that_returned_are_donors() -> None:
     columns = columns_of([("ABXBC", "success", 2), ("ABX", "error", 1)])
     nodes = passed(columns, 2, {0: 3_000, 1: 3_000, 2: 3_000})

@@ -5,12 +5,12 @@ those of the sessions that failed after the node; where none of them succeeded l
 that passed the node.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import xxhash
 
 from recorder.event_types import event_type
 from recorder.memory.graph.inverted_index import Ints
@@ -147,32 +147,46 @@ class PassedNodes:
             visits = _last_visits(recovered, node)
         if not len(visits.row):
             return ()
-        ways = self._list_ways(visits)
-        counts = Counter(ways)
-        best = min(counts, key=lambda way: (-counts[way], len(way), way))
-        mine = visits.only(np.flatnonzero(np.array([way == best for way in ways])))
+        mine = visits.only(np.flatnonzero(self._took_best_way(visits)))
         columns = self._columns
         similarity = similar_index(columns).compare(self._row, mine.row)
         order = np.lexsort((columns.session_id[mine.row], -columns.started_ms[mine.row], -similarity))
         first = mine.only(order[:_DONORS])
         return tuple(map(Witness, first.row.tolist(), first.pos.tolist()))
 
-    def _list_ways(self, visits: Visits) -> list[tuple[int, ...]]:
-        """Return the nodes from each visit to the end of its session."""
-        columns = self._columns
-        known: dict[tuple[int, int], tuple[int, ...]] = {}
-        ways = []
-        for row, pos in zip(visits.row.tolist(), visits.pos.tolist(), strict=True):
-            trace = int(columns.trace[row])
-            key = (trace, pos)
+    def _took_best_way(self, visits: Visits) -> Mask:
+        """Return which visits took the most frequent way to the end of their session.
+
+        Ways are compared by digest: a graph may have many and long ones, and one copy of each is too much.
+        """
+        numbers: dict[bytes, int] = {}
+        ways: list[Ints] = []
+        known: dict[tuple[int, int], int] = {}
+        taken = np.empty(len(visits.row), dtype=np.int64)
+        for index, (row, pos) in enumerate(zip(visits.row.tolist(), visits.pos.tolist(), strict=True)):
+            key = (int(self._columns.trace[row]), pos)
             if key not in known:
-                start, end = columns.trace_start[trace : trace + 2]
-                within = int(np.searchsorted(columns.trace_entry[start:end], pos))
-                variant = int(columns.trace_variant[trace])
-                nodes = columns.variant_nodes[columns.variant_start[variant] + within :]
-                known[key] = tuple(nodes[: int(end - start) - within].tolist())
-            ways.append(known[key])
-        return ways
+                way = self._read_way(*key)
+                digest = xxhash.xxh3_128_digest(way.tobytes())
+                if digest not in numbers:
+                    numbers[digest] = len(ways)
+                    ways.append(way)
+                known[key] = numbers[digest]
+            taken[index] = known[key]
+        counts = np.bincount(taken, minlength=len(ways))
+        first = min(
+            np.flatnonzero(counts == counts.max()).tolist(),
+            key=lambda number: (len(ways[number]), ways[number].tolist()),
+        )
+        return np.asarray(taken == first, dtype=np.bool_)
+
+    def _read_way(self, trace: int, pos: int) -> Ints:
+        """Return the nodes of a trace from a step to its end, as a part of the graph's columns."""
+        columns = self._columns
+        start, end = columns.trace_start[trace : trace + 2]
+        within = int(np.searchsorted(columns.trace_entry[start:end], pos))
+        begin = int(columns.variant_start[columns.trace_variant[trace]]) + within
+        return columns.variant_nodes[begin : begin + int(end - start) - within]
 
     def _count_returns(self, node: int) -> _Counts:
         """Count sessions that failed after the node, those that succeeded later, and the time from it."""

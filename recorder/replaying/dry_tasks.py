@@ -1,0 +1,157 @@
+"""Tasks of dry replays: what the process that computes them needs, read for several replays together."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from polars.exceptions import PanicException
+
+from recorder.errors import NotFound, Unavailable
+from recorder.models.replay import ReplayRow
+from recorder.models.session import SessionRow
+from recorder.replaying.dry_process import (
+    DryTask,
+    GraphMessage,
+    RecordingMessage,
+    ReplayNotComputed,
+    StartMessage,
+)
+from recorder.replaying.graph_evidence import read_evidence
+from recorder.replaying.recording import FoundSessions, find_sessions, read_recording
+from recorder.replays.anchors import ReplayAnchor
+from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recordings import InvalidRecording
+from recorder.replays.results import Decision
+from recorder.runtime import Runtime
+from recorder.tenant import Tenant
+
+log = logging.getLogger("recorder.replays")
+
+#: Why a replay has no task: a session is too large or not in the graph, deleted, or in a store that does not
+#: answer; else an error of ours.
+Refusal = InvalidRecording | NotFound | Unavailable | ReplayNotComputed
+
+
+def read_tasks(runtime: Runtime, rows: Sequence[ReplayRow]) -> list[DryTask | Refusal]:
+    """Return the tasks of the first replays, at least of one, or the reasons why they have none.
+
+    Small recordings are read together. A large one, or a graph, comes alone: memory holds one of them.
+    """
+    others = {row.against_session_id for row in rows if row.against_session_id is not None}
+    try:
+        sessions = find_sessions(runtime, {row.session_id for row in rows} | others)
+    except (Exception, PanicException) as error:
+        if len(rows) == 1:
+            return [_refuse(rows[0], error)]
+        # A store, or a damaged file of one of them: each is read alone.
+        return read_tasks(runtime, rows[:1])
+    tasks: list[DryTask | Refusal] = []
+    for row in rows:
+        is_large = _is_large(sessions, row)
+        if is_large and tasks:
+            break
+        try:
+            tasks.append(_make_task(runtime, sessions, row))
+        except (Exception, PanicException) as error:
+            tasks.append(_refuse(row, error))
+        if is_large:
+            break
+    return tasks
+
+
+def _is_large(sessions: FoundSessions, row: ReplayRow) -> bool:
+    against = row.spec["against"] or {}
+    ids = {row.session_id, row.against_session_id} & sessions.rows.keys()
+    return bool(ids - sessions.recordings.keys()) or "graph" in against or "path_id" in against
+
+
+def _refuse(row: ReplayRow, error: BaseException) -> Refusal:
+    if isinstance(error, Refusal):
+        return error
+    log.error("replay %s", row.id, exc_info=error)  # a defect of ours, or damaged files
+    return ReplayNotComputed(type(error).__name__)
+
+
+def _make_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) -> DryTask:
+    """Return the task of a dry replay.
+
+    Raises:
+        InvalidRecording: if a session is too large to be replayed, or not in the graph that it is compared
+            with.
+        NotFound: if a session was deleted.
+        Unavailable: if a store does not answer.
+    """
+    against, start = row.spec["against"] or {}, row.spec.get("start")
+    compared: RecordingMessage | GraphMessage | None = None
+    session = _find(sessions, row.tenant, row.session_id)
+    other = None
+    if row.against_session_id is not None:
+        other = _read(runtime, sessions, _find(sessions, row.tenant, row.against_session_id))
+    if "path_id" in against or "graph" in against:
+        with runtime.database.transaction(write=False) as db:
+            compared = read_evidence(db, runtime, session, against.get("path_id"))
+    return DryTask(
+        blob_url=runtime.settings.blob_url,
+        archive_url=runtime.settings.cold_url,
+        recording=_read(runtime, sessions, session),
+        against=other if start is None and other is not None else compared,
+        start=None if start is None or other is None else StartMessage(other, start["event_id"]),
+        mode=row.kind,  # type: ignore[arg-type]
+        anchor=_find_anchor(row),
+        until=to_anchor(row.spec["until"]),
+        policy=make_policy(row),
+        input_names=row.input_names,
+        decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
+    )
+
+
+def _find(sessions: FoundSessions, tenant: Tenant, session_id: str) -> SessionRow:
+    session = sessions.rows.get(session_id)
+    if session is None or session.tenant != tenant:
+        raise NotFound("session")
+    return session
+
+
+def _read(runtime: Runtime, sessions: FoundSessions, session: SessionRow) -> RecordingMessage:
+    return sessions.recordings.get(session.id) or read_recording(runtime, session)
+
+
+def needs_search(row: ReplayRow) -> bool:
+    """Return whether a replay begins at the best candidate of its session, and that is not known yet."""
+    return "auto" in (row.spec["anchor"] or {}) and row.anchor_event is None
+
+
+def _find_anchor(row: ReplayRow) -> ReplayAnchor | None:
+    position = row.spec["anchor"]
+    if position is None or "auto" not in position:
+        return to_anchor(position)
+    assert row.anchor_event is not None
+    return ReplayAnchor("event", row.anchor_event["event_id"])
+
+
+def find_anchor_event(task: DryTask) -> dict[str, Any] | None:
+    """Return the event of an anchor that names one; None without such an anchor or event."""
+    if task.anchor is None or task.anchor.kind != "event":
+        return None
+    name = task.anchor.name
+    times = (event.t_ms for event in task.recording.events if event.id == name)
+    return next(({"event_id": name, "t_ms": t_ms} for t_ms in times), None)
+
+
+def to_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
+    """Return a place as a replay's request has it, as an anchor."""
+    if position is None:
+        return None
+    ((member, name),) = position.items()
+    return ReplayAnchor(member.removesuffix("_id"), name)  # type: ignore[arg-type]
+
+
+def make_policy(row: ReplayRow) -> ReplayPolicy:
+    """Return the policy of a replay."""
+    sent = dict(row.spec["policy"])
+    thresholds, viewport = sent.pop("thresholds"), sent.pop("viewport")
+    return ReplayPolicy(
+        **sent
+        | {"allow_hosts": tuple(sent["allow_hosts"] or ()), "viewport": (viewport["w"], viewport["h"])},
+        **thresholds,
+    )

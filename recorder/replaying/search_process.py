@@ -1,0 +1,157 @@
+"""Process that searches for the candidates of a recovery within limits of memory and time. Decision 0044.
+
+A search reads the memory graph and the recordings of up to thirty sessions, which clients sent: it must
+neither keep replays waiting nor take the memory of the drain run. The process reads database, lake and
+snapshots itself.
+"""
+
+import resource
+from collections.abc import Generator
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from polars.exceptions import PanicException
+
+from recorder.errors import NotFound, Unavailable
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.recording.sessions import find_session
+from recorder.replaying.candidates import PointTime, find_candidates
+from recorder.replaying.failures import Failure
+from recorder.replays.recordings import InvalidRecording
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+from recorder.storage.blobs import Blobs
+from recorder.storage.database import Database
+from recorder.storage.lake import Lake
+from recorder.tenant import Tenant
+
+#: Memory and time of a search; it takes less than a second, and the process three to start. delta-rs reserves
+#: more than 1 GiB of address space, which counts and is not used.
+MEMORY_BYTES = 3 * 1024**3
+SECONDS = 60.0
+#: A process that ever held more, such as a large graph, is not used again: it would have less left.
+_MOST_KEPT_BYTES = 768 * 1024**2
+
+
+class SearchStores(msgspec.Struct, frozen=True):
+    """Addresses of the stores of a deployment."""
+
+    data_dir: str
+    database_url: str
+    lake_url: str
+    blob_url: str
+    cold_url: str
+
+
+class SearchTask(msgspec.Struct, kw_only=True):
+    """A failed session, and where its deployment has it."""
+
+    stores: SearchStores
+    tenant: Tenant
+    session_id: str
+    failure_tag: str | None
+    failed_at_ms: int
+    point_session_id: str | None = None
+    point_t_ms: int | None = None
+    #: Leave candidates out whose recordings are in a store that does not answer.
+    skip_unavailable: bool = False
+
+
+class SearchReply(msgspec.Struct):
+    """Candidates of a failed session, the best first; without them, what there is instead."""
+
+    candidates: list[dict[str, Any]] | None = None
+    #: The session was deleted.
+    is_gone: bool = False
+    #: Why the session cannot be searched for.
+    invalid: str = ""
+    #: Kind of an error of ours.
+    error: str = ""
+    #: A store did not answer.
+    is_unavailable: bool = False
+    #: The most memory that the process held so far.
+    peak_bytes: int = 0
+
+
+class SearchProcess:
+    """Process that searches for candidates, one task at a time; the first one starts it."""
+
+    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
+        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
+
+    def search(self, task: SearchTask, *, patience_s: float) -> Generator[SearchReply | None, None, None]:
+        """Yield the reply to a task; before that None, each time that it takes so many seconds more.
+
+        An iterator that is closed before the reply ends the search.
+        """
+        message = msgspec.json.encode(task)
+        with closing(self._process.request_each([message], patience_s=patience_s)) as answers:
+            for answer in answers:
+                yield None if answer is None else self._read_reply(answer)
+
+    def _read_reply(self, answer: bytes | ProcessEnded) -> SearchReply:
+        if isinstance(answer, ProcessEnded):
+            return SearchReply(invalid=f"The search for candidates takes more than {self._limits}.")
+        reply = msgspec.json.decode(answer, type=SearchReply)
+        if reply.peak_bytes > _MOST_KEPT_BYTES:
+            self._process.end()
+        return reply
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.end()
+
+
+def serve(memory_bytes: int) -> None:
+    """Search for what standard input names, until it ends."""
+    serve_requests(_answer, memory_bytes)
+
+
+def _answer(message: bytes) -> bytes:
+    task = msgspec.json.decode(message, type=SearchTask)
+    try:
+        reply = SearchReply(_search(task))
+    except NotFound:
+        reply = SearchReply(is_gone=True)
+    except InvalidRecording as error:
+        reply = SearchReply(invalid=str(error))
+    except Unavailable:
+        reply = SearchReply(is_unavailable=True)
+    except MemoryError:
+        raise
+    except (Exception, PanicException) as error:  # a defect of ours, or damaged files
+        reply = SearchReply(error=f"{type(error).__name__}: {error}")
+    reply.peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return msgspec.json.encode(reply)
+
+
+def _search(task: SearchTask) -> list[dict[str, Any]]:
+    runtime = _open_runtime(task.stores)
+    with runtime.database.transaction(write=False) as db:
+        session = find_session(db, task.tenant, task.session_id)
+    point = None
+    if task.point_session_id is not None and task.point_t_ms is not None:
+        point = PointTime(task.point_session_id, task.point_t_ms)
+    failure = Failure(task.failure_tag, task.failed_at_ms)
+    return find_candidates(runtime, session, failure, point, skip_unavailable=task.skip_unavailable)
+
+
+@lru_cache(maxsize=1)
+def _open_runtime(stores: SearchStores) -> Runtime:
+    """Return the stores that the parent has open, which has checked schema and region."""
+    settings = Settings(
+        data_dir=Path(stores.data_dir),
+        database_url=stores.database_url,
+        blob_url=stores.blob_url,
+        lake_url=stores.lake_url,
+        export_url="",
+        cold_url=stores.cold_url,
+        local_export_root=None,
+        secret=b"",
+    )
+    blobs = Blobs(stores.blob_url, archive_url=stores.cold_url)
+    return Runtime(settings, Database(stores.database_url), blobs, Lake(stores.lake_url))

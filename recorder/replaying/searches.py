@@ -1,0 +1,190 @@
+"""Searches for candidates beside the replays of a drain run: one at a time, in a limited process.
+
+A recovery needs its candidates, a replay with an automatic anchor the best one. Each search is counted before
+it begins: what ended the run several times is set aside.
+"""
+
+import logging
+from collections.abc import Generator
+
+from sqlmodel import Session as DbSession
+
+from recorder.errors import NotFound, ValidationFailed
+from recorder.models.recovery import RecoveryRow
+from recorder.models.replay import ReplayRow
+from recorder.recording.sessions import find_session
+from recorder.replaying.failures import find_failure
+from recorder.replaying.queue import end_failed, lock_open
+from recorder.replaying.recovery_work import continue_recovery, fail_recovery, lock_recovery
+from recorder.replaying.report import ReplayReport
+from recorder.replaying.search_process import SearchProcess, SearchReply, SearchStores, SearchTask
+from recorder.replaying.store_pauses import STORE_TIME, StorePauses
+from recorder.runtime import Runtime
+from recorder.storage.leases import HeldLease
+
+log = logging.getLogger("recorder.replays")
+
+#: Searches of one replay or recovery that may end with the run.
+MOST_SEARCHES = 3
+_MOST_WAITING = 1_000
+_NO_CANDIDATE = (
+    "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
+)
+
+SearchedRow = RecoveryRow | ReplayRow
+
+
+class CandidateSearches:
+    """The searches of one run: those that wait, and the one under way."""
+
+    def __init__(self, runtime: Runtime, pauses: StorePauses, report: ReplayReport) -> None:
+        self._runtime, self._pauses, self._report = runtime, pauses, report
+        self._process = SearchProcess()
+        self._waiting: dict[str, SearchedRow] = {}
+        self._current: tuple[SearchedRow, Generator[SearchReply | None, None, None]] | None = None
+
+    def list_ids(self) -> list[str]:
+        """Return the ids of the recoveries and replays that are searched for."""
+        current = [] if self._current is None else [self._current[0].id]
+        return [*current, *self._waiting]
+
+    def add(self, row: SearchedRow) -> bool:
+        """Let a row wait for its search; return False if too many wait."""
+        if len(self._waiting) >= _MOST_WAITING:
+            return False
+        self._waiting[row.id] = row
+        return True
+
+    def advance(self, held: HeldLease) -> bool:
+        """Store the result of the search under way if it has one, or begin the next; False without any.
+
+        Raises:
+            LeaseLost: if another run took over.
+            Unavailable: if many wait for a store, or the database does not answer.
+        """
+        if self._current is None and not self._begin(held):
+            return False
+        if self._current is not None:
+            row, replies = self._current
+            reply = next(replies)
+            if reply is not None:
+                self._current = None
+                self._store(held, row, reply)
+        return True
+
+    def end(self) -> None:
+        """End the search under way, and the process."""
+        if self._current is not None:
+            self._current[1].close()
+        self._process.end()
+
+    def _begin(self, held: HeldLease) -> bool:
+        """Count and begin the next search; return False if none waits."""
+        if not self._waiting:
+            return False
+        row = self._waiting.pop(next(iter(self._waiting)))
+        with held.transaction(self._runtime.database) as db:
+            current = _lock(db, row)
+            if current is None:
+                return True
+            current.searches += 1
+            db.add(current)
+        if current.searches > MOST_SEARCHES:
+            self._store(held, current, SearchReply(error="the run ended during each search"))
+            return True
+        try:
+            task = self._make_task(current)
+        except NotFound:
+            return True  # deleted in between: the purge of the session removes the row
+        except ValidationFailed as error:
+            self._store(held, current, SearchReply(invalid=error.problems[0].message))
+            return True
+        self._current = (current, self._process.search(task, patience_s=0))
+        return True
+
+    def _make_task(self, row: SearchedRow) -> SearchTask:
+        settings = self._runtime.settings
+        with self._runtime.database.transaction(write=False) as db:
+            session = find_session(db, row.tenant, row.session_id)
+            point: tuple[str | None, int | None] = (None, None)
+            if isinstance(row, RecoveryRow):
+                tag, failed_at_ms = row.failure_tag, row.failed_at_ms
+                point = (row.point_session_id, row.point_t_ms)
+            else:
+                tag, failed_at_ms = find_failure(db, session, None, pointer="/anchor/auto")
+        return SearchTask(
+            stores=SearchStores(
+                data_dir=str(settings.data_dir),
+                database_url=settings.database_url,
+                lake_url=settings.lake_url,
+                blob_url=settings.blob_url,
+                cold_url=settings.cold_url,
+            ),
+            tenant=row.tenant,
+            session_id=row.session_id,
+            failure_tag=tag,
+            failed_at_ms=failed_at_ms,
+            point_session_id=point[0],
+            point_t_ms=point[1],
+            skip_unavailable=self._pauses.has_waited(row.id),
+        )
+
+    def _store(self, held: HeldLease, row: SearchedRow, reply: SearchReply) -> None:
+        """Store what a search found, or why it found nothing."""
+        if reply.is_gone:
+            return
+        if reply.is_unavailable and not self._pauses.has_waited(row.id):
+            with held.transaction(self._runtime.database) as db:
+                current = _lock(db, row)
+                if current is not None:
+                    current.searches = 0
+                    db.add(current)
+            self._pauses.wait(row.id)
+            return
+        self._pauses.forget(row.id)
+        if reply.error:
+            log.error("the search for candidates of %s failed: %s", row.id, reply.error)
+        if isinstance(row, RecoveryRow):
+            self._store_recovery(held, row, reply)
+        else:
+            self._store_anchor(held, row, reply)
+
+    def _store_recovery(self, held: HeldLease, row: RecoveryRow, reply: SearchReply) -> None:
+        if reply.candidates is not None:
+            ended = continue_recovery(self._runtime, held, row, candidates=reply.candidates)
+        else:
+            ended = fail_recovery(
+                self._runtime, held, row, "invalid_recording" if reply.invalid else "internal"
+            )
+        self._report.count_recovery(ended)
+
+    def _store_anchor(self, held: HeldLease, row: ReplayRow, reply: SearchReply) -> None:
+        points = [point for point in reply.candidates or () if point["event_id"] is not None]
+        with held.transaction(self._runtime.database) as db:
+            current = lock_open(db, [row]).get(row.id)
+            if current is None:
+                return
+            if points:
+                current.anchor_event = {"event_id": points[0]["event_id"], "t_ms": points[0]["t_ms"]}
+                current.searches = 0
+                db.add(current)
+                return
+            end_failed(db, current, *_explain(reply))
+        self._report.count(current)
+
+
+def _lock(db: DbSession, row: SearchedRow) -> SearchedRow | None:
+    """Return the current row, locked; None if it was ended, steered or removed since."""
+    return lock_recovery(db, row) if isinstance(row, RecoveryRow) else lock_open(db, [row]).get(row.id)
+
+
+def _explain(reply: SearchReply) -> tuple[str, str]:
+    """Return type and message of the error of a replay whose anchor was not found."""
+    if reply.invalid:
+        return "invalid_recording", f"{reply.invalid} Name an anchor."
+    if reply.candidates is not None:
+        return "invalid_recording", _NO_CANDIDATE
+    if reply.is_unavailable:
+        minutes = STORE_TIME.seconds // 60
+        return "internal", f"A store did not answer for {minutes} minutes; replay it again."
+    return "internal", "The anchor could not be found; name one."
