@@ -27,8 +27,8 @@ from recorder.live.work import claim, run_replay
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replaying.queue import create_replay
-from recorder.replaying.recording import read_recording
+from recorder.replay_service.queue import create_replay
+from recorder.replay_service.recording import read_recording
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.setting_values import LiveSandbox

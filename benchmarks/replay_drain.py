@@ -15,7 +15,7 @@ from recorder.access.keys import authenticate
 from recorder.audit.log import Origin
 from recorder.client import CapturedFrame, Client
 from recorder.models.replay import ReplayCreate, ReplayRow
-from recorder.replaying.queue import create_replay
+from recorder.replay_service.queue import create_replay
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import running

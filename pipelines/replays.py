@@ -12,9 +12,9 @@ from pydantic import Field
 
 from pipelines.resources import RecorderResource
 from pipelines.runs import instance_of, is_coming_up, pause_after_failures
-from recorder.replaying.replayability import ReplayabilityWork, has_waiting_sessions
-from recorder.replaying.report import ReplayReport
-from recorder.replaying.work import LEASE, ReplayRun, has_waiting
+from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
+from recorder.replay_service.report import ReplayReport
+from recorder.replay_service.work import LEASE, ReplayRun, has_waiting
 
 _POLL_S = 0.1
 

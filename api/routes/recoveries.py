@@ -12,8 +12,8 @@ from recorder import limits
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryStatus
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
-from recorder.replaying import recoveries
-from recorder.replaying.queue import require_scope
+from recorder.replay_service import recoveries
+from recorder.replay_service.queue import require_scope
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
 

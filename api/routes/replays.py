@@ -18,7 +18,7 @@ from recorder.models.replay import (
     Sandbox,
 )
 from recorder.models.wire import Page
-from recorder.replaying import queue, wire_objects
+from recorder.replay_service import queue, wire_objects
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
-from recorder.replaying.dry_process import MEMORY_BYTES, SECONDS, RecordingMessage, open_events
+from recorder.replay_service.dry_process import MEMORY_BYTES, SECONDS, RecordingMessage, open_events
 from recorder.replays.anchors import (
     AnchorUnknown,
     EventPosition,

@@ -15,8 +15,8 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import Actor, SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
-from recorder.replaying.queue import end, end_failed, has_sessions
-from recorder.replaying.work import DECISION_TIME
+from recorder.replay_service.queue import end, end_failed, has_sessions
+from recorder.replay_service.work import DECISION_TIME
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease

@@ -36,11 +36,11 @@ from recorder.net.addresses import InvalidAllowList
 from recorder.net.guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
-from recorder.replaying.dry_tasks import make_policy, to_anchor
-from recorder.replaying.inputs import decrypt_inputs
-from recorder.replaying.queue import end_failed, has_sessions
-from recorder.replaying.recording import read_recording
-from recorder.replaying.wire_objects import emit
+from recorder.replay_service.dry_tasks import make_policy, to_anchor
+from recorder.replay_service.inputs import decrypt_inputs
+from recorder.replay_service.queue import end_failed, has_sessions
+from recorder.replay_service.recording import read_recording
+from recorder.replay_service.wire_objects import emit
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime

@@ -13,17 +13,17 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replaying.candidates import find_candidates
-from recorder.replaying.failures import Failure
-from recorder.replaying.recovery_work import continue_recovery, list_due_recoveries
-from recorder.replaying.search_process import SearchProcess
-from recorder.replaying.searches import MOST_SEARCHES
-from recorder.replaying.work import ReplayRun
+from recorder.replay_service.candidates import find_candidates
+from recorder.replay_service.failures import Failure
+from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
+from recorder.replay_service.search_process import SearchProcess
+from recorder.replay_service.searches import MOST_SEARCHES
+from recorder.replay_service.work import ReplayRun
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all
 from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import PAGES, make_run, page
-from tests.support.replayed_sessions import replay_all
+from tests.support.two_click_sessions import replay_all
 
 USUAL = ("Open", "Review", "Approve")
 

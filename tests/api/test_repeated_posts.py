@@ -9,7 +9,7 @@ from sqlmodel import SQLModel
 from tests.support.completed_work import sealed_session
 from tests.support.factories import Caller, Service, stored_rows
 from tests.support.repeated_requests import REPLAYED
-from tests.support.replayed_sessions import replay_all, sealed_run
+from tests.support.two_click_sessions import replay_all, sealed_run
 
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 HOOK = {"url": "http://127.0.0.1:9/hook", "events": ["session.created"]}

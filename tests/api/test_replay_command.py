@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from recorder.cli import main
-from recorder.replaying.work import ReplayRun
+from recorder.replay_service.work import ReplayRun
 from tests.support.factories import Caller
 from tests.support.failing_runs import make_run, page
 from tests.support.http_service import serving

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import make_run
-from tests.support.replayed_sessions import replay_all
+from tests.support.two_click_sessions import replay_all
 
 USUAL = ("Open", "Review", "Approve")
 

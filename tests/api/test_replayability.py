@@ -12,17 +12,17 @@ from sqlmodel import select
 from recorder import clock
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replaying import replayability
-from recorder.replaying.replayability import ReplayabilityWork, has_waiting_sessions
-from recorder.replaying.replayability_process import ReplayabilityProcess
-from recorder.replaying.work import LEASE
+from recorder.replay_service import replayability
+from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
+from recorder.replay_service.replayability_process import ReplayabilityProcess
+from recorder.replay_service.work import LEASE
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, hold_lease
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
-from tests.support.replayed_sessions import OTHER, PAGE, click, sealed_run, stopped_run
+from tests.support.two_click_sessions import OTHER, PAGE, click, sealed_run, stopped_run
 
 
 @pytest.fixture(autouse=True)

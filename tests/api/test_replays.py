@@ -10,11 +10,11 @@ from recorder import limits
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replaying import work
-from recorder.replaying.dry_process import DryProcess
-from recorder.replaying.work import DECISION_TIME, ReplayRun
+from recorder.replay_service import work
+from recorder.replay_service.dry_process import DryProcess
+from recorder.replay_service.work import DECISION_TIME, ReplayRun
 from tests.support.factories import Caller, assert_problem
-from tests.support.replayed_sessions import OTHER, replay_all, sealed_run
+from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 
 
 def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:

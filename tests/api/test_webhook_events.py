@@ -22,7 +22,7 @@ from tests.support.delivery_loop import running_loop, wait_until
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.factories import Caller, Service, event
 from tests.support.failing_runs import make_run
-from tests.support.replayed_sessions import OTHER, PAGE, replay_all, sealed_run
+from tests.support.two_click_sessions import OTHER, PAGE, replay_all, sealed_run
 from tests.support.webhook_receiver import Answer, Received, Receiver, running_receiver
 
 EMITTED = [type for type, kind in EVENT_TYPES.items() if kind.is_emitted]

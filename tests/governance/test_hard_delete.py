@@ -31,7 +31,7 @@ from tests.support.purges import (
     purge_row,
     recorded_canary,
 )
-from tests.support.replayed_sessions import sealed_run
+from tests.support.two_click_sessions import sealed_run
 
 
 @pytest.mark.parametrize("state", ["recording", "stopped", "sealed", "deleted"])

@@ -28,8 +28,8 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.net.addresses import AllowList
 from recorder.net.guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.replaying.dry_process import EventMessage, RecordingMessage
-from recorder.replaying.recording import read_recording
+from recorder.replay_service.dry_process import EventMessage, RecordingMessage
+from recorder.replay_service.recording import read_recording
 from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording
@@ -40,7 +40,7 @@ from tests.api.conftest import caller, service
 from tests.api.test_replays import allow_hosts
 from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, event, picture
-from tests.support.replayed_sessions import sealed_run
+from tests.support.two_click_sessions import sealed_run
 
 __all__ = ["caller", "service"]
 

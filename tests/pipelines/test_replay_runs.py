@@ -11,7 +11,7 @@ from recorder import clock
 from recorder.models.session import SessionRow
 from tests.support.databases import create_file
 from tests.support.factories import running_app
-from tests.support.replayed_sessions import sealed_run
+from tests.support.two_click_sessions import sealed_run
 
 
 def test_a_run_is_started_for_sealed_sessions_and_computes_their_replayability(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedSession
 from recorder.replays.results import Decision, DryResult
 from tests.support.dom_snapshots import snapshot
-from tests.support.replay_sessions import (
+from tests.support.invoice_recordings import (
     approval,
     approved,
     button,

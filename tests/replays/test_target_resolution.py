@@ -8,7 +8,7 @@ from benchmarks.resolve import measure_demonstrations
 from recorder.replays.resolve import list_selectors, resolve, suggest
 from tests.support.demonstrations import REAL, needs_real
 from tests.support.dom_snapshots import read
-from tests.support.replay_sessions import button, page
+from tests.support.invoice_recordings import button, page
 
 CONFIRM: dict[str, Any] = {
     "role": "button",

@@ -20,9 +20,9 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
-from recorder.replaying.dry_process import RecordingMessage
-from recorder.replaying.recording_batches import read_recordings
-from recorder.replaying.replayability_process import ReplayabilityProcess, ReplayabilityTask
+from recorder.replay_service.dry_process import RecordingMessage
+from recorder.replay_service.recording_batches import read_recordings
+from recorder.replay_service.replayability_process import ReplayabilityProcess, ReplayabilityTask
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease, is_lease_held

@@ -16,7 +16,7 @@ from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import find_session
-from recorder.replaying.failures import find_failure
+from recorder.replay_service.failures import find_failure
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 

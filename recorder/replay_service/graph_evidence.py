@@ -12,7 +12,7 @@ from recorder.memory.storage.graph_store import scope_of
 from recorder.memory.views.network import END, START, network_of
 from recorder.models.session import SessionRow
 from recorder.recording.recovery_points import read_steps
-from recorder.replaying.dry_process import GraphMessage
+from recorder.replay_service.dry_process import GraphMessage
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 

@@ -22,9 +22,9 @@ from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
 from recorder.recording.recovery_points import RecordedStepIds, read_steps, read_tag_times
 from recorder.recording.sessions import find_session
-from recorder.replaying.dry_process import open_recording
-from recorder.replaying.failures import Failure, read_failures
-from recorder.replaying.recording import read_recording
+from recorder.replay_service.dry_process import open_recording
+from recorder.replay_service.failures import Failure, read_failures
+from recorder.replay_service.recording import read_recording
 from recorder.replays.anchors import EventPosition
 from recorder.replays.budget import Budget
 from recorder.replays.consequences import list_consequential

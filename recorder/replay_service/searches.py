@@ -13,12 +13,12 @@ from recorder.errors import NotFound, ValidationFailed
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.recording.sessions import find_session
-from recorder.replaying.failures import find_failure
-from recorder.replaying.queue import end_failed, lock_open
-from recorder.replaying.recovery_work import continue_recovery, fail_recovery, lock_recovery
-from recorder.replaying.report import ReplayReport
-from recorder.replaying.search_process import SearchProcess, SearchReply, SearchStores, SearchTask
-from recorder.replaying.store_pauses import STORE_TIME, StorePauses
+from recorder.replay_service.failures import find_failure
+from recorder.replay_service.queue import end_failed, lock_open
+from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, lock_recovery
+from recorder.replay_service.report import ReplayReport
+from recorder.replay_service.search_process import SearchProcess, SearchReply, SearchStores, SearchTask
+from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 

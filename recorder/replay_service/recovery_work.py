@@ -18,8 +18,8 @@ from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
-from recorder.replaying.queue import create_attempt
-from recorder.replaying.recoveries import end_recovery, has_recovered_sessions
+from recorder.replay_service.queue import create_attempt
+from recorder.replay_service.recoveries import end_recovery, has_recovered_sessions
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 

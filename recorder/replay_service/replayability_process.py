@@ -11,7 +11,7 @@ import msgspec
 
 from recorder.errors import Unavailable
 from recorder.limited_process import LimitedProcess, serve_requests
-from recorder.replaying.dry_process import RecordingMessage, ReplayNotComputed, open_recording
+from recorder.replay_service.dry_process import RecordingMessage, ReplayNotComputed, open_recording
 from recorder.replays.dry import compute_replayability
 from recorder.storage.blobs import Blobs
 

@@ -14,9 +14,9 @@ from recorder.ids import is_id, new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayPlace, ReplayRow
 from recorder.models.session import SessionRow
-from recorder.replaying.failures import find_failure
-from recorder.replaying.queue import end_failed, require_scope
-from recorder.replaying.request_checks import find_sealed, find_time, require_live_hosts
+from recorder.replay_service.failures import find_failure
+from recorder.replay_service.queue import end_failed, require_scope
+from recorder.replay_service.request_checks import find_sealed, find_time, require_live_hosts
 from recorder.request_context import current_request_id, following
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant

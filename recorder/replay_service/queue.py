@@ -30,15 +30,15 @@ from recorder.models.replay import (
 )
 from recorder.models.session import SessionRow
 from recorder.recording.stops import stop_session
-from recorder.replaying.inputs import encrypt_inputs
-from recorder.replaying.request_checks import (
+from recorder.replay_service.inputs import encrypt_inputs
+from recorder.replay_service.request_checks import (
     check_hosts,
     check_places,
     find_other,
     find_sealed,
     require_live_hosts,
 )
-from recorder.replaying.wire_objects import emit
+from recorder.replay_service.wire_objects import emit
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant

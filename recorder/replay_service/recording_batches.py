@@ -13,8 +13,8 @@ import polars as pl
 
 from recorder.digest import bucket_of
 from recorder.models.session import SessionRow
-from recorder.replaying.dry_process import EventMessage, FrameMessage, RecordingMessage
-from recorder.replaying.recording import MOST_BYTES, MOST_EVENTS
+from recorder.replay_service.dry_process import EventMessage, FrameMessage, RecordingMessage
+from recorder.replay_service.recording import MOST_BYTES, MOST_EVENTS
 from recorder.runtime import Runtime
 from recorder.storage.lake_reads import read_again
 from recorder.storage.lake_schemas import Kind

@@ -18,8 +18,8 @@ from polars.exceptions import PanicException
 from recorder.errors import NotFound, Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.recording.sessions import find_session
-from recorder.replaying.candidates import PointTime, find_candidates
-from recorder.replaying.failures import Failure
+from recorder.replay_service.candidates import PointTime, find_candidates
+from recorder.replay_service.failures import Failure
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -9,15 +9,15 @@ from polars.exceptions import PanicException
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
-from recorder.replaying.dry_process import (
+from recorder.replay_service.dry_process import (
     DryTask,
     GraphMessage,
     RecordingMessage,
     ReplayNotComputed,
     StartMessage,
 )
-from recorder.replaying.graph_evidence import read_evidence
-from recorder.replaying.recording import FoundSessions, find_sessions, read_recording
+from recorder.replay_service.graph_evidence import read_evidence
+from recorder.replay_service.recording import FoundSessions, find_sessions, read_recording
 from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording

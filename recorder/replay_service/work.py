@@ -23,14 +23,14 @@ from recorder import clock
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replaying.dry_process import DryProcess, DryTask, Outcome, ReplayNotComputed
-from recorder.replaying.dry_tasks import Refusal, find_anchor_event, needs_search, read_tasks
-from recorder.replaying.queue import end, end_failed, has_sessions, lock_open
-from recorder.replaying.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
-from recorder.replaying.report import ReplayReport
-from recorder.replaying.searches import CandidateSearches
-from recorder.replaying.store_pauses import STORE_TIME, StorePauses
-from recorder.replaying.wire_objects import emit
+from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome, ReplayNotComputed
+from recorder.replay_service.dry_tasks import Refusal, find_anchor_event, needs_search, read_tasks
+from recorder.replay_service.queue import end, end_failed, has_sessions, lock_open
+from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
+from recorder.replay_service.report import ReplayReport
+from recorder.replay_service.searches import CandidateSearches
+from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
+from recorder.replay_service.wire_objects import emit
 from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import DryResult
 from recorder.runtime import Runtime
