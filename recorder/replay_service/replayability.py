@@ -21,8 +21,9 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry_process import RecordingMessage
-from recorder.replay_service.recording_batches import read_recordings
+from recorder.replay_service.recording import find_sessions, read_recording
 from recorder.replay_service.replayability_process import ReplayabilityProcess, ReplayabilityTask
+from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease, is_lease_held
@@ -185,7 +186,7 @@ class ReplayabilityWork:
     ) -> dict[str, RecordingMessage | None]:
         """Return the recordings that can be read; the rows of one session alone may be damaged."""
         try:
-            return read_recordings(self._runtime, rows)
+            return _read_recordings(self._runtime, rows)
         except (Unavailable, OSError):
             self._pause(rows[0])
             return {}
@@ -247,3 +248,29 @@ def _store(db: DbSession, values: dict[str, float | None]) -> None:
     changed = {"replayability": bindparam("value"), "replayability_at": clock.now()}
     rows = [{"session_id": session_id, "value": value} for session_id, value in values.items()]
     db.connection().execute(update(SessionRow).where(*waits).values(**changed), rows)
+
+
+class _FramesMissing(Exception):
+    """The lake lacks frames of a sealed session."""
+
+
+def _read_recordings(runtime: Runtime, rows: Sequence[SessionRow]) -> dict[str, RecordingMessage | None]:
+    """Return recordings by session; None without snapshots, and for one that is too large to be replayed.
+
+    Raises:
+        _FramesMissing: if the lake lacks frames of a session.
+        Unavailable: if a store does not answer.
+    """
+    small = find_sessions(runtime, [row.id for row in rows]).recordings
+    recordings: dict[str, RecordingMessage | None] = {}
+    for row in rows:
+        try:
+            recording = small.get(row.id) or read_recording(runtime, row)
+        except InvalidRecording:
+            recordings[row.id] = None
+            continue
+        if len(recording.frames) != row.frame_count:
+            raise _FramesMissing
+        has_snapshots = any(frame.dom_object for frame in recording.frames)
+        recordings[row.id] = recording if has_snapshots else None
+    return recordings
