@@ -24,7 +24,7 @@ _decoder = msgspec.msgpack.Decoder(list[HotItem])
 
 
 class Chunk(NamedTuple):
-    """Part of a run: where it lies in the object, and the place of its first event."""
+    """Part of a run: its bytes in the object, and the place of its first event."""
 
     offset: int
     length: int
@@ -84,7 +84,7 @@ def merge_runs(blobs: Blobs, runs: Sequence[Run], after: Place | None) -> Iterat
     # Runs that follow one another, as those of a client that sends in order, have one open chunk together.
     sequences: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: run.chunks[0].first):
-        sequence = next((one for one in sequences if one[-1].last < run.chunks[0].first), None)
+        sequence = next((chain for chain in sequences if chain[-1].last < run.chunks[0].first), None)
         if sequence is None:
             sequences.append([run])
         else:

@@ -230,7 +230,7 @@ def store_served_time(db: DbSession, lane: Lane) -> None:
 def _choose_free(
     ready: Sequence[tuple[Lane, datetime]], held: Collection[Lane], runs: int
 ) -> list[tuple[Lane, datetime]]:
-    """Return the ready lanes that nobody holds and whose workspace may have another run."""
+    """Return the ready lanes that no run holds and whose workspace may have another run."""
     holders = Counter(lane.tenant.workspace_id for lane in held)
     free = [(lane, since) for lane, since in ready if lane not in held]
     most = max(1, runs // 2)

@@ -114,16 +114,16 @@ class BatchPreparation:
         units: list[SmallSessions | LargeSession] = []
         small: list[SessionRow] = []
         limits = self._limits
-        total = _Size()
+        total = _ContentSize()
         for row in (waiting[key] for key in self._batch.session_ids if key in waiting):
-            own = _Size(row.event_count, row.frame_count, row.event_bytes, pixels_of.get(row.id, 0))
-            if own.exceeds(limits):
+            size = _ContentSize(row.event_count, row.frame_count, row.event_bytes, pixels_of.get(row.id, 0))
+            if size.exceeds(limits):
                 units.append(self._open_large(row, len(units)))
                 continue
-            total = total.plus(own)
+            total = total.plus(size)
             if small and total.exceeds(limits):
                 units.append(self._open_small(small, len(units)))
-                small, total = [], own
+                small, total = [], size
             small.append(row)
         if small:
             units.append(self._open_small(small, len(units)))
@@ -205,7 +205,7 @@ class BatchPreparation:
             self.files[kind].append(file)
 
 
-class _Size(NamedTuple):
+class _ContentSize(NamedTuple):
     """Size of one session, or of several together."""
 
     events: int = 0
@@ -213,8 +213,8 @@ class _Size(NamedTuple):
     bytes: int = 0
     pixels: int = 0
 
-    def plus(self, other: "_Size") -> "_Size":
-        return _Size(*map(add, self, other))
+    def plus(self, other: "_ContentSize") -> "_ContentSize":
+        return _ContentSize(*map(add, self, other))
 
     def exceeds(self, limits: PortionLimits) -> bool:
         """Return whether it is more than one portion."""
