@@ -1,21 +1,23 @@
 """Inputs of a live replay, replaced wherever the page shows them. Spec §4.6, contract §8."""
 
 import re
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, NamedTuple
 
 HIDDEN_TEXT = "•••"
 #: Shorter values are parts of too many words; they are hidden only as the value of a field.
 _LEAST_CHARACTERS = 4
-#: Characters at both ends of a value that are compared one by one, and those that one may become.
-_END_CHARACTERS, _MOST_ENCODED = 100, 20
 _MASK_TOKEN = re.compile("‹[^‹›]{1,200}›")
-_SEPARATORS = r"(?:[\s+]|%(?:25){0,2}(?:20|2b|0a|0d|09))*"
+_TOKENS = re.compile(
+    r"(?P<encoded>(?:%(?:25){0,2}[0-9A-Fa-f]{2})+)|(?P<skipped>[\s+]+)|(?P<plain>[^\s+%]+|%)"
+)
+_ENCODED_BYTE = re.compile("%(?:25){0,2}([0-9A-Fa-f]{2})")
 #: Attributes whose text a picture shows.
 _SHOWN_ATTRIBUTES = frozenset(("__v", "alt", "label", "placeholder", "value"))
 #: Elements whose text a snapshot does not hold.
@@ -42,20 +44,24 @@ class _Value:
 
     @cached_property
     def reduced(self) -> str:
-        return _reduce(self.text)
+        return _reduce(self.text).text
 
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Expression for the value in any case and spacing, each character as it is or URL-encoded."""
-        characters = [character for character in self.text if not character.isspace() and character != "+"]
-        head, tail = characters[:_END_CHARACTERS], characters[_END_CHARACTERS:][-_END_CHARACTERS:]
-        between = len(characters) - len(head) - len(tail)
-        expression = _SEPARATORS.join(map(_match_character, head))
-        if tail:
-            # An expression of thousands of characters takes seconds to compile.
-            expression += rf"[\s\S]{{{between},{between * _MOST_ENCODED}}}?" if between else _SEPARATORS
-            expression += _SEPARATORS.join(map(_match_character, tail))
-        return re.compile(expression, re.IGNORECASE)
+
+class _Reduced(NamedTuple):
+    """A text without spaces, case and URL encoding."""
+
+    text: str
+    #: For each character where what it stands for begins and ends in the original.
+    starts: "array[int]"
+    ends: "array[int]"
+
+
+class _Span(NamedTuple):
+    """Place of an input in a text, and what is shown instead."""
+
+    start: int
+    stop: int
+    shown: str
 
 
 #: A text: what holds it, under which key, and the position of its element.
@@ -92,25 +98,17 @@ class HiddenInputs:
 
     def hide_text(self, text: str) -> str:
         """Return a text without the inputs."""
-        reduced = _reduce(text)
-        for value in self._long:
-            if value.reduced in reduced:
-                text, count = value.pattern.subn(value.shown.replace("\\", r"\\"), text)
-                if not count:
-                    return HIDDEN_TEXT
-                reduced = _reduce(text)
-        return text
+        return _replace_spans(text, self._find_spans(text))
 
     def hide_page(self, html: list[Any]) -> HiddenPage:
         """Replace the inputs in the nodes of a snapshot, in place; also those that several nodes share."""
         if not self._values:
             return HiddenPage(html, (), ())
         parts = _list_parts(html)
-        shown = {
-            index for value in self._find_shown(parts.texts) for index in _hide_texts(parts.texts, value)
-        }
+        shown = self._hide_texts(parts.texts)
         attributes = [(attrs, name, index) for attrs, index in parts.attributes for name in attrs]
-        may_show = bool(self._find_shown(attributes))
+        texts = (text for attrs, name, _ in attributes if type(text := attrs[name]) is str)
+        may_show = bool(self._find_spans("".join(texts)))
         for attrs, name, index in attributes:
             text = attrs[name]
             hidden = self._hide_field(text) if name == "__v" else text
@@ -122,31 +120,52 @@ class HiddenInputs:
                     shown.add(index)
         return HiddenPage(html, tuple(sorted(shown)), tuple(parts.unread))
 
-    def _find_shown(self, texts: Sequence[_Place]) -> list[_Value]:
-        """Return the values that are in some texts, as if the texts followed each other."""
-        whole = _reduce("".join(text for holder, at, _ in texts if type(text := holder[at]) is str))
-        return [value for value in self._long if value.reduced in whole]
+    def _find_spans(self, text: str) -> list[_Span]:
+        """Return where the inputs stand in a text, in order; spans that overlap are one.
+
+        No expression is made of the values: a page could let it take exponential time.
+        """
+        if not self._long:
+            return []
+        reduced = _reduce(text)
+        places: list[_Span] = []
+        for value in self._long:
+            at = reduced.text.find(value.reduced)
+            while at >= 0:
+                end = at + len(value.reduced)
+                places.append(_Span(reduced.starts[at], reduced.ends[end - 1], value.shown))
+                at = reduced.text.find(value.reduced, end)
+        spans: list[_Span] = []
+        for place in sorted(places, key=lambda place: place.start):
+            if spans and place.start < spans[-1].stop:
+                spans[-1] = spans[-1]._replace(stop=max(spans[-1].stop, place.stop))
+            else:
+                spans.append(place)
+        return spans
+
+    def _hide_texts(self, texts: Sequence[_Place]) -> set[int]:
+        """Replace inputs in texts that follow each other; return the positions of their elements."""
+        pieces = [holder[at] for holder, at, _ in texts]
+        ends = list(accumulate(map(len, pieces)))
+        by_text: defaultdict[int, list[_Span]] = defaultdict(list)
+        for start, stop, shown in self._find_spans("".join(pieces)):
+            for number in range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1):
+                offset = ends[number] - len(pieces[number])
+                begin, end = max(0, start - offset), min(stop, ends[number]) - offset
+                by_text[number].append(_Span(begin, end, shown if start >= offset else ""))
+        for number, spans in by_text.items():
+            holder, at, _ = texts[number]
+            holder[at] = _replace_spans(pieces[number], spans)
+        return {texts[number][2] for number in by_text}
 
     def _hide_field(self, text: object) -> object:
         return next((value.shown for value in self._values if text == value.text), text)
 
 
-def _hide_texts(texts: Sequence[_Place], value: _Value) -> set[int]:
-    """Replace a value in texts that follow each other; return the positions of the elements that show it."""
-    pieces = [holder[at] for holder, at, _ in texts]
-    ends = list(accumulate(map(len, pieces)))
-    shown = set()
-    # From the end, so that the offsets before stay right.
-    for match in reversed(list(value.pattern.finditer("".join(pieces)))):
-        start, stop = match.span()
-        for number in range(bisect_right(ends, stop - 1), bisect_right(ends, start) - 1, -1):
-            holder, at, index = texts[number]
-            offset = ends[number] - len(pieces[number])
-            begin, end = max(0, start - offset), stop - offset
-            is_first = start >= offset
-            holder[at] = holder[at][:begin] + (value.shown if is_first else "") + holder[at][end:]
-            shown.add(index)
-    return shown
+def _replace_spans(text: str, spans: Sequence[_Span]) -> str:
+    ends = [0, *(span.stop for span in spans)]
+    kept = (text[end : span.start] + span.shown for end, span in zip(ends, spans, strict=False))
+    return "".join(kept) + text[ends[-1] :]
 
 
 def _list_parts(html: list[Any]) -> _Parts:
@@ -177,12 +196,36 @@ def _choose_shown(text: str, mask: Callable[[Any], Any]) -> str:
     return masked if masked != text and _MASK_TOKEN.fullmatch(masked) else HIDDEN_TEXT
 
 
-def _reduce(text: str) -> str:
-    """Return a text without spaces, case and URL encoding."""
-    return "".join(unquote(unquote(text)).replace("+", "").split()).casefold()
+def _reduce(text: str) -> _Reduced:
+    characters: list[str] = []
+    reduced = _Reduced("", array("l"), array("l"))
+    for token in _TOKENS.finditer(text):
+        if token.lastgroup == "plain":
+            _add_plain(reduced, characters, token[0], token.start())
+        elif token.lastgroup == "encoded":
+            units = list(_ENCODED_BYTE.finditer(text, *token.span()))
+            number = 0
+            # Each byte that is no UTF-8 becomes one character, so that the places stay known.
+            for character in bytes(int(unit[1], 16) for unit in units).decode(errors="surrogateescape"):
+                size = 1 if "\udc80" <= character <= "\udcff" else len(character.encode())
+                if not character.isspace() and character != "+":
+                    folded = character.casefold()
+                    characters.append(folded)
+                    reduced.starts.extend([units[number].start()] * len(folded))
+                    reduced.ends.extend([units[number + size - 1].end()] * len(folded))
+                number += size
+    return reduced._replace(text="".join(characters))
 
 
-def _match_character(character: str) -> str:
-    encoded = (f"%(?:25){{0,2}}{byte:02x}" for byte in character.encode(errors="surrogatepass"))
-    forms = dict.fromkeys((re.escape(character), re.escape(character.casefold()), "".join(encoded)))
-    return f"(?:{'|'.join(forms)})"
+def _add_plain(reduced: _Reduced, characters: list[str], text: str, start: int) -> None:
+    folded = text.casefold()
+    if len(folded) == len(text):
+        lengths: Iterable[int] = ()
+        reduced.starts.extend(range(start, start + len(text)))
+        reduced.ends.extend(range(start + 1, start + len(text) + 1))
+    else:
+        lengths = (len(character.casefold()) for character in text)
+    for offset, length in enumerate(lengths, start):
+        reduced.starts.extend([offset] * length)
+        reduced.ends.extend([offset + 1] * length)
+    characters.append(folded)

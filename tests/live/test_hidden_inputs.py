@@ -68,3 +68,20 @@ def test_a_snapshot_is_without_inputs_and_says_where_a_picture_would_show_them()
     assert page.html[5][1] == {"__v": HIDDEN_TEXT}
     # In document order: html 0, a 1, p 2, b 3, i 4, input 5, input 6, div 7, canvas 8, iframes 9 and 10.
     assert (page.shows_input, page.unread) == ((2, 3, 5, 6), (8, 9))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("abcd" + "%20" * 40 + "e", "abcde" + ("abcd" + "%20" * 2_000) * 50),
+        ("ab" * 2_000, "ab" * 2_000 + ("ab" * 1_999 + "c") * 500),
+        ("aaaa", "a" * 2_000_000),
+    ],
+    ids=["encoded separators", "long beginnings", "many places"],
+)
+def test_hostile_texts_take_time_in_proportion_to_their_length(value: str, text: str) -> None:
+    inputs = HiddenInputs({"secret": value})
+    assert value not in inputs.hide_text(text)
+    page: list[Any] = ["html", {}, ["p", {}, text], ["p", {}, text[:1_000]]]
+    assert 1 in inputs.hide_page(page).shows_input
+    assert value not in page[2][2]
