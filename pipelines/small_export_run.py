@@ -279,11 +279,16 @@ def small_exports(
         context.log.info("Another run writes small exports; nothing to do.")
         return
     exports = 0
-    with deferred_interrupts(loop.stop):
-        for finished in loop.results(max_seconds=config.max_seconds, max_exports=config.max_exports):
-            context.instance.add_dynamic_partitions(PARTITIONS_NAME, [finished.row.dataset])
-            yield from report(finished)
-            exports += 1
+    results = loop.results(max_seconds=config.max_seconds, max_exports=config.max_exports)
+    while True:
+        # Dagster installs its own handlers each time it resumes this generator: ours do not outlast a yield.
+        with deferred_interrupts(loop.stop):
+            finished = next(results, None)
+        if finished is None:
+            break
+        context.instance.add_dynamic_partitions(PARTITIONS_NAME, [finished.row.dataset])
+        yield from report(finished)
+        exports += 1
     context.log.info(f"Ended ({loop.ending}) after {exports} exports.")
     if loop.ending == "interrupted" and _is_cancelled(context):
         # Dagster's own handler now ends the run as cancelled.

@@ -138,13 +138,15 @@ $links
 <h2>First steps</h2>
 <ol>
   <li>Create a workspace and its first key on the machine of the service:
-    <code>recorder workspaces create NAME</code></li>
+    <code>recorder workspaces create NAME --data FOLDER</code></li>
   <li>Send a request with it:
     <code>curl -H "Authorization: Bearer $$RECORDER_KEY" $base/v1/limits</code></li>
   <li>Open <a href="/docs">the pages of the interface</a>:
     each operation has an example that runs as it stands.</li>
-  <li>List the running processes and their addresses: <code>recorder status</code></li>
+  <li>Show what runs, and the addresses: <code>recorder status --data FOLDER</code></li>
 </ol>
+<p><code>FOLDER</code> is the data folder that <code>recorder up</code> names when it starts.
+  In a checkout the command is <code>.venv/bin/recorder</code>.</p>
 </html>
 """
 )

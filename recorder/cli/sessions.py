@@ -146,7 +146,10 @@ def reseal_sessions(
     if as_json:
         print_json({"resealed": session_ids})
         return
-    typer.echo(f"{len(session_ids)} wait to be sealed again.", err=True)
+    message = (
+        f"Waiting to be sealed again: {len(session_ids)}." if session_ids else "No session is set aside."
+    )
+    typer.echo(message, err=True)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from typing import Any
 _NEXT_BY_STATUS = {
     401: "Check the key; the first one of a workspace comes from: recorder workspaces create.",
     403: "Use a key that may do this.",
-    404: "Check the id, and that the key belongs to its workspace and mode.",
     413: "Send it in smaller parts.",
     429: "Wait before you try again, or lower the number of parallel uploads.",
     503: "The service is starting or its storage does not answer; try again.",
@@ -52,7 +51,11 @@ class ApiError(ClientError):
 
     def _format_message(self) -> str:
         parts = [f"{self.status} {self.code}: {self.detail}"]
-        parts += [f"{item.get('pointer', '')}: {item.get('message', '')}" for item in self.errors[:3]]
+        parts += [
+            f"{item.get('pointer', '')}: {item.get('message', '')}"
+            for item in self.errors[:3]
+            if item.get("message") != self.detail  # of a lone error it is the same sentence
+        ]
         parts.append(_NEXT_BY_CODE.get(self.code) or _NEXT_BY_STATUS.get(self.status, ""))
         if self.request_id:
             parts.append(f"({self.request_id})")

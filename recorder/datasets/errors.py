@@ -13,8 +13,8 @@ class ManifestUnreadable(RecorderError):
     code = "manifest_unreadable"
     title = "Manifest unreadable"
 
-    def __init__(self, detail: str = "") -> None:
-        text = "No manifest can be read there; give its path, its folder or its signed address."
+    def __init__(self, detail: str = "", *, where: str = "there") -> None:
+        text = f"No manifest can be read {where}; give its path, its folder or its signed address."
         super().__init__(f"{text} The file there is none of ours: {detail}." if detail else text)
 
 

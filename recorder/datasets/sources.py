@@ -142,7 +142,7 @@ class FolderSource:
         """Return the bytes of the manifest."""
         data = self._read(MANIFEST)
         if data is None:
-            raise ManifestUnreadable
+            raise ManifestUnreadable(where=f"in the folder {self.folder}")
         return data
 
     def read_file(self, shard: Shard) -> Iterator[bytes]:

@@ -170,5 +170,5 @@ class WarningWatch:
                 self._say(f"Warning  {key[0]}: {message}")
         for key, message in self._shown.items():
             if key not in current:
-                self._say(f"Over     {key[0]}: {message}")
+                self._say(f"Ended    {key[0]}: {message}")
         self._shown = current

@@ -134,7 +134,7 @@ def check_events(events: list[str]) -> None:
     Raises:
         ValidationFailed: if it does not name one of them.
     """
-    text = "Each of events is one of GET /v1/event_types."
+    text = f"Unknown event type. Allowed here: {', '.join(sorted(EVENT_TYPES))}."
     problems = [
         Problem("body", f"/events/{index}", "invalid_value", text)
         for index, type in enumerate(events)

@@ -144,7 +144,7 @@ def test_the_start_page_is_html_for_browsers_and_json_for_others(running: Runnin
     links = re.findall(r'href="([^"]+)"', page.text)
     assert {"/docs", "/openapi.json", "/readyz"} <= set(links)
     assert all(httpx.get(running.url + link).status_code == 200 for link in links)
-    assert "`" not in page.text and "<code>recorder status</code>" in page.text
+    assert "`" not in page.text and "<code>recorder status --data FOLDER</code>" in page.text
     assert "<script" not in page.text and "src=" not in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
 

@@ -53,6 +53,12 @@ def test_every_type_of_the_catalogue_can_be_subscribed_to(caller: Caller) -> Non
     assert make(caller, events=list(EVENT_TYPES))["events"] == list(EVENT_TYPES)
 
 
+def test_an_unknown_event_type_is_answered_with_the_known_ones(caller: Caller) -> None:
+    answer = caller.post(WEBHOOKS, body(events=["session.seeled"]))
+    message = assert_problem(answer, 422, "validation_failed")["errors"][0]["message"]
+    assert all(type in message for type in EVENT_TYPES) and "seeled" not in message
+
+
 @pytest.mark.parametrize(
     ("members", "pointer"),
     [

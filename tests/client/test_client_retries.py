@@ -142,6 +142,15 @@ def test_an_error_tells_place_request_and_what_to_try() -> None:
     assert "Use a key that may do this" in str(raised.value)
 
 
+def test_an_error_says_each_sentence_once() -> None:
+    sentence = "A local destination must be below RECORDER_LOCAL_EXPORT_ROOT."
+    errors = [{"in": "body", "pointer": "/destination/path", "code": "x", "message": sentence}]
+    error = ApiError(422, "destination_not_allowed", sentence, errors=errors)
+    assert str(error) == f"422 destination_not_allowed: {sentence}"
+    detail = "No such workflow in this workspace; check its id, and the mode of the key."
+    assert str(ApiError(404, "not_found", detail)) == f"404 not_found: {detail}"
+
+
 def test_an_error_page_of_something_else_is_still_an_error() -> None:
     with served(Answer(404)) as (client, _), pytest.raises(ApiError, match="404 unknown"):
         client.get_session("ses_1")

@@ -191,7 +191,7 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "manifest.json").write_bytes(text)
     with pytest.raises(RecorderError, match="No manifest can be read"):
         recorder.open_export(tmp_path)
-    with pytest.raises(RecorderError, match="No manifest can be read"):
+    with pytest.raises(RecorderError, match=f"No manifest can be read in the folder {tmp_path}/nowhere"):
         recorder.open_export(tmp_path / "nowhere")
 
 

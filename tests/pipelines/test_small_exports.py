@@ -1,7 +1,10 @@
 """The run that writes small exports: whose turn it is, what it shows, and what it leaves to other runs."""
 
 import logging
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -229,6 +232,29 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
     finished = list(loop.results(max_seconds=60, max_exports=9))
     assert [export.row.id for export in finished] == [row.id]
     assert loop.ending == "interrupted"
+    with deployment.runtime.database.transaction(write=False) as db:
+        assert small_export_claims.place_owner(db) is None
+
+
+def test_a_run_that_reported_an_export_still_ends_in_order(
+    deployment: Deployment, writing: Callable[..., dg.ExecuteInProcessResult]
+) -> None:
+    """Dagster's handlers of signals, installed anew after each report, would fail the run."""
+    deployment.queue(tag="a")
+    datasets = dg.AssetKey("datasets")
+
+    def stop_after_the_report() -> None:
+        until = time.monotonic() + 60
+        while not deployment.instance.get_materialized_partitions(datasets) and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(1)  # the checks are reported too, and the run waits for its next export
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop_after_the_report)
+    stopping.start()
+    result = writing(9)
+    stopping.join()
+    assert result.success
     with deployment.runtime.database.transaction(write=False) as db:
         assert small_export_claims.place_owner(db) is None
 

@@ -341,9 +341,9 @@ def test_a_warning_is_printed_when_it_appears_and_when_it_goes() -> None:
     assert said == [
         "Warning  sealing_behind: waiting: 3, for 61 s",
         "Warning  unavailable: The lake does not answer; requests get 503.",
-        "Over     sealing_behind: waiting: 4, for 66 s",
+        "Ended    sealing_behind: waiting: 4, for 66 s",
         "Warning  dagster_silent: Dagster is silent.",
-        "Over     unavailable: The lake does not answer; requests get 503.",
+        "Ended    unavailable: The lake does not answer; requests get 503.",
     ]
 
 
