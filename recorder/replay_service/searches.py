@@ -21,12 +21,14 @@ from recorder.replay_service.search_process import SearchProcess, SearchReply, S
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.replays")
 
 #: Searches of one replay or recovery that may end with the run.
 MOST_SEARCHES = 3
-_MOST_WAITING = 1_000
+#: Searches that wait, in all and of one workspace and mode; the others are listed again.
+_MOST_WAITING, _MOST_OF_TENANT = 1_000, 20
 _NO_CANDIDATE = (
     "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
 )
@@ -41,6 +43,8 @@ class CandidateSearches:
         self._runtime, self._pauses, self._report = runtime, pauses, report
         self._process = SearchProcess()
         self._waiting: dict[str, SearchedRow] = {}
+        #: Number of the last search of each workspace and mode.
+        self._turns: dict[Tenant, int] = {}
         self._current: tuple[SearchedRow, Generator[SearchReply | None, None, None]] | None = None
 
     def list_ids(self) -> list[str]:
@@ -49,8 +53,9 @@ class CandidateSearches:
         return [*current, *self._waiting]
 
     def add(self, row: SearchedRow) -> bool:
-        """Let a row wait for its search; return False if too many wait."""
-        if len(self._waiting) >= _MOST_WAITING:
+        """Let a row wait for its search; return False if too many wait, in all or of its workspace."""
+        of_tenant = sum(waiting.tenant == row.tenant for waiting in self._waiting.values())
+        if len(self._waiting) >= _MOST_WAITING or of_tenant >= _MOST_OF_TENANT:
             return False
         self._waiting[row.id] = row
         return True
@@ -79,10 +84,12 @@ class CandidateSearches:
         self._process.end()
 
     def _begin(self, held: HeldLease) -> bool:
-        """Count and begin the next search; return False if none waits."""
+        """Count and begin the next search, workspaces in turns; return False if none waits."""
         if not self._waiting:
             return False
-        row = self._waiting.pop(next(iter(self._waiting)))
+        row = min(self._waiting.values(), key=lambda row: self._turns.get(row.tenant, 0))
+        del self._waiting[row.id]
+        self._turns[row.tenant] = max(self._turns.values(), default=0) + 1
         with held.transaction(self._runtime.database) as db:
             current = _lock(db, row)
             if current is None:

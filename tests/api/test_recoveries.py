@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from sqlmodel import col, select
 
-from recorder.live.work import ReplayJournal, claim
+from recorder.live.replay_journal import ReplayJournal
+from recorder.live.work import claim
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
@@ -16,8 +17,10 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.candidates import find_candidates
 from recorder.replay_service.failures import Failure
 from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
+from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.search_process import SearchProcess
-from recorder.replay_service.searches import MOST_SEARCHES
+from recorder.replay_service.searches import MOST_SEARCHES, CandidateSearches
+from recorder.replay_service.store_pauses import StorePauses
 from recorder.replay_service.work import ReplayRun
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all
@@ -399,6 +402,31 @@ def test_a_recovery_that_ended_its_run_several_times_is_set_aside(caller: Caller
         db.add(row)
     assert replay_all(caller).recoveries == {"internal": 1}
     assert show(caller, made["id"])["reason"] == "internal"
+
+
+def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
+    flooded = failing(caller)
+    floods = [ask(caller, flooded)["id"] for _ in range(3)]
+    other = caller.service.make_caller()
+    made = ask(other, failing(other))["id"]
+    # Those of the other workspace are looked for by the second search, not after the three.
+    runtime = caller.service.runtime
+    searches = CandidateSearches(runtime, StorePauses(), ReplayReport())
+    with lease_for_block(runtime.database, "searches", "tests", ttl_ms=60_000) as held:
+        assert held is not None
+        with runtime.database.transaction(write=False) as db:
+            for recovery_id in (*floods, made):
+                assert searches.add(db.get_one(RecoveryRow, recovery_id))
+            more = [RecoveryRow(**db.get_one(RecoveryRow, floods[0]).model_dump() | {"id": f"rcv_{n}"})
+                    for n in range(30)]  # fmt: skip
+        assert [searches.add(row) for row in more].count(True) == 17
+        counted: list[str] = []
+        while len(counted) < 2:
+            searches.advance(held)
+            with runtime.database.transaction(write=False) as db:
+                counted = [row_id for row_id in (*floods, made) if db.get_one(RecoveryRow, row_id).searches]
+        searches.end()
+    assert counted == [floods[0], made]
 
 
 def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:

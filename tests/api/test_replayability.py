@@ -181,7 +181,7 @@ def test_damaged_rows_of_one_session_leave_the_others_alone(
     runtime = caller.service.runtime
     damaged, whole = stopped_run(caller), sealed_run(caller)
     row = change(runtime, damaged)
-    places = {"workflow": row.workflow, "date": row.lake_date or "", "session_ids": [damaged]}
+    places = {"workflow": row.workflow, "dates": [row.lake_date or ""], "session_ids": [damaged]}
     assert runtime.lake.delete_sessions("frames", row.tenant, **places)  # type: ignore[arg-type]
     assert compute_all(caller, process) == {"failures": 3, "left_out": 1, "computed": 1}
     assert (shown(caller, damaged), shown(caller, whole)) == (None, 1.0)
@@ -215,7 +215,7 @@ def test_a_session_that_is_sealed_again_is_computed_again(
     compute_all(caller, process)
     assert shown(caller, session_id) == 1.0
     row = change(runtime, session_id, waiting_since=clock.now())
-    places = {"workflow": row.workflow, "date": row.lake_date or "", "session_ids": [session_id]}
+    places = {"workflow": row.workflow, "dates": [row.lake_date or ""], "session_ids": [session_id]}
     for kind in LAYOUTS:
         runtime.lake.delete_sessions(kind, row.tenant, **places)  # type: ignore[arg-type]
     seal_all(caller)
