@@ -4,12 +4,14 @@ A Dagster run starts in seconds and a dry replay takes milliseconds: one run rep
 when nothing has waited for some seconds. docs/decisions/0006-drain-run.md.
 """
 
+import threading
 import time
 from collections.abc import Callable
 
 import dagster as dg
 from pydantic import Field
 
+from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import instance_of, is_coming_up, pause_after_failures
 from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
@@ -46,15 +48,17 @@ def replays(
         return dg.MaterializeResult(metadata=describe(run.report))
     values = ReplayabilityWork(recorder.runtime)
     began = worked = time.monotonic()
+    is_interrupted = threading.Event()
     try:
-        while (now := time.monotonic()) - began < config.max_seconds:
-            is_busy = run.work()
-            if values.take_turn(run.held, is_busy=is_busy) or is_busy:
-                worked = time.monotonic()
-            elif now - worked >= config.idle_seconds:
-                break
-            else:
-                time.sleep(_POLL_S)
+        with deferred_interrupts(is_interrupted.set):
+            while (now := time.monotonic()) - began < config.max_seconds and not is_interrupted.is_set():
+                is_busy = run.work()
+                if values.take_turn(run.held, is_busy=is_busy) or is_busy:
+                    worked = time.monotonic()
+                elif now - worked >= config.idle_seconds:
+                    break
+                else:
+                    time.sleep(_POLL_S)
     finally:
         values.end()
         run.release()
