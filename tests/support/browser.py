@@ -4,7 +4,6 @@ import base64
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sysconfig
 import time
@@ -16,7 +15,7 @@ from typing import Any
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-from tests.support.databases import part_is_missing
+from tests.support.databases import find_program, part_is_missing
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
@@ -45,7 +44,7 @@ _PATIENCE_S = 30.0
 
 def find_chromium() -> str:
     """Return the path of Chromium; without one the test skips, or fails where all parts must be there."""
-    result = next(filter(None, map(shutil.which, _NAMES)), None)
+    result = next(filter(None, map(find_program, _NAMES)), None)
     if result is None:
         part_is_missing("Chromium is not installed (apt-get install chromium).")
     return result

@@ -4,6 +4,7 @@ The tables come from the migrations, which run once for each process and engine:
 """
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -24,6 +25,16 @@ def part_is_missing(reason: str) -> NoReturn:
     if os.environ.get("RECORDER_REQUIRE_PARTS") == "1":  # noqa: TID251
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program; none is found where the machine counts as one without parts."""
+    return None if are_parts_hidden() else shutil.which(name)
+
+
+def are_parts_hidden() -> bool:
+    """Return whether the machine counts as one on which nothing was installed for tests."""
+    return os.environ.get("RECORDER_REQUIRE_PARTS") == "none"  # noqa: TID251
 
 
 def create_empty_database(cluster: str) -> str:
