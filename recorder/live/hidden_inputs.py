@@ -121,26 +121,26 @@ class HiddenInputs:
         return HiddenPage(html, tuple(sorted(shown)), tuple(parts.unread))
 
     def _find_spans(self, text: str) -> list[_Span]:
-        """Return where the inputs stand in a text, in order; spans that overlap are one.
+        """Return the spans of the inputs in a text, in order; those that overlap are one.
 
         No expression is made of the values: a page could let it take exponential time.
         """
         if not self._long:
             return []
         reduced = _reduce(text)
-        places: list[_Span] = []
+        overlapping: list[_Span] = []
         for value in self._long:
             at = reduced.text.find(value.reduced)
             while at >= 0:
                 end = at + len(value.reduced)
-                places.append(_Span(reduced.starts[at], reduced.ends[end - 1], value.shown))
+                overlapping.append(_Span(reduced.starts[at], reduced.ends[end - 1], value.shown))
                 at = reduced.text.find(value.reduced, end)
         spans: list[_Span] = []
-        for place in sorted(places, key=lambda place: place.start):
-            if spans and place.start < spans[-1].stop:
-                spans[-1] = spans[-1]._replace(stop=max(spans[-1].stop, place.stop))
+        for span in sorted(overlapping, key=lambda span: span.start):
+            if spans and span.start < spans[-1].stop:
+                spans[-1] = spans[-1]._replace(stop=max(spans[-1].stop, span.stop))
             else:
-                spans.append(place)
+                spans.append(span)
         return spans
 
     def _hide_texts(self, texts: Sequence[_Place]) -> set[int]:

@@ -239,7 +239,7 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
 def test_a_run_that_reported_an_export_still_ends_in_order(
     deployment: Deployment, writing: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
-    """Dagster's handlers of signals, installed anew after each report, would fail the run."""
+    """Dagster's handlers of signals, installed again after each report, would fail the run."""
     deployment.queue(tag="a")
     datasets = dg.AssetKey("datasets")
 
