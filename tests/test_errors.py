@@ -18,6 +18,7 @@ INTERNAL = {
     "lake_ahead",
     "lease_lost",
     "export_busy",
+    "replayability_missing",
     "destination_conflict",
     "rows_missing",
     "attempts_exhausted",
