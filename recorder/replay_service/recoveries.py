@@ -154,10 +154,7 @@ def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | No
     if reason is None:
         row.recovery_ms = clock.to_ms(row.finished_at) - clock.to_ms(row.created_at)
     # The attempts show their sessions; here the ids of other sessions would outlive them.
-    row.candidates = [
-        {name: value for name, value in candidate.items() if name != "donor"}
-        for candidate in row.candidates or ()
-    ]
+    row.candidates = _list_without_donors(row)
     db.add(row)
     _emit(db, row)
 
@@ -172,11 +169,16 @@ def has_recovered_sessions() -> list[Any]:
 
 def to_wire(row: RecoveryRow) -> Recovery:
     """Return the recovery object."""
-    candidates = [
+    candidates = _list_without_donors(row)
+    return Recovery.model_validate({**row.model_dump(include=_COLUMNS), "candidates": candidates})
+
+
+def _list_without_donors(row: RecoveryRow) -> list[dict[str, Any]]:
+    """Return the candidates of a recovery as clients see them."""
+    return [
         {name: value for name, value in candidate.items() if name != "donor"}
         for candidate in row.candidates or ()
     ]
-    return Recovery.model_validate({**row.model_dump(include=_COLUMNS), "candidates": candidates})
 
 
 def _check_open(db: DbSession, tenant: Tenant) -> None:
