@@ -427,6 +427,9 @@ def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
                 counted = [row_id for row_id in (*floods, made) if db.get_one(RecoveryRow, row_id).searches]
         searches.end()
     assert counted == [floods[0], made]
+    # The tests of this file share the database.
+    for owner, recovery_id in [(other, made), *((caller, flood) for flood in floods)]:
+        assert owner.post(f"/v1/recoveries/{recovery_id}/cancel").status_code == 200
 
 
 def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
