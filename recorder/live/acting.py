@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recorder.capture.targets import describe_target
-from recorder.live.actions import NOTHING_TO_DO, PERFORMED, list_signals, make_command
+from recorder.live.actions import NOTHING_TO_DO, PERFORMED, changes_address, list_signals, make_command
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.finding import VISITS, locate, was_shown
 from recorder.live.hidden_inputs import HiddenInputs
@@ -158,6 +158,7 @@ class StepActor:
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
         before = scene.similarity
         version, quiet = "", 0
+        leads_away = changes_address(scene.step.event)
         while True:
             state = self.read()
             quiet = quiet + 1 if state.page is not None and state.version == version else 0
@@ -176,7 +177,8 @@ class StepActor:
                 is_near = similarity is None or similarity >= self.policy.diverged
                 is_ready = is_near and (is_done or is_over) and is_open and not state.has_failed
             else:
-                is_ready = state.page is not None
+                # A page like the next one is not the next one before its address is.
+                is_ready = state.page is not None and (not leads_away or state.url != self._url or is_over)
             if is_ready:
                 break
             if is_over or (is_done and (state.has_failed or not is_open)):
