@@ -10,10 +10,10 @@ INSTALLED := $(VENV)/.installed
 # Tests start hundreds of processes; each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo up test system check format faults fuzz mutation bench soak notebooks requirements
+.PHONY: help install demo up test test-postgresql system check format faults fuzz mutation bench soak notebooks requirements
 
 help: ## show what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
 install: $(INSTALLED) ## set up .venv, nothing else
 
@@ -27,10 +27,13 @@ up: $(INSTALLED) ## serve the API and Dagster until Ctrl-C; DATA=folder, default
 SYSTEM := tests/end_to_end tests/faults tests/fuzz tests/live/test_live_variants.py
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED) ## run the tests but those of whole deployments; ARGS="-k sealing" goes to pytest
-	$(PYTEST) $(SYSTEM:%=--ignore=%) $(ARGS)
+test: $(INSTALLED) ## run the tests, on SQLite where they need a database; ARGS="-k sealing" goes to pytest
+	$(PYTEST) $(SYSTEM:%=--ignore=%) --engine sqlite $(ARGS)
 
-system: $(INSTALLED) ## run those: examples of README and docs, notebooks, kills, made-up requests
+test-postgresql: $(INSTALLED) ## run the tests that need a database again, on PostgreSQL
+	$(PYTEST) $(SYSTEM:%=--ignore=%) --engine postgresql $(ARGS)
+
+system: $(INSTALLED) ## run the tests of whole deployments: examples of README and docs, notebooks, kills, made-up requests
 	RECORDER_FAULT_VARIANTS=3 $(PYTEST) $(SYSTEM) $(ARGS)
 
 check: $(INSTALLED) ## format, lint, import rules, types

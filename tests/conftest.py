@@ -63,9 +63,29 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that divides the tests of both engines between two targets of the Makefile."""
+    parser.addoption(
+        "--engine",
+        choices=["sqlite", "postgresql"],
+        help="sqlite: leave out tests on PostgreSQL that run on SQLite too; postgresql: only those",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest; `--no-loadscope-reorder` lets the workers keep to it."""
     items.sort(key=lambda item: _place("/".join(item.path.parts[-2:])))
+    engine = config.getoption("engine")
+    if engine is None:
+        return
+    node_ids = {item.nodeid for item in items}
+    selected, deselected = [], []
+    for item in items:
+        on_sqlite = item.nodeid.replace("postgresql", "sqlite")
+        is_variant = on_sqlite != item.nodeid and on_sqlite in node_ids
+        (selected if is_variant == (engine == "postgresql") else deselected).append(item)
+    items[:] = selected
+    config.hook.pytest_deselected(items=deselected)
 
 
 def pytest_collection_finish() -> None:
