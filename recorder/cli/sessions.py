@@ -23,6 +23,7 @@ from recorder.cli.options import (
     read_filters,
     workspace_id_of,
 )
+from recorder.plurals import counted
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -292,6 +293,7 @@ def import_(
     }
     if as_json:
         print_json(summary)
-    brought = f"{report.sessions} sessions, {report.events} events, {report.frames} frames"
+    records = f"{counted(report.events, 'event')}, {counted(report.frames, 'frame')}"
+    brought = f"{counted(report.sessions, 'session')}, {records}"
     typer.echo(f"{brought} in {report.seconds:.1f} s; {len(report.failed)} skipped.", err=True)
     raise typer.Exit(1 if report.failed else 0)
