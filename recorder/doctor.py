@@ -34,9 +34,10 @@ from recorder.settings import Settings, unknown_settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database, open_database
-from recorder.storage.deployment import check_region
+from recorder.storage.deployment import check_deployment
 from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import read_again
+from recorder.storage.store_regions import check_store_regions
 from recorder.supervisor.run_records import SERVICE, read_record
 from recorder.tenant import Tenant
 
@@ -178,7 +179,8 @@ def _check_database(
 ) -> Iterator[Finding]:
     yield Finding("database", "ok", f"The {database.dialect.name} database answers and has this schema.")
     try:
-        check_region(settings, database, blobs, lake)
+        check_deployment(settings, database)
+        check_store_regions(settings, blobs, lake)
     except RecorderError as error:
         yield Finding("region", "error", str(error), "Start with the settings of this deployment.")
     else:

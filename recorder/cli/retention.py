@@ -67,7 +67,7 @@ def run_retention(
 
     instant, owner = _parse_instant(at), new_id("req")
     with _open_for(data, workspace) as (runtime, workspace_id):
-        print_folder(runtime)
+        print_folder(runtime.settings)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
         removals = run_removals(runtime, owner)
         rewrites = rewrite_tables(runtime, owner) if rewrite else RewriteReport()
