@@ -23,17 +23,19 @@ from examples.demo_workflows import demo_sources
 from recorder import Client, __version__, clock
 from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
-from recorder.client.progress import count_files, watch_export
+from recorder.client.progress import watch_export
 from recorder.exports.verify import verify_manifest
 from recorder.importers.miniwob.demonstration import import_folder, shown_progress
 from recorder.importers.upload import ImportReport, upload_recordings
 from recorder.invocation import command_line, short_path
+from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.settings import DEFAULT_DATA_DIR, Settings
 from recorder.storage.durable_files import keep_files_private
 from recorder.supervisor import Service
 
 _KEY_FILE = "key"
+_EXPORTS = "datasets"
 _SESSIONS = 300
 _PARALLEL = 4
 _SEALING_PATIENCE_S = 1800.0
@@ -47,7 +49,7 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
     began = time.monotonic()
     keep_files_private()
     data = (DEFAULT_DATA_DIR / "demo").resolve()
-    settings = replace(Settings.from_env(data_dir=data), local_export_root=data / "datasets")
+    settings = replace(Settings.from_env(data_dir=data), local_export_root=data / _EXPORTS)
     console.print(
         f"● recorder {__version__}   data: {short_path(data)}   (SQLite, local files)",
         highlight=False,
@@ -75,7 +77,8 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
         if stay:
             _keep_serving(service, settings, key)
         runtime.close()
-    _show_how_to_return(data, key)
+    for line in list_ways_to_return(data, key):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0 if is_good and not report.failed else 1
 
 
@@ -173,7 +176,7 @@ def _export(
     folder = (settings.local_export_root or Path()) / export["id"]
     checked = verify_manifest(folder)
     verdict = "verified" if checked.is_valid else "; ".join(checked.problems)
-    rows = f"{export['rows']} rows · {export['frames']} frames · {count_files(export['shards'])}"
+    rows = f"{export['rows']} rows · {export['frames']} frames · {counted(export['shards'], 'file')}"
     _print_done("export", f"parquet · {rows} · {verdict}", began)
     loaded = demo_report.show_dataset(console, folder)
     with service.open_dagster() as dagster:
@@ -215,7 +218,7 @@ def _make_workspace(runtime: Runtime) -> NewKey:
     """Create a new workspace for this demonstration, and write its key to a file in the data folder."""
     settings = runtime.settings
     with runtime.database.transaction(write=True) as db:
-        name = f"demo {clock.to_iso(clock.now())}"
+        name = f"demo-{clock.now():%Y%m%d-%H%M%S}"
         key = create_workspace(db, name, region=settings.region, secret=settings.secret, tier="unlimited")
     path = settings.data_dir / _KEY_FILE
     path.unlink(missing_ok=True)
@@ -224,14 +227,16 @@ def _make_workspace(runtime: Runtime) -> NewKey:
     return key
 
 
-def _show_how_to_return(data: Path, key: NewKey) -> None:
-    """Print the command, pages and key with which the results can be read later."""
+def list_ways_to_return(data: Path, key: NewKey) -> tuple[str, ...]:
+    """Return the lines with the command, pages and key with which the results can be read later."""
     folder = short_path(data)
+    exports = shlex.quote(str(Path(folder) / _EXPORTS))
     key_file = shlex.quote(str(Path(folder) / _KEY_FILE))
     listing = command_line("sessions", "list", "--key")
-    lines = (
-        f"  All data are in {folder}. Serve them again with:",
-        f"      {command_line('up', '--data', folder)}",
+    return (
+        f"  All data are in {folder}. Serve them again, exports included, with:",
+        f"      RECORDER_LOCAL_EXPORT_ROOT={exports} \\",
+        f"          {command_line('up', '--data', folder)}",
         "  Then open:",
         f"      {Settings.public_url}/docs        the API's pages",
         "      the link that `up` prints         Dagster's pages: runs, sessions, datasets",
@@ -240,8 +245,6 @@ def _show_how_to_return(data: Path, key: NewKey) -> None:
         "  In another terminal, for example:",
         f'      {listing} "$(cat {key_file})"',
     )
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _keep_serving(service: Service, settings: Settings, key: NewKey) -> None:

@@ -8,12 +8,12 @@ from pydantic import Field
 from sqlmodel import col, func, select
 
 from pipelines.resources import RecorderResource
-from recorder.client.progress import count_files
 from recorder.errors import NotFound
 from recorder.exports.destinations import open_destination
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_with_lake
 from recorder.models.export import ExportRow
+from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
@@ -111,7 +111,7 @@ def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
             "rows": dg.MetadataValue.json(report.rows),
             "hashed": (
                 f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
-                f"{report.files_hashed} of {count_files(report.files)}, drawn with the seed {report.seed}"
+                f"{report.files_hashed} of {counted(report.files, 'file')}, drawn with the seed {report.seed}"
             ),
             "problems": _list_problems(report.problems),
         },

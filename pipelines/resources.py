@@ -53,6 +53,11 @@ class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             return _open[self.data_dir]
 
 
+def deployment_of_environment() -> dg.ResourceDefinition:
+    """Return the resource of the code location: launch forms neither show nor accept members of it."""
+    return RecorderResource().get_resource_definition().configured({})
+
+
 def _open_runtime(data_dir: str | None) -> Runtime:
     return Runtime.open(Settings.from_env(data_dir=Path(data_dir) if data_dir else None))
 

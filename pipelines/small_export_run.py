@@ -20,7 +20,7 @@ from pydantic import Field
 from pipelines.dataset_checks import check_files, check_lake
 from pipelines.dataset_report import LoggedProgress, describe
 from pipelines.drain import deferred_interrupts
-from pipelines.resources import RecorderResource
+from pipelines.resources import RecorderResource, deployment_of_environment
 from pipelines.runs import QUEUE_TAG
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
@@ -335,7 +335,7 @@ def _is_cancelled(context: dg.OpExecutionContext) -> bool:
     description="Writes small exports as they are queued; one run stays at work.",
     executor_def=dg.in_process_executor,
     # Bound here: resources that Dagster binds later make it rebuild the sensor, with a warning of its own.
-    resource_defs={"recorder": RecorderResource()},
+    resource_defs={"recorder": deployment_of_environment()},
     tags={QUEUE_TAG: "small-exports"},
 )
 def write_small_exports() -> None:

@@ -27,15 +27,17 @@ from recorder.governance.overdue import count_overdue
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
+from recorder.plurals import counted
 from recorder.sealing import lanes
 from recorder.service_state import list_warnings, read_state
 from recorder.settings import Settings, unknown_settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database, open_database
-from recorder.storage.deployment import check_region
+from recorder.storage.deployment import check_deployment
 from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import read_again
+from recorder.storage.store_regions import check_store_regions
 from recorder.supervisor.run_records import SERVICE, read_record
 from recorder.tenant import Tenant
 
@@ -177,7 +179,8 @@ def _check_database(
 ) -> Iterator[Finding]:
     yield Finding("database", "ok", f"The {database.dialect.name} database answers and has this schema.")
     try:
-        check_region(settings, database, blobs, lake)
+        check_deployment(settings, database)
+        check_store_regions(settings, blobs, lake)
     except RecorderError as error:
         yield Finding("region", "error", str(error), "Start with the settings of this deployment.")
     else:
@@ -230,7 +233,7 @@ def find_overdue_leases(db: DbSession) -> Iterator[Finding]:
     waiting = {lane.name for lane, _ in lanes.waiting_lanes(db)}
     stuck = [name for name, _ in overdue if name in waiting]
     if stuck:
-        message = f"{len(stuck)} sealing lanes wait, and the run that had them ended: {_name_some(stuck)}."
+        message = f"{counted(len(stuck), 'sealing lane')} with an ended run: {_name_some(stuck)}."
         yield Finding("leases", "warning", message, "Start Dagster: its next run takes them over.")
     else:
         yield Finding("leases", "ok", f"Leases held now: {held}.")
@@ -294,17 +297,21 @@ def _compare_tenant(
         in_lake = read_again(lambda: lake.scan("sessions", tenant).select("session_id").collect())
         missing = sealed.join(in_lake, on="session_id", how="anti")["session_id"].to_list()
         if missing:
-            message = f"{len(missing)} sealed sessions of {name} are not in the lake: {_name_some(missing)}."
+            message = (
+                f"The lake lacks {counted(len(missing), 'sealed session')} of {name}: {_name_some(missing)}."
+            )
             yield Finding("contents", "error", message, "Restore the lake from a backup of the same time.")
         sample = sealed.filter(~pl.col("session_id").is_in(missing))
         sample = sample.sample(min(_SAMPLED, sample.height), seed=chance.getrandbits(32))
         wrong = _find_wrong_counts(lake, tenant, sample)
         if wrong:
-            message = f"Rows of {len(wrong)} sessions of {name} differ: {_name_some(wrong)}."
+            message = f"Rows of {counted(len(wrong), 'session')} of {name} differ: {_name_some(wrong)}."
             yield Finding("contents", "error", message, "Restore the lake from a backup of the same time.")
         gone = _find_missing_objects(lake, blobs, tenant, sample)
         if gone:
-            message = f"{len(gone)} objects with frames of {name} are missing: {_name_some(gone)}."
+            message = (
+                f"The store lacks {counted(len(gone), 'object')} with frames of {name}: {_name_some(gone)}."
+            )
             yield Finding("contents", "error", message, "Restore the store of frames.")
     except RecorderError as error:
         yield Finding("contents", "error", str(error), "Run `recorder doctor` again once it answers.")

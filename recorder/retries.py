@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import cache
 
 import stamina
 from stamina.instrumentation import RetryDetails, RetryHook, get_on_retry_hooks, set_on_retry_hooks
@@ -36,9 +37,14 @@ def retry(
         growth: factor from one wait to the next.
         timeout_s: seconds after which no further attempt begins; None sets no limit.
     """
+
+    def must_repeat(error: Exception) -> bool | float:
+        _wrap_hooks()
+        return isinstance(error, on) if isinstance(on, type) else on(error)
+
     rounds = iter(
         stamina.retry_context(
-            on=on,
+            on=must_repeat,
             attempts=attempts,
             timeout=timeout_s,
             wait_initial=first_s,
@@ -70,6 +76,12 @@ def _log_own_retries(hook: RetryHook) -> RetryHook:
     return report
 
 
-# By default stamina reports every retry through structlog, which prints to stdout unless it is configured;
-# stdout carries the data of the commands.
-set_on_retry_hooks([_log_own_retries(hook) for hook in get_on_retry_hooks()])
+@cache
+def _wrap_hooks() -> None:
+    """Let stamina's hooks report the retries of other callers alone.
+
+    By default stamina reports every retry through structlog, which prints to stdout unless it is configured;
+    stdout carries the data of the commands. The hooks are wrapped at the first failure, since they import
+    structlog, rich and the client of Prometheus.
+    """
+    set_on_retry_hooks([_log_own_retries(hook) for hook in get_on_retry_hooks()])

@@ -118,7 +118,7 @@ def test_problems_stand_beside_the_message() -> None:
     assert error.extra == {
         "errors": [{"in": "body", "pointer": "/a", "code": "missing", "message": "Send it."}]
     }
-    assert str(error) == "1 problem(s): /a."
+    assert str(error) == "1 problem: /a."
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened, print_json
+from recorder.cli.options import AsJson, DataDir, opened_database, print_json
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
 
@@ -75,9 +75,9 @@ def _open_database(data: Path | None, workspace: str | None) -> Iterator[tuple[A
     """Open the deployment's database; yield it with the id of the named workspace."""
     from recorder.access.workspaces import find_workspace
 
-    with opened(data) as runtime:
+    with opened_database(data) as (_, database):
         workspace_id = None
         if workspace is not None:
-            with runtime.database.transaction(write=False) as db:
+            with database.transaction(write=False) as db:
                 workspace_id = find_workspace(db, workspace).id
-        yield runtime.database, workspace_id
+        yield database, workspace_id

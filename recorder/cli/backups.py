@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.options import AsJson, DataDir, opened, print_json
+from recorder.plurals import counted
 
 if TYPE_CHECKING:
     from recorder.settings import Settings
@@ -43,9 +44,12 @@ def backup(
     if as_json:
         print_json(_to_json(report))
         return
-    typer.echo(f"{report.id}  {report.files} files, {_format_bytes(report.bytes)}, of {report.moment:%F %T}Z")
+    size = f"{counted(report.files, 'file')}, {_format_bytes(report.bytes)}"
+    typer.echo(f"{report.id}  {size}, of {report.moment:%F %T}Z")
     copied = f"{_format_bytes(report.copied_bytes)} were new; it took {report.seconds:.1f} s."
-    deleted = f" {len(report.deleted_backups)} old backups were deleted." if report.deleted_backups else ""
+    deleted = (
+        f" Deleted {counted(len(report.deleted_backups), 'old backup')}." if report.deleted_backups else ""
+    )
     typer.echo(f"{copied}{deleted} Keep the deployment's secret elsewhere: no backup holds it.", err=True)
 
 
@@ -86,7 +90,8 @@ def restore(
     if as_json:
         print_json(_to_json(report))
         return
-    typer.echo(f"{report.id} of {report.moment:%F %T}Z is restored to {report.data}: {report.files} files.")
+    files = counted(report.files, "file")
+    typer.echo(f"{report.id} of {report.moment:%F %T}Z is restored to {report.data}: {files}.")
     if audit is None:
         typer.echo(
             "No audit log was given: deletions and erasures after that moment are not applied.", err=True

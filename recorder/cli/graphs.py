@@ -9,6 +9,7 @@ import typer
 
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json, read_filters
 from recorder.memory.views.labels import join_names, one_line
+from recorder.plurals import counted
 
 _FORMATS = ("svg", "text", "json", "graphml", "mermaid", "dot")
 #: Paths and loops that `--format text` lists.
@@ -127,7 +128,7 @@ def export(
         print_json({"file": str(out), "sessions": report.sessions, "events": report.events})
     else:
         typer.echo(out)
-    typer.echo(f"{report.sessions} sessions, {report.events} events.", err=True)
+    typer.echo(f"{counted(report.sessions, 'session')}, {counted(report.events, 'event')}.", err=True)
 
 
 @app.command()

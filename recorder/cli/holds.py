@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened, print_json, workspace_id_of
+from recorder.cli.options import AsJson, DataDir, opened_database, print_json, workspace_id_of
 
 app = typer.Typer(no_args_is_help=True, help="Legal holds: sessions that nothing deletes for good.")
 
@@ -30,7 +30,7 @@ def add_hold(
     from recorder.governance import holds
 
     kind, value = _choose_target(session, tag)
-    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+    with opened_database(data) as (_, database), database.transaction(write=True) as db:
         origin = Origin.operator(workspace_id_of(db, workspace))
         is_new = holds.add_hold(db, origin, kind=kind, value=value)
     if as_json:
@@ -51,7 +51,7 @@ def remove_hold(
     from recorder.governance import holds
 
     kind, value = _choose_target(session, tag)
-    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+    with opened_database(data) as (_, database), database.transaction(write=True) as db:
         origin = Origin.operator(workspace_id_of(db, workspace))
         holds.remove_hold(db, origin, kind=kind, value=value)
     if as_json:
@@ -70,7 +70,7 @@ def list_holds(
     from recorder.access.workspaces import find_workspace
     from recorder.governance import holds
 
-    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+    with opened_database(data) as (_, database), database.transaction(write=False) as db:
         workspace_id = None if workspace is None else find_workspace(db, workspace).id
         rows = holds.list_holds(db, workspace_id)
     shown = [{**vars(row), "created_at": clock.to_iso(row.created_at)} for row in rows]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.options import AsJson, DataDir, opened, print_folder, print_json
+from recorder.plurals import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -66,7 +67,7 @@ def run_retention(
 
     instant, owner = _parse_instant(at), new_id("req")
     with _open_for(data, workspace) as (runtime, workspace_id):
-        print_folder(runtime)
+        print_folder(runtime.settings)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
         removals = run_removals(runtime, owner)
         rewrites = rewrite_tables(runtime, owner) if rewrite else RewriteReport()
@@ -81,7 +82,10 @@ def run_retention(
     if rewrites is None:
         typer.echo("Another run rewrites the tables.", err=True)
     elif rewrites.tables:
-        typer.echo(f"{rewrites.tables} tables were rewritten; {rewrites.erasures} erasures ended.", err=True)
+        typer.echo(
+            f"Rewrote {counted(rewrites.tables, 'table')}; ended {counted(rewrites.erasures, 'erasure')}.",
+            err=True,
+        )
     failures = _list_failures(report, removals) + ([] if rewrites is None else rewrites.list_failures())
     for failure in failures:
         typer.echo(failure, err=True)
@@ -96,8 +100,8 @@ def _list_failures(report: "RetentionReport", removals: "Removals") -> list[str]
         sentences.append(f"An erasure is left to the next run: {removals.error!r}")
     if removals.purges is not None and removals.purges.failed_steps:
         sentences.append(
-            f"{removals.purges.failed_steps} step(s) of purges failed and are left to a later run; the log "
-            "names the workspaces and the errors."
+            f"{counted(removals.purges.failed_steps, 'step')} of purges failed; a later run repeats them. "
+            "The log names the workspaces and the errors."
         )
     return sentences
 
@@ -151,8 +155,8 @@ def _print_report(
     if not rows:
         typer.echo("Nothing is due.", err=True)
     if purged is not None:
-        typer.echo(f"{purged} sessions were purged to the end.", err=True)
+        typer.echo(f"Purged {counted(purged, 'session')} to the end.", err=True)
     if lake is not None:
-        typer.echo(f"{lake.deleted_bytes} bytes of unused lake files were deleted.", err=True)
+        typer.echo(f"Deleted {counted(lake.deleted_bytes, 'byte')} of unused lake files.", err=True)
         for (tenant, kind), error in sorted(lake.failures.items()):
             typer.echo(f"The lake's {kind} of {tenant.workspace_id} ({tenant.mode}): {error}", err=True)

@@ -18,11 +18,12 @@ from recorder.cli.options import (
     Url,
     Where,
     connected,
-    opened,
+    opened_database,
     print_json,
     read_filters,
     workspace_id_of,
 )
+from recorder.plurals import counted
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -96,9 +97,9 @@ def tail_sessions(
 def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
     """List the sessions that could not be sealed and were set aside, with the reason."""
     from recorder import clock
-    from recorder.sealing.failures import list_set_aside
+    from recorder.sealing.set_aside import list_set_aside
 
-    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+    with opened_database(data) as (_, database), database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
         quarantined = list_set_aside(db, workspace_id)
     if as_json:
@@ -135,11 +136,11 @@ def reseal_sessions(
     as_json: AsJson = False,
 ) -> None:
     """Let sessions that were set aside wait to be sealed again."""
-    from recorder.sealing.failures import list_set_aside, reseal
+    from recorder.sealing.set_aside import list_set_aside, reseal
 
     if bool(session_ids) == is_all:
         raise typer.BadParameter("takes ids of sessions, or --all", param_hint="ID")
-    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+    with opened_database(data) as (_, database), database.transaction(write=True) as db:
         session_ids = session_ids or [session.session_id for session in list_set_aside(db)]
         for session_id in session_ids:
             reseal(db, session_id)
@@ -292,6 +293,7 @@ def import_(
     }
     if as_json:
         print_json(summary)
-    brought = f"{report.sessions} sessions, {report.events} events, {report.frames} frames"
+    records = f"{counted(report.events, 'event')}, {counted(report.frames, 'frame')}"
+    brought = f"{counted(report.sessions, 'session')}, {records}"
     typer.echo(f"{brought} in {report.seconds:.1f} s; {len(report.failed)} skipped.", err=True)
     raise typer.Exit(1 if report.failed else 0)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from recorder import limits
-from recorder.cli.options import AsJson, DataDir, opened, print_folder, print_json
+from recorder.cli.options import AsJson, DataDir, opened, opened_database, print_folder, print_json
 from recorder.tenant import Tenant
 
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
@@ -40,7 +40,7 @@ def create_workspace(
         most = limits.WORKSPACE_NAME_CHARACTERS
         raise typer.BadParameter(f"takes 1 to {most} printable characters", param_hint="NAME")
     with opened(data, create=init) as runtime:
-        print_folder(runtime)
+        print_folder(runtime.settings)
         with runtime.database.transaction(write=True) as db:
             made = workspaces.open_workspace(db, runtime.settings, name, tier=tier)
     if as_json:
@@ -57,7 +57,7 @@ def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
     """List all workspaces by name: id, status, tier, region, name."""
     from recorder.access import workspaces
 
-    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+    with opened_database(data) as (_, database), database.transaction(write=False) as db:
         rows = workspaces.list_workspaces(db)
     if as_json:
         print_json([workspace.model_dump(mode="json") for workspace in rows])
@@ -74,7 +74,7 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
     from recorder.access import workspaces
     from recorder.access.quota import read_quota
 
-    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+    with opened_database(data) as (_, database), database.transaction(write=False) as db:
         workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
         quota = read_quota(db, Tenant(workspace.id, "live"))
     shown = {**workspace.model_dump(mode="json"), "quota": quota.model_dump(mode="json")}
@@ -100,7 +100,7 @@ def set_workspace(
 
     if tier is None and status is None:
         raise typer.BadParameter("name what to change: --tier, --status", param_hint="set")
-    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+    with opened_database(data) as (_, database), database.transaction(write=True) as db:
         workspace = workspaces.set_workspace(db, name, tier=tier, status=status)
     if as_json:
         print_json(workspace.model_dump(mode="json"))
@@ -145,11 +145,11 @@ def create_key(
     except ValidationError as error:
         problems = [f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors()]
         raise typer.BadParameter("; ".join(problems)) from error
-    with opened(data) as runtime:
-        print_folder(runtime)
-        with runtime.database.transaction(write=True) as db:
+    with opened_database(data) as (settings, database):
+        print_folder(settings)
+        with database.transaction(write=True) as db:
             origin = Origin.operator(find_workspace(db, workspace).id)
-            made = issue_key(db, origin, wanted, runtime.settings.secret)
+            made = issue_key(db, origin, wanted, settings.secret)
     if as_json:
         print_json(made.model_dump(mode="json"))
         return
@@ -164,9 +164,9 @@ def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -
     from recorder.access.workspaces import find_workspace
     from recorder.storage.pages import read_pages
 
-    with opened(data) as runtime:
-        print_folder(runtime)
-        with runtime.database.transaction(write=False) as db:
+    with opened_database(data) as (settings, database):
+        print_folder(settings)
+        with database.transaction(write=False) as db:
             tenant = Tenant(find_workspace(db, workspace).id, "live")
             keys = list(read_pages(lambda last_id: key_admin.list_keys(db, tenant, before_id=last_id)))
     if as_json:
@@ -184,9 +184,9 @@ def revoke_key(
     from recorder.access import key_admin
     from recorder.audit.log import Origin
 
-    with opened(data) as runtime:
-        print_folder(runtime)
-        with runtime.database.transaction(write=True) as db:
+    with opened_database(data) as (settings, database):
+        print_folder(settings)
+        with database.transaction(write=True) as db:
             workspace_id = key_admin.find_key(db, key_id).workspace_id
             key_admin.revoke_key(db, Tenant(workspace_id, "live"), Origin.operator(workspace_id), key_id)
     typer.echo(f"Key {key_id} is revoked.", err=True)

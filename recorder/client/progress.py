@@ -18,6 +18,7 @@ from rich.text import Text
 
 from recorder.client.client import Client
 from recorder.client.errors import ExportFailed, TookTooLong
+from recorder.plurals import counted
 
 _POLL_S = 0.25
 #: A large export waits up to 20 s for a process to start.
@@ -26,11 +27,6 @@ _STILL_QUEUED = "still queued; no process has taken it up. Is Dagster running? `
 _BAR_WIDTH = 20
 
 Json = dict[str, Any]
-
-
-def count_files(number: int) -> str:
-    """Return a number of files in words: "1 file", "2 files"."""
-    return f"{number:,} file{'' if number == 1 else 's'}"
 
 
 def watch_export(client: Client, export_id: str, *, timeout_s: float | None = None) -> Json:
@@ -90,7 +86,7 @@ def describe_state(export: Json) -> str:
     if error.get("code") == "cancelled":
         return "cancelled"
     if export["status"] == "completed":
-        files = count_files(export["shards"])
+        files = counted(export["shards"], "file")
         return f"completed: {export['rows']:,} rows, {export['frames']:,} frames in {files}"
     if export["status"] == "failed":
         return f"failed: {error.get('code')}"
@@ -100,7 +96,7 @@ def describe_state(export: Json) -> str:
         total = progress["shards_total"]
         if total is None:
             return "running, planning"
-        return f"running, {progress['shards_done']:,} of {count_files(total)}"
+        return f"running, {progress['shards_done']:,} of {counted(total, 'file')}"
     return str(export["status"])
 
 
@@ -141,7 +137,7 @@ class _Bar:
         if done:
             left_s = (waited_s - (self._running_since_s or 0.0)) * (total - done) / done
             times += f", {_format_duration(left_s)} left"
-        begin = f"{self._id} {done:,} of {count_files(total)} "
+        begin = f"{self._id} {done:,} of {counted(total, 'file')} "
         # The spinner and a space precede the line.
         width = max(0, min(_BAR_WIDTH, self._console.width - len(begin) - len(times) - 4))
         full = width * done // total if total else 0

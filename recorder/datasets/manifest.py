@@ -20,8 +20,8 @@ _PATH = (
     rf"^data/workflow={_SLUG}/(events|frames|samples)(-(train|validation|test))?"
     r"-[0-9]{5}-of-[0-9]{5}\.[a-z]{1,8}\Z"
 )
-#: Members of a shard that the service adds when it serves a manifest.
-_SERVED_ONLY = ("url", "url_expires_at")
+#: Members that the service adds when it serves a manifest: of each shard, and of the manifest.
+_SERVED_ONLY = ("url", "url_expires_at", "card_url")
 
 _Path = Annotated[str, Meta(pattern=_PATH)]
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -81,6 +81,8 @@ class Manifest(msgspec.Struct):
     row_set_sha256: _Digest
     totals: Totals
     shards: list[Shard]
+    #: Signed address of the dataset card of a hosted export.
+    card_url: str | None = None
     #: Of the manifest's own bytes.
     sha256: str = ""
 
@@ -141,8 +143,9 @@ def parse_document(text: bytes) -> tuple[dict[str, Any], list[Shard]]:
 
 def format_manifest(document: dict[str, Any]) -> bytes:
     """Return the stored form of a manifest: indented JSON, without the addresses that serving adds."""
-    shards = [
-        {name: value for name, value in shard.items() if name not in _SERVED_ONLY}
-        for shard in document["shards"]
-    ]
-    return orjson.dumps(document | {"shards": shards}, option=orjson.OPT_INDENT_2)
+    shards = [_drop_addresses(shard) for shard in document["shards"]]
+    return orjson.dumps(_drop_addresses(document) | {"shards": shards}, option=orjson.OPT_INDENT_2)
+
+
+def _drop_addresses(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if name not in _SERVED_ONLY}

@@ -66,7 +66,7 @@ class ServiceSource:
             ApiError, Unreachable: if the service refuses or does not answer.
         """
         try:
-            return self._read(self._url)
+            return self._read(self._url, self._headers)
         except ApiError as error:
             if error.status in (401, 403):
                 raise KeyRefused(error, has_key=bool(self._headers)) from error
@@ -85,10 +85,12 @@ class ServiceSource:
         return _read_with_retries(lambda start: self._read_from(shard, start))
 
     def read_card(self) -> bytes | None:
-        """Return README.md; None without a key, because its address is not signed."""
-        base = self._url.partition("?")[0].removesuffix("/manifest")
+        """Return README.md from the address that the manifest signs for it; None where it cannot be read."""
         try:
-            return self._read(f"{base}/files/{CARD}") if self._headers else None
+            url = parse_manifest(self.read_manifest()).card_url
+            if url is None or not _is_own_address(manifest_url=self._url, url=url, path=CARD):
+                return None
+            return self._read(url, {})
         except (ApiError, ManifestUnreadable):
             return None
 
@@ -112,9 +114,9 @@ class ServiceSource:
                 raise FileGone(shard.path) from error
             raise
 
-    def _read(self, url: str) -> bytes:
+    def _read(self, url: str, headers: Mapping[str, str]) -> bytes:
         data = bytearray()
-        for chunk in _read_with_retries(lambda start: _download_from(url, self._headers, start)):
+        for chunk in _read_with_retries(lambda start: _download_from(url, headers, start)):
             data += chunk
             if len(data) > MAX_BYTES:
                 raise ManifestUnreadable

@@ -1,6 +1,7 @@
 """Errors of fields, items and files of a request: 422 and its specific codes. Contract §1."""
 
 from recorder.errors.kinds import Invalid, Problem
+from recorder.plurals import counted
 
 
 class ValidationFailed(Invalid):
@@ -8,7 +9,7 @@ class ValidationFailed(Invalid):
 
     def __init__(self, problems: list[Problem]) -> None:
         where = ", ".join(sorted({problem.pointer or problem.where for problem in problems})[:5])
-        super().__init__(f"{len(problems)} problem(s): {where}.", problems)
+        super().__init__(f"{counted(len(problems), 'problem')}: {where}.", problems)
 
     @classmethod
     def of(cls, pointer: str, code: str, *, message: str, where: str = "body") -> "ValidationFailed":

@@ -23,6 +23,7 @@ from recorder.exports.results.purged_sessions import remove_from_exports
 from recorder.governance.naming_batches import NamingBatches
 from recorder.governance.session_content import remove_contents
 from recorder.models.governance import ErasureRow, PurgeRow, PurgeStep
+from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, LeaseLost
@@ -140,11 +141,12 @@ class PurgeRun:
     def _postpone_failed(self, purges: list[PurgeRow], error: BaseException) -> None:
         """Log why a step failed, and let its purges wait for a quarter of their age."""
         first, now = purges[0], clock.now()
+        purges_failed = counted(len(purges), "purge")
         # The trace of a store that does not answer shows nothing.
         trace = None if isinstance(error, RecorderError) else error
         log.warning(
-            "the step %r of %d purge(s) of workspace %s (%s) failed and is tried again: %r",
-            *(first.step, len(purges), first.workspace_id, first.mode, error.__cause__ or error),
+            "the step %r of %s of workspace %s (%s) failed and is tried again: %r",
+            *(first.step, purges_failed, first.workspace_id, first.mode, error.__cause__ or error),
             exc_info=trace,
         )
         self.report.failed_steps += 1

@@ -87,7 +87,7 @@ def download(
     folder: Path,
     on_progress: Callable[[int, int], None],
 ) -> None:
-    """Fetch the files that a folder lacks, then the manifest; an interrupted download continues.
+    """Fetch the card and the files that a folder lacks, then the manifest; an interrupted download continues.
 
     Args:
         source: source of the dataset.
@@ -100,6 +100,10 @@ def download(
         FileDamaged, FileGone, AddressExpired, DatasetChanged: as `Cache.fetch`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # First, since the signed address of a manifest may expire during a long download.
+    card = source.read_card()
+    if card is not None:
+        (folder / CARD).write_bytes(card)
     done, total = 0, sum(shard.size_bytes for shard in shards)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as parts:
         for shard in shards:
@@ -113,9 +117,6 @@ def download(
                     shutil.copyfile(fetched, path)
             done += shard.size_bytes
             on_progress(done, total)
-        card = source.read_card()
-        if card is not None:
-            (folder / CARD).write_bytes(card)
         (Path(parts) / MANIFEST).write_bytes(format_manifest(document))
         (Path(parts) / MANIFEST).replace(folder / MANIFEST)
 

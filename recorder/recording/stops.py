@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlmodel import Session as DbSession
 
@@ -13,7 +13,7 @@ from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResul
 from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
 from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
 from recorder.storage.database import Database
-from recorder.storage.deployment import read_slots, slot_of
+from recorder.storage.deployment import queue_for_sealing
 from recorder.tenant import Tenant
 
 #: Searches of sessions' events that were made before the transaction, by session.
@@ -113,12 +113,6 @@ def _stop(db: DbSession, row: SessionRow, searches: Searches) -> int | None:
     if error is not None:
         emit(db, row, "session.error", error=error.as_json())
     return _true_up(row)
-
-
-def queue_for_sealing(db: DbSession, row: SessionRow, at: datetime) -> None:
-    """Let a session wait to be sealed, in the lane of its workflow."""
-    row.waiting_since, row.seal_slot = at, slot_of(row.workflow, read_slots(db))
-    db.add(row)
 
 
 def _true_up(row: SessionRow) -> int:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -20,19 +19,18 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.audit.log import Origin, record
-from recorder.errors import InvalidState, NotFound, RecorderError, Unavailable
+from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import emit
-from recorder.recording.stops import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import batches, breaker
 from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.breaker import MAX_SESSION_FAILURES
 from recorder.sealing.scheduling import LaneScheduler, LaneWork
+from recorder.sealing.set_aside import clear_error, lock_session
 from recorder.storage.blobs import Blobs
-from recorder.storage.deployment import STORE_MARK
 from recorder.storage.lake_schemas import LAYOUTS
-from recorder.tenant import Tenant
+from recorder.storage.store_regions import STORE_MARK
 
 log = logging.getLogger("recorder.sealing")
 
@@ -100,18 +98,6 @@ def report_content_errors(session_id: str) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True)
-class SetAsideSession:
-    """Session that was set aside, with the reason."""
-
-    session_id: str
-    tenant: Tenant
-    workflow: str
-    code: str
-    message: str
-    at: datetime
-
-
 def count_session_failure(db: DbSession, error: ContentError) -> bool:
     """Count a failed attempt to seal a session, and set it aside after the third.
 
@@ -120,7 +106,7 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
     Returns:
         Whether the session was set aside.
     """
-    row = _lock_session(db, error.session_id)
+    row = lock_session(db, error.session_id)
     if row is None or row.waiting_since is None:
         return False
     log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures + 1)
@@ -139,60 +125,11 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
 
 def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str) -> bool:
     """Take a waiting session out of its lane and store the reason; return False if it does not wait."""
-    row = _lock_session(db, session_id)
+    row = lock_session(db, session_id)
     if row is None or row.waiting_since is None:
         return False
     _mark_set_aside(db, row, code, message)
     return True
-
-
-def reseal(db: DbSession, session_id: str) -> SessionRow:
-    """Queue a session that was set aside for sealing again.
-
-    Raises:
-        NotFound: if there is no such session.
-        InvalidState: if it was not set aside.
-    """
-    row = _lock_session(db, session_id)
-    if row is None or row.deleted_at is not None:
-        raise NotFound("session")
-    if row.seal_error_code is None:
-        raise InvalidState(row.status, needed="session must have been set aside")
-    _clear_error(db, row)
-    record(
-        db,
-        Origin.operator(row.workspace_id),
-        "session.reseal",
-        resource_type="session",
-        resource_id=row.id,
-    )
-    return row
-
-
-def _clear_error(db: DbSession, row: SessionRow, *, seal_failures: int = 0) -> None:
-    row.seal_error_code = row.seal_error_message = row.seal_error_at = None
-    row.seal_failures = seal_failures
-    queue_for_sealing(db, row, clock.now())
-
-
-def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAsideSession]:
-    """Return the sessions that were set aside, of one workspace or of all, the oldest first."""
-    statement = select(SessionRow).where(
-        col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None)
-    )
-    if workspace_id is not None:
-        statement = statement.where(SessionRow.workspace_id == workspace_id)
-    return [
-        SetAsideSession(
-            row.id,
-            row.tenant,
-            row.workflow,
-            row.seal_error_code or "",
-            row.seal_error_message or "",
-            row.seal_error_at or row.created_at,
-        )
-        for row in db.exec(statement.order_by(col(SessionRow.seal_error_at), col(SessionRow.id)))
-    ]
 
 
 def require_stores(runtime: Runtime) -> None:
@@ -215,11 +152,6 @@ def require_stores(runtime: Runtime) -> None:
     runtime.lake.ping()
 
 
-def _lock_session(db: DbSession, session_id: str) -> SessionRow | None:
-    statement = select(SessionRow).where(SessionRow.id == session_id).with_for_update()
-    return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
-
-
 def _count_fault(db: DbSession, fault: str, *, workspace_id: str, session_id: str | None) -> bool:
     """Count an error that may be the service's; return whether the breaker is open.
 
@@ -229,10 +161,10 @@ def _count_fault(db: DbSession, fault: str, *, workspace_id: str, session_id: st
     if not counted.is_open:
         return False
     for failed_id in counted.sessions:
-        row = _lock_session(db, failed_id)
+        row = lock_session(db, failed_id)
         if row is None or row.deleted_at is not None or row.seal_error_code is None:
             continue
-        _clear_error(db, row, seal_failures=MAX_SESSION_FAILURES)
+        clear_error(db, row, seal_failures=MAX_SESSION_FAILURES)
         record(
             db,
             Origin.system(row.workspace_id, "sealing"),
@@ -337,7 +269,7 @@ def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> 
             row.state, row.ended = "done", row.begun
             db.add(row)
             is_open = row.last_error != _KILLED and breaker.read_open_breaker(db) is not None
-            session = _lock_session(db, batch.session_ids[0]) if is_open else None
+            session = lock_session(db, batch.session_ids[0]) if is_open else None
             if session is None:
                 set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
             elif session.waiting_since is not None:

@@ -25,11 +25,11 @@ from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
-from recorder.recording.stops import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import failures
 from recorder.sealing.lanes import has_waiting
 from recorder.sealing.portions import RequireLease, discard_leftovers
+from recorder.storage.deployment import queue_for_sealing
 from recorder.storage.lake_reads import read_again
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import HeldLease, lease_for_block

@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import sessionmaker
@@ -39,6 +35,7 @@ _WAL_ATTEMPTS = 200
 _TRUNCATE_WAIT_MS = 200
 _WAL_PAUSE_S = 0.05
 _MIGRATION_LOCK = 0x5245434F52444552
+_MIGRATIONS = Path(__file__).parent / "migrations" / "versions"
 #: Keys of `Session.info`: functions to call before the commit; ids of the rows that were changed, by table.
 _LAST_STEPS = "last_steps"
 _CHANGED_IDS = "changed_ids"
@@ -173,17 +170,18 @@ class Database:
             UnknownSchema: if the database was created by another release.
             Unavailable: if the database does not answer.
         """
+        if revision == "head":
+            with self._reader.connect() as connection:
+                if _read_revision(connection) == read_newest_revision():
+                    return
+        # Imported here: Alembic takes as long as the rest of a command that finds its schema.
+        from recorder.storage import schema
+
         with self.write_lock, self._writer.connect() as connection:
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            config = Config()
-            config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-            config.attributes["connection"] = connection
-            present = MigrationContext.configure(connection).get_current_revision()
-            known = {*_list_revisions(config), "head", None}
-            if present not in known or revision not in known:
+            if not schema.upgrade(connection, _read_revision(connection), revision):
                 raise UnknownSchema
-            command.upgrade(config, revision)
             connection.commit()
 
     def has_schema(self) -> bool:
@@ -204,7 +202,7 @@ class Database:
             Unavailable: if the database does not answer.
         """
         with self.transaction(write=False) as db:
-            return MigrationContext.configure(db.connection()).get_current_revision()
+            return _read_revision(db.connection())
 
     def ping(self) -> None:
         """Check that the database answers a query."""
@@ -256,8 +254,20 @@ def open_database(settings: Settings, *, create: bool = True) -> Database:
     return database
 
 
-def _list_revisions(config: Config) -> set[str | None]:
-    return {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+def read_newest_revision() -> str:
+    """Return the revision of the last migration, as its file names it."""
+    newest = max(_MIGRATIONS.glob("[0-9]*.py"), key=lambda file: file.name)
+    for line in newest.read_text().splitlines():
+        name, is_assigned, value = line.partition(" = ")
+        if name == "revision" and is_assigned:
+            return value.strip('"')
+    raise AssertionError(f"{newest.name} names no revision")
+
+
+def _read_revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def _dump_json(value: Any) -> str:

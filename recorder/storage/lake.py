@@ -22,11 +22,10 @@ from recorder.storage.lake_files import LakeFile, read_file
 from recorder.storage.lake_maintenance import TableMaintenance, maintain_table
 from recorder.storage.lake_reads import SessionPlace, read_again, read_session_batches
 from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
-from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, TableLayout
+from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
 from recorder.storage.lake_tables import LakeTable, convert_errors, holds_number, retry_conflicts
 from recorder.tenant import Tenant
 
-_MARK = "deployment"
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_\-.]+", re.ASCII)
 _SESSION_ID = re.compile(r"[a-z]{3}_[0-9A-Za-z]+", re.ASCII)
@@ -363,20 +362,6 @@ class Lake:
     def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
         """Return a table as it is stored, for copies of its files."""
         return self._open_table(kind, tenant)
-
-    def mark_region(self, region: str) -> str:
-        """Mark a new lake with a region; return the region of the stored mark.
-
-        Raises:
-            Unavailable: if the store does not answer.
-        """
-        # The mark is a table without rows, since the library opens every store that the lake supports.
-        layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
-        stored = LakeTable(self.url, f"{self.url}/{_MARK}", layout, partitions=[], description=region)
-        with convert_errors():
-            table = stored.open_for_writing()
-            stored.sync()
-            return table.metadata().description or region
 
     def ping(self) -> None:
         """Check that the store answers.

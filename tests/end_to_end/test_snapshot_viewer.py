@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import find_chromium
+from tests.support.browser import chromium, find_chromium
 from tests.support.databases import part_is_missing
 from tests.support.hostile_snapshots import make_snapshots
 
@@ -34,3 +34,9 @@ def test_hostile_snapshots_run_and_load_nothing() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{2 * len(make_snapshots(''))} passed" in done.stdout, done.stdout
+
+
+def test_a_browser_with_a_used_profile_is_reached_at_its_new_port(tmp_path: Path) -> None:
+    (tmp_path / "DevToolsActivePort").write_text("1\n/devtools/browser/of-before")
+    with chromium(tmp_path) as page:
+        assert page.evaluate("1 + 1") == 2

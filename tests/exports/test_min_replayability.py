@@ -80,7 +80,7 @@ def test_an_export_waits_for_the_values_of_its_selection(on_either_engine: Runti
     row = ask(runtime, filter={"min_replayability": 0.5, **until})
     message = to_wire(row, runtime.settings).progress.message
     assert message is not None
-    assert message.startswith("Waits for the replayability of 2 session(s), until ")
+    assert message.startswith("Waits for the replayability of 2 sessions, until ")
     assert waits(runtime, row)
     store(runtime, ids[3], replayability=1.0, replayability_at=clock.now())
     recount_awaited(runtime.database)

@@ -86,7 +86,7 @@ def test_rows_that_the_lake_lost_fail_the_export(runtime: Runtime) -> None:
         db.add(SessionRow(**sealed.model_dump() | {"id": new_id("ses")}))
     row = run_export(runtime, ask(runtime).id, owner="test")
     assert row.status == "failed"
-    assert row.error == {"code": "rows_missing", "message": "1 sealed session(s) have no row in the lake."}
+    assert row.error == {"code": "rows_missing", "message": "The lake lacks the rows of 1 sealed session."}
 
 
 def test_a_failure_is_told_with_its_code(runtime: Runtime) -> None:

@@ -6,30 +6,15 @@ killed life leaves is taken up after a second.
 """
 
 import asyncio
-import os
 import signal
 import sys
 
 from recorder.storage.database import Database
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from tests.support.delivery_loop import AT_ONCE, BOX, local_client
+from tests.support.forked_lives import live_in_turns
 
 LEASE_MS = 1_000
-
-
-def main() -> None:
-    """Start a life for each line, until there is no more."""
-    life = 0
-    for _ in sys.stdin:
-        if life:
-            os.waitpid(life, 0)
-        life = os.fork()
-        if not life:
-            asyncio.run(live(sys.argv[1]))
-            os._exit(0)
-        print(life, flush=True)
-    if life:
-        os.waitpid(life, 0)
 
 
 async def live(database_url: str) -> None:
@@ -42,4 +27,4 @@ async def live(database_url: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    live_in_turns(lambda _: asyncio.run(live(sys.argv[1])))

@@ -13,6 +13,7 @@ from pathlib import Path
 from recorder.exports.planning import plan
 from recorder.exports.runner.lease import ExportBusy
 from recorder.exports.runner.run import run_export
+from tests.support.forked_lives import live_in_turns
 from tests.support.sealed_sessions import make_runtime
 
 #: So small that some sessions make many shards.
@@ -33,20 +34,5 @@ def live(export_id: str) -> None:
     os.write(1, b"ended\n")
 
 
-def main() -> None:
-    """Start a life for each line, until there is no more."""
-    life = 0
-    for line in sys.stdin:
-        if life:
-            os.waitpid(life, 0)
-        life = os.fork()
-        if not life:
-            live(line.strip())
-            os._exit(0)
-        os.write(1, b"%d\n" % life)
-    if life:
-        os.waitpid(life, 0)
-
-
 if __name__ == "__main__":
-    main()
+    live_in_turns(live)

@@ -21,6 +21,7 @@ from recorder.storage import lake_cleanup, lake_maintenance
 from recorder.storage.lake import Lake
 from tests.storage.test_lake import PLACE, append
 from tests.storage.test_lake_durability import PARTITIONS
+from tests.support.forked_lives import live_in_turns
 
 _Result = TypeVar("_Result")
 
@@ -59,23 +60,13 @@ def add_batches(folder: str, acknowledged: str) -> None:
                 lines.write(f"ses_w{number}\n")
 
 
-def live_in_turns(folder: str) -> None:
-    """Start a life for each line, until there is no more."""
-    life = 0
-    for line in sys.stdin:
-        if life:
-            os.waitpid(life, 0)
-        life = os.fork()
-        if not life:
-            rewrite(open_lake(folder), line.split())
-            os.write(1, b"ended\n")
-            os._exit(0)
-        os.write(1, b"%d\n" % life)
-    if life:
-        os.waitpid(life, 0)
+def live(session_ids: str) -> None:
+    """Rewrite the table without the sessions that a line names."""
+    rewrite(open_lake(sys.argv[1]), session_ids.split())
+    os.write(1, b"ended\n")
 
 
 if __name__ == "__main__":
     if sys.argv[2:3] == ["writer"]:
         add_batches(sys.argv[1], sys.argv[3])
-    live_in_turns(sys.argv[1])
+    live_in_turns(live)

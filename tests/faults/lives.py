@@ -49,7 +49,7 @@ def api_lives(settings: Settings) -> Iterator[Lives]:
     host, port = "127.0.0.1", claim_port("127.0.0.1", 0, option="--port")
     options = api_command(settings, {}, ROOT, host, port).arguments[3:]  # without `python -m uvicorn`
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.launcher", *options],
+        [sys.executable, "-m", "tests.faults.api_launcher", *options],
         env=child_environment(settings, {"PYTHONPATH": str(ROOT), "RECORDER_LOG_LEVEL": "warning"}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

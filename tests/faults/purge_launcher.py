@@ -14,6 +14,7 @@ from recorder.exports.planning import plan
 from recorder.governance.purges import run_purges
 from recorder.storage.leases import LeaseLost
 from tests.faults.export_launcher import SHARD_BYTES
+from tests.support.forked_lives import live_in_turns
 from tests.support.purges import make_due, open_purges
 from tests.support.sealed_sessions import make_runtime
 
@@ -30,20 +31,5 @@ def live() -> None:
     os.write(1, b"ended\n")
 
 
-def main() -> None:
-    """Start a life for each line, until there is no more."""
-    life = 0
-    for _ in sys.stdin:
-        if life:
-            os.waitpid(life, 0)
-        life = os.fork()
-        if not life:
-            live()
-            os._exit(0)
-        os.write(1, b"%d\n" % life)
-    if life:
-        os.waitpid(life, 0)
-
-
 if __name__ == "__main__":
-    main()
+    live_in_turns(lambda _: live())

@@ -13,6 +13,7 @@ import dagster as dg
 from pipelines.record_files import rewrite_databases
 from pipelines.record_removal import remove_records
 from recorder import clock
+from tests.support.forked_lives import live_in_turns
 
 
 def live(home: str) -> None:
@@ -25,20 +26,5 @@ def live(home: str) -> None:
     os.write(1, b"ended\n")
 
 
-def main() -> None:
-    """Start a life for each line, until there is no more."""
-    life = 0
-    for _ in sys.stdin:
-        if life:
-            os.waitpid(life, 0)
-        life = os.fork()
-        if not life:
-            live(sys.argv[1])
-            os._exit(0)
-        os.write(1, b"%d\n" % life)
-    if life:
-        os.waitpid(life, 0)
-
-
 if __name__ == "__main__":
-    main()
+    live_in_turns(lambda _: live(sys.argv[1]))

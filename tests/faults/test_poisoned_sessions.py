@@ -23,7 +23,7 @@ from sqlmodel import select
 from recorder.models.frame import FrameRow
 from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing.failures import list_set_aside
+from recorder.sealing.set_aside import list_set_aside
 from recorder.tenant import Tenant
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun, sealing_runs, wait_until_sealed

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from recorder.runtime import Runtime
-from recorder.sealing.failures import list_set_aside
+from recorder.sealing.set_aside import list_set_aside
 from tests.faults.results import add_result, count_done
 from tests.faults.sealing_runs import SealingRun
 from tests.support.factories import picture

@@ -55,6 +55,7 @@ def service(exports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
     def opened(address: Callable[[str, str], str], folder: Path) -> tuple[Dataset, list[str]]:
         for shard in manifest["shards"]:
             shard["url"] = address(base, shard["path"])
+        manifest["card_url"] = address(base, "README.md")
         return recorder.open_export(f"{base}/v1/exports/exp_1/manifest", cache=folder), state["asked"]
 
     yield opened
@@ -80,7 +81,10 @@ def test_no_address_but_the_exports_own_is_asked(
     dataset._shards = [structs.replace(shard, url=None) for shard in dataset._shards]
     with pytest.raises(ManifestRefused, match="not the export's own"):  # also where they are signed anew
         dataset.polars()
+    with pytest.raises(ManifestRefused, match="not the export's own"):
+        dataset.download(tmp_path / "set")
     assert requests == []
+    assert not (tmp_path / "set" / "README.md").exists()
 
 
 def test_a_redirect_is_not_followed(service: Callable[..., Any], tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Definitions that Dagster loads: every name is part of the interface, since people configure it."""
 
+from pathlib import Path
+
 import dagster as dg
+import pytest
 
 from pipelines.definitions import defs
 
@@ -92,3 +95,11 @@ def test_sensors_and_schedules_run_without_being_switched_on() -> None:
 def test_every_asset_says_what_a_row_of_it_is() -> None:
     specs = defs.resolve_all_asset_specs()
     assert [spec.key for spec in specs if not spec.description or not spec.group_name] == []
+
+
+def test_launch_forms_show_nothing_of_the_deployment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in defs.get_repository_def().job_names:
+        members = defs.get_repository_def().get_job(name).run_config_schema.config_type.fields["resources"]
+        assert members.default_value["recorder"] == {}, name
+    monkeypatch.setenv("RECORDER_DATA_DIR", str(tmp_path))
+    assert defs.resolve_job_def("remove_expired").execute_in_process().success

@@ -94,6 +94,7 @@ EXCEPTIONS: dict[str, str] = {
 
 _PROPERTIES = {"property", "cached_property", "setter"}
 _CODE = re.compile(r"```.*?```|``[^`]*``|`[^`]*`|https?://\S+|\]\([^)\s]*\)", re.DOTALL)
+_EITHER_PLURAL = re.compile(r"[a-z]\(s\)")
 _BUILTIN_ERRORS = {
     "Exception",
     "BaseException",
@@ -166,6 +167,7 @@ def find_hits(root: Path, below: Iterable[Path] = ()) -> list[Hit]:
             file_hits = [*_check_names(name, trees[path]), *_check_module_name(name)]
             if name.partition("/")[0] in VERB_FOLDERS:
                 file_hits += [*_check_verbs(name, trees[path]), *_check_name_parts(name, trees[path])]
+                file_hits += _check_plurals(name, trees[path])
         else:
             texts = list(_read_notebook(path)) if path.suffix == ".ipynb" else [Text(path.read_text(), 1)]
             file_hits = []
@@ -305,6 +307,13 @@ def _check_name_parts(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
                 yield _dull(path, node.lineno, name)
 
 
+def _check_plurals(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
+    for node in nodes:
+        match node:
+            case ast.Constant(value=str(text)) if _EITHER_PLURAL.search(text):
+                yield Hit(path, node.lineno, "plural", "'(s)': use recorder.plurals")
+
+
 def _dull(path: str, line: int, name: str) -> Hit:
     return Hit(path, line, "name", f"name {name!r}: call it by the thing that it holds")
 
@@ -351,11 +360,13 @@ def test_functions_of_the_product_open_with_a_verb_and_names_have_no_dull_part(t
             'class Rows:\n    """Rows."""\n    @property\n    def size(self) -> int:\n        """Number."""\n'
             "    def bare(self) -> None: ...\n"
             "def list_told(is_told: bool) -> None: ...\n"
+            "DETAIL = '2 file(s)'\n"
         )
     assert [(hit.path, hit.line, hit.rule) for hit in find_hits(tmp_path)] == [
         ("recorder/sample.py", 2, "verb"),
         ("recorder/sample.py", 4, "verb"),
         *[("recorder/sample.py", 13, "name")] * 2,
+        ("recorder/sample.py", 14, "plural"),
     ]
 
 

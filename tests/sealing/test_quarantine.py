@@ -15,8 +15,8 @@ from recorder.models.operations import AuditRow, OutboxRow, SealBatchRow
 from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, has_work, open_sealer
-from recorder.sealing.failures import list_set_aside, reseal
 from recorder.sealing.scheduling import SealingTimes
+from recorder.sealing.set_aside import list_set_aside, reseal
 from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture

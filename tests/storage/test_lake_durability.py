@@ -20,6 +20,7 @@ from recorder.storage.lake import Lake
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.lake_tables import LakeAhead
+from recorder.storage.store_regions import mark_lake
 from tests.storage.test_lake import PLACE, WORKSPACE, append, counts, rows
 
 PARTITION: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}
@@ -236,10 +237,10 @@ def test_checkpoints_are_written_whole_and_used(tmp_path: Path) -> None:
 
 
 def test_the_mark_of_a_region_survives_a_damaged_entry(tmp_path: Path) -> None:
-    assert Lake(str(tmp_path)).mark_region("eu") == "eu"
+    assert mark_lake(str(tmp_path), "eu") == "eu"
     (tmp_path / "deployment/_delta_log" / f"{0:020}.json").write_bytes(b"")
-    assert Lake(str(tmp_path)).mark_region("eu") == "eu"
-    assert Lake(str(tmp_path)).mark_region("us") == "eu"
+    assert mark_lake(str(tmp_path), "eu") == "eu"
+    assert mark_lake(str(tmp_path), "us") == "eu"
 
 
 # Counted and deleted

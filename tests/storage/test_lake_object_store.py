@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from recorder.storage.lake import Lake
+from recorder.storage.store_regions import mark_lake
 from tests.storage.test_lake import PLACE, append, counts, rows
 from tests.storage.test_lake_durability import PARTITION, PARTITIONS
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
@@ -27,7 +28,7 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
 
 
 def test_the_lake_works_in_an_object_store(lake: Lake) -> None:
-    assert lake.mark_region("eu") == "eu"
+    assert mark_lake(lake.url, "eu") == "eu"
     assert lake.version(*PLACE) is None
     file = lake.write_file(*PLACE, rows("ses_1", 50), **PARTITION, name="part")
     assert lake.commit(

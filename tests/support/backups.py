@@ -18,7 +18,7 @@ from recorder.settings import Settings
 from tests.support.factories import Caller, Service
 
 #: Members that differ from one reading to the next: addresses carry the time of their signature.
-_SIGNED = ("manifest_url", "url", "url_expires_at")
+_SIGNED = ("manifest_url", "url", "url_expires_at", "card_url")
 
 
 @dataclass

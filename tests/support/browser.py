@@ -40,6 +40,7 @@ _FLAGS = (
     "--remote-debugging-port=0",
 )
 _PATIENCE_S = 30.0
+_PORT_FILE = "DevToolsActivePort"
 
 
 def find_chromium() -> str:
@@ -118,6 +119,8 @@ class Page:
 def chromium(profile: Path, *flags: str) -> Iterator[Page]:
     """Run Chromium with a profile of its own while the block runs."""
     profile.mkdir(parents=True, exist_ok=True)
+    # A profile that was used before still names the port of the browser before.
+    (profile / _PORT_FILE).unlink(missing_ok=True)
     command = [find_chromium(), *_FLAGS, f"--user-data-dir={profile}", *flags, "about:blank"]
     environment = {**os.environ, "HOME": str(profile), "XDG_CONFIG_HOME": str(profile)}  # noqa: TID251
     with (profile / "chromium.log").open("wb") as log:
@@ -137,7 +140,7 @@ def chromium(profile: Path, *flags: str) -> Iterator[Page]:
 def _find_tab(process: subprocess.Popen[bytes], profile: Path) -> str:
     """Return the DevTools address of the tab."""
     until = time.monotonic() + _PATIENCE_S
-    port_file = profile / "DevToolsActivePort"
+    port_file = profile / _PORT_FILE
     while time.monotonic() < until:
         assert process.poll() is None, (profile / "chromium.log").read_text()[-2000:]
         if port_file.exists() and (lines := port_file.read_text().splitlines()):

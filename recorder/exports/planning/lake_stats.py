@@ -6,6 +6,7 @@ import polars as pl
 
 from recorder.errors import RecorderError
 from recorder.exports.planning.plan import FACTS, Sampling, select_frames
+from recorder.plurals import counted
 from recorder.rowset import frames_digest, samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
@@ -29,7 +30,7 @@ class FactsMissing(RecorderError):
     title = "Rows missing"
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"{count} sealed session(s) have no row in the lake.")
+        super().__init__(f"The lake lacks the rows of {counted(count, 'sealed session')}.")
 
 
 class LakeFacts:

@@ -21,6 +21,7 @@ from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
 from recorder.models.governance import PurgeRow
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow, TagRow
+from recorder.plurals import counted
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
@@ -173,6 +174,11 @@ def count_awaited(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> int:
     conditions = _make_conditions(tenant, spec | {"filter": others})
     waiting = select(SessionRow.id).where(*conditions, WAITS_FOR_REPLAYABILITY).limit(MOST_AWAITED + 1)
     return db.exec(select(sqlalchemy.func.count()).select_from(waiting.subquery())).one()
+
+
+def describe_awaited(count: int) -> str:
+    """Return the result of `count_awaited` in words: "1 session", "more than 1,000 sessions"."""
+    return f"more than {MOST_AWAITED:,} sessions" if count > MOST_AWAITED else counted(count, "session")
 
 
 def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from recorder import clock, limits
 from recorder.digest import canonical_json, keyed_digest
 from recorder.errors import InvalidSignature, UrlExpired
-from recorder.exports.planning.selection import LONGEST_WAIT, MOST_AWAITED
+from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.request_context import following
 from recorder.settings import Settings
@@ -70,9 +70,8 @@ def _describe_wait(row: ExportRow) -> str | None:
     count = row.awaited_sessions
     if count is None:
         return None
-    number = f"more than {MOST_AWAITED:,}" if count > MOST_AWAITED else f"{count:,}"
     until = clock.to_iso(row.created_at + LONGEST_WAIT)
-    return f"Waits for the replayability of {number} session(s), until {until} at the latest."
+    return f"Waits for the replayability of {describe_awaited(count)}, until {until} at the latest."
 
 
 def to_created(row: ExportRow, settings: Settings) -> ExportCreated:

@@ -68,14 +68,14 @@ def open_by_signature(
 
 
 def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None = None) -> dict[str, Any]:
-    """Return the manifest that the export wrote; a hosted one gets an address for each shard.
+    """Return the manifest that the export wrote; a hosted one gets addresses for its files.
 
     Waits for the store, some seconds at most: call outside transactions.
 
     Args:
         row: row of the export.
         settings: settings of the deployment.
-        until: end of the requested address; the addresses of the shards must not be valid for longer.
+        until: end of the requested address; the addresses of the files must not be valid for longer.
 
     Raises:
         InvalidState: if the export is not completed.
@@ -94,6 +94,7 @@ def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None 
         for shard in manifest["shards"]:
             shard["url"] = _sign_file_url(row, settings, shard["path"], end)
             shard["url_expires_at"] = clock.to_iso(end)
+        manifest["card_url"] = _sign_file_url(row, settings, CARD, end)
     return manifest
 
 

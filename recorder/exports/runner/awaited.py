@@ -11,7 +11,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError
-from recorder.exports.planning.selection import LONGEST_WAIT, MOST_AWAITED, count_awaited
+from recorder.exports.planning.selection import LONGEST_WAIT, count_awaited, describe_awaited
 from recorder.exports.runner.lease import ExportClaim, lock_export
 from recorder.models.export import ExportRow
 from recorder.storage.database import Database
@@ -26,9 +26,8 @@ class ReplayabilityMissing(RecorderError):
     title = "Replayability missing"
 
     def __init__(self, count: int) -> None:
-        number = f"more than {MOST_AWAITED:,}" if count > MOST_AWAITED else f"{count:,}"
         super().__init__(
-            f"The replayability of {number} session(s) was not computed within "
+            f"The replayability of {describe_awaited(count)} was not computed within "
             f"{LONGEST_WAIT.total_seconds() / 60:g} minutes. Check that runs of the job replay_sessions "
             "succeed, and send the request again."
         )

@@ -31,6 +31,7 @@ from recorder.exports.runner.lease import (
 from recorder.exports.runner.shard_store import Ledger, make_shard_task
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
+from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 
@@ -56,7 +57,7 @@ class FilesMissing(RecorderError):
     title = "Files missing"
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"{count} file(s) were written to the destination and are not there any more.")
+        super().__init__(f"The destination lost {counted(count, 'file')} that this export had written.")
 
 
 class DeletionGoesOn(Unavailable):

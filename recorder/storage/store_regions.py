@@ -1,0 +1,112 @@
+"""Regions of the stores, checked at each start. Spec §1.
+
+The first start marks frames, archived frames, hosted exports and lake with the deployment's region. A process
+with settings that point at stores of another region does not start. For Amazon's buckets the location is
+checked too.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import fsspec
+import orjson
+import pyarrow as pa
+
+from recorder.settings import Settings
+from recorder.storage.blobs import Blobs
+from recorder.storage.deployment import WrongRegion, check_stored_region
+from recorder.storage.lake import Lake
+from recorder.storage.lake_schemas import TableLayout
+from recorder.storage.lake_tables import LakeTable, convert_errors
+
+log = logging.getLogger("recorder.storage")
+
+#: Object that marks a store as one of this deployment; the first start writes it.
+STORE_MARK = "deployment.json"
+_LAKE_MARK = "deployment"
+_BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
+# `eu-west-1`, `us-gov-east-1`: the locations of other stores have no known region.
+_LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
+
+
+def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake) -> None:
+    """Check that every store belongs to the deployment's region, and mark new stores.
+
+    Raises:
+        WrongRegion: if a store belongs to another region.
+    """
+    region = settings.region
+    stores = {
+        # Without the archive behind it, in whose place its mark would be read.
+        "The store of frames": Blobs(blobs.url),
+        "The store of exports": Blobs(settings.export_url),
+        "The store of archived frames": Blobs(settings.cold_url),
+    }
+    for what, store in stores.items():
+        with _skip_unavailable(what):
+            _check_location(what, url=store.url, region=region)
+            _check_store(what, store, region)
+    with _skip_unavailable("The lake"):
+        _check_location("The lake", url=lake.url, region=region)
+        check_stored_region(mark_lake(lake.url, region), what="The lake", region=region)
+
+
+def mark_lake(url: str, region: str) -> str:
+    """Mark a new lake with a region; return the region of the stored mark.
+
+    Raises:
+        Unavailable: if the store does not answer.
+    """
+    # The mark is a table without rows, since the library opens every store that the lake supports.
+    layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
+    stored = LakeTable(url, f"{url}/{_LAKE_MARK}", layout, partitions=[], description=region)
+    with convert_errors():
+        table = stored.open_for_writing()
+        stored.sync()
+        return table.metadata().description or region
+
+
+@contextmanager
+def _skip_unavailable(what: str) -> Iterator[None]:
+    """Log and skip a store that does not answer: `/readyz` reports it, the next start checks it."""
+    try:
+        yield
+    except WrongRegion:
+        raise
+    except Exception as error:  # clients of object stores have errors of their own
+        log.warning("%s does not answer (%s); its region was not checked", what, type(error).__name__)
+
+
+def _check_store(what: str, store: Blobs, region: str) -> None:
+    try:
+        stored = orjson.loads(store.get(STORE_MARK))["region"]
+    except KeyError:
+        store.put(STORE_MARK, orjson.dumps({"region": region}))
+        return
+    check_stored_region(stored, what=what, region=region)
+
+
+def _check_location(what: str, *, url: str, region: str) -> None:
+    location = _find_bucket_location(url)
+    match = _LOCATION.fullmatch(location or "")
+    if location is not None and match:
+        check_stored_region(_BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region)
+
+
+def _find_bucket_location(url: str) -> str | None:
+    """Return the location of an S3 bucket; None for other stores, and if it cannot be read."""
+    if urlsplit(url).scheme not in ("s3", "s3a"):
+        return None
+    store, path = fsspec.core.url_to_fs(url)
+    try:
+        location = store.call_s3("get_bucket_location", Bucket=path.split("/")[0]).get("LocationConstraint")
+    except Exception:  # a key without this permission: only the mark is checked
+        return None
+    if location == "EU":
+        return "eu-west-1"
+    # Amazon returns no location for its first region; other stores return none if they know none.
+    is_amazon = urlsplit(store.s3.meta.endpoint_url).hostname.endswith(".amazonaws.com")
+    return location or ("us-east-1" if is_amazon else None)

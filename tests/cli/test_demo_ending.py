@@ -1,0 +1,24 @@
+"""Last lines of the demonstration: the printed command serves its folder with its settings."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from examples.demo import list_ways_to_return
+from recorder.access.keys import NewKey
+from recorder.settings import Settings
+
+
+def test_printed_command_accepts_the_destination_of_the_demonstration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "recorder-data" / "demo"
+    lines = list_ways_to_return(data, NewKey("wsp_1", "key_1", "rk_live_x"))
+    first = next(number for number, line in enumerate(lines) if "RECORDER_LOCAL_EXPORT_ROOT=" in line)
+    setting, *command = shlex.split("\n".join(lines[first : first + 2]))
+    assert command[-3:] == ["up", "--data", "recorder-data/demo"]
+    assert max(map(len, lines[: first + 1])) <= 80
+    settings = Settings.from_env(dict([setting.split("=", 1)]), data_dir=Path(command[-1]))
+    assert settings.local_export_root == data / "datasets"
