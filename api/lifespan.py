@@ -1,7 +1,6 @@
 """Lifespan of the application: the parts that run beside requests, and their end in order."""
 
 import asyncio
-import gc
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,9 +11,11 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 
+from api.gate.open_connections import CONNECTIONS, OpenConnections, claim_descriptors
 from api.gate.slow_clients import RATE_LIMITER
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
+from recorder.garbage import MANY_REQUESTS, frozen_garbage
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub
 from recorder.recording.whole_reads import WholeReads
@@ -39,8 +40,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state.ingest = IngestWriter(
         runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
     )
-    with frozen_garbage(), on_stop_signal(hub.end_streams):
-        yield {RATE_LIMITER: state.rate_limiter}
+    with frozen_garbage(MANY_REQUESTS), on_stop_signal(hub.end_streams):
+        yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: _open_counts(runtime)}
     await hub.close()
     state.whole_reads.close()
     await anyio.to_thread.run_sync(state.ingest.close)
@@ -50,23 +51,11 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     runtime.close()
 
 
-@contextmanager
-def frozen_garbage() -> Iterator[None]:
-    """Exclude the objects that exist now from garbage collection, which took a tenth of the ingest.
-
-    A process that froze its objects before, such as a test run with many services, stays as it is.
-    """
-    thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
-    if not is_frozen:
-        gc.collect()
-        gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        if not is_frozen:
-            gc.unfreeze()
+def _open_counts(runtime: Runtime) -> OpenConnections:
+    """Return the counts of connections; one address has at most half of the process's descriptors."""
+    settings = runtime.settings
+    most = min(settings.connections_per_address, claim_descriptors() // 2)
+    return OpenConnections(most, trusted_proxies=settings.trusted_proxies)
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from starlette.types import Message, Receive, Scope, Send
 from api.gate.authentication import CallerCache, DeniedAudit
 from api.gate.rate_limits import RateLimiter
 from api.gate.request_gate import RequestGate
-from api.lifespan import frozen_garbage
 from benchmarks.figures import Figure, at_most
 from benchmarks.limiter import decision_us
 from benchmarks.seeds import new_key, new_settings
+from recorder.garbage import MANY_REQUESTS, frozen_garbage
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 
@@ -36,7 +36,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         key = new_key(settings)
         runtime = Runtime.open(settings)
         try:
-            with frozen_garbage():  # as the service does
+            with frozen_garbage(MANY_REQUESTS):  # as the service does
                 result = uvloop.run(measure_gate(runtime, key, turns=30 if quick else 300))
         finally:
             runtime.close()

@@ -30,6 +30,8 @@ JSON_DEPTH = 64
 REQUEST_HEAD_SECONDS = 10
 REQUEST_HEAD_BYTES = 65_536
 REQUEST_BODY_SECONDS = 30
+#: Connections that a client address may have open to an API process, unless the settings name another number.
+CONNECTIONS_PER_ADDRESS = 1_000
 ACTOR_ID_CHARACTERS = 256
 WORKFLOW_TAGS = 50
 OUTCOME_NAMES = 100

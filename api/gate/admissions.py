@@ -128,15 +128,18 @@ def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
         state: the request's.
         error: the error of the request.
     """
-    if not isinstance(error, RateLimited) or error.limit is None or error.retry_after_s is None:
-        return
-    headers = [
-        (b"x-ratelimit-limit", b"%d" % error.limit),
+    if isinstance(error, RateLimited) and error.limit is not None:
+        state["admission"] = Admission(make_refusal_headers(error), 0.0, error)
+
+
+def make_refusal_headers(error: RateLimited) -> list[Header]:
+    """Return the four headers of an answer that a limit on something open or under way refused."""
+    return [
+        (b"x-ratelimit-limit", b"%d" % (error.limit or 0)),
         (_REMAINING, b"0"),
-        (_RESET, b"%d" % (ceil(clock.unix_seconds()) + error.retry_after_s)),
+        (_RESET, b"%d" % (ceil(clock.unix_seconds()) + (error.retry_after_s or 0))),
         (b"x-scope", error.scope.encode()),
     ]
-    state["admission"] = Admission(headers, 0.0, error)
 
 
 async def draw_tokens(store: Buckets, plan: BucketPlan, *, cost: Cost = 1.0) -> Admission:

@@ -1,7 +1,10 @@
-"""HTTP protocol for uvicorn that closes connections of slow clients. Contract §1, hostile case 94.
+"""HTTP protocol for uvicorn that closes connections of slow clients, and those beyond a client's limit.
+
+Contract §1, hostile case 94.
 
 `uvicorn --http api.gate.slow_clients:WatchedProtocol`; uvicorn itself waits without end. Deadlines apply to
-the parts that the client sends and to the size of its headers, not to answers and streams.
+the parts that the client sends and to the size of its headers, not to answers and streams. An address that
+has many connections open is refused further ones before it sends a request.
 """
 
 import asyncio
@@ -17,11 +20,18 @@ from websockets.server import ServerProtocol
 
 from api.bodies.body_limits import IS_LATE
 from api.errors import make_problem
-from api.gate.admissions import Header
+from api.gate.admissions import Header, make_refusal_headers
+from api.gate.open_connections import CONNECTIONS, OpenConnections
 from api.gate.rate_limits import RateLimiter
 from api.gate.responses import common_headers
 from recorder import limits
-from recorder.errors import HeadTooLarge, MalformedRequest, RecorderError, RequestTimeout
+from recorder.errors import (
+    HeadTooLarge,
+    MalformedRequest,
+    RecorderError,
+    RequestTimeout,
+    TooManyConnections,
+)
 from recorder.ids import IdCounter
 
 #: Name of the rate limiter in the state that the application's lifespan passes to the server.
@@ -66,10 +76,14 @@ class WatchedProtocol(HttpToolsProtocol):
         #: Whether the rest of the connection is ignored, since it is malformed or was refused.
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._check_deadline)
+        #: Counts that hold this connection; None for other applications, and once it counts no longer.
+        self._counts: OpenConnections | None = None
+        self._count_connection()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the deadlines."""
         self._stop_timer()
+        self._end_count()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
@@ -80,6 +94,7 @@ class WatchedProtocol(HttpToolsProtocol):
             return
         self._stop_timer()
         super().handle_websocket_upgrade()
+        self._end_count()  # the WebSocket protocol counts the connection now
 
     def send_400_response(self, msg: str) -> None:
         """Answer a malformed request with a problem document, after the requests before it."""
@@ -151,6 +166,25 @@ class WatchedProtocol(HttpToolsProtocol):
         self._phase, self._surplus_bytes = _IDLE, 0
         super().on_message_complete()
 
+    def _count_connection(self) -> None:
+        """Count the connection; refuse it if its address has too many."""
+        counts: OpenConnections | None = self.app_state.get(CONNECTIONS)
+        if counts is None or self.client is None:
+            return
+        try:
+            counts.open(self.client[0])
+        except TooManyConnections as error:
+            self._is_refused = True
+            self._write_answer(error, make_refusal_headers(error))
+            self._close()
+        else:
+            self._counts = counts
+
+    def _end_count(self) -> None:
+        if self._counts is not None and self.client is not None:
+            self._counts.close(self.client[0])
+            self._counts = None
+
     def _pause_small_reads(self) -> None:
         """Let the bytes of a client that sends few at a time gather before they are read."""
         self.transport.pause_reading()
@@ -217,9 +251,12 @@ class WatchedProtocol(HttpToolsProtocol):
             admission = await rate_limiter.admit_address(address, is_signed=False)
             error, headers = admission.error or error, admission.headers
         if not self.transport.is_closing():
-            request_id = self._ids.next()
-            self.transport.write(_serialize_response(make_problem(error, request_id), request_id, headers))
+            self._write_answer(error, headers)
         self._close()
+
+    def _write_answer(self, error: RecorderError, headers: list[Header]) -> None:
+        request_id = self._ids.next()
+        self.transport.write(_serialize_response(make_problem(error, request_id), request_id, headers))
 
     def _count_head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)

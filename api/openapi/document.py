@@ -50,6 +50,7 @@ _LIMIT_HEADERS: dict[str, dict[str, Any]] = {
                 "per_key_concurrency",
                 "per_workspace_concurrency",
                 "per_process_concurrency",
+                "per_address_connections",
             ]
         },
     },

@@ -11,6 +11,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
+from api.gate.open_connections import CONNECTIONS, OpenConnections
 from recorder import limits
 
 #: ASGI extension, and the type of its message: `bytes` holds complete text frames to write unchanged.
@@ -33,6 +34,19 @@ class WatchedSocket(WebSocketsSansIOProtocol):
         super().__init__(*arguments, **options)
         self.conn = ServerProtocol(max_size=_MESSAGE_BYTES, logger=self.logger)
         self.ping_interval, self.ping_timeout = self.ping_s, self.pong_s
+
+    def connection_made(self, transport: Any) -> None:
+        """Count the connection, which the HTTP protocol has admitted."""
+        super().connection_made(transport)
+        self._counts: OpenConnections | None = self.app_state.get(CONNECTIONS)
+        if self._counts is not None and self.client is not None:
+            self._counts.add(self.client[0])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection no longer."""
+        super().connection_lost(exc)
+        if self._counts is not None and self.client is not None:
+            self._counts.close(self.client[0])
 
     async def run_asgi(self) -> None:
         """Run the application, and abort the connection a grace period later."""

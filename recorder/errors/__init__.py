@@ -11,7 +11,7 @@ RecorderError
 ├── TooLarge          413  PayloadTooLarge HeadTooLarge
 ├── RangeNotSatisfiable 416
 ├── Invalid           422  ValidationFailed and the finer codes
-├── Exhausted         429  RateLimited TooManyStreams QuotaExceeded
+├── Exhausted         429  RateLimited TooManyConnections TooManyStreams QuotaExceeded
 └── Unavailable       503  Overloaded (code `unavailable`; nothing was acknowledged)
 
 The HTTP layer maps kinds to statuses; the command line maps them to exit codes. Messages are built from
@@ -25,6 +25,7 @@ from recorder.errors.access import (
     MissingAuthorization,
     QuotaExceeded,
     RateLimited,
+    TooManyConnections,
     TooManyStreams,
     UrlExpired,
     WorkspaceDisabled,
@@ -133,6 +134,7 @@ __all__ = [
     "SessionFull",
     "SessionNotSealed",
     "TooLarge",
+    "TooManyConnections",
     "TooManyIds",
     "TooManyStreams",
     "Unauthenticated",

@@ -74,7 +74,9 @@ class RateLimited(Exhausted):
     code = "rate_limited"
     title = "Too many requests"
 
-    def __init__(self, scope: str, retry_after_s: int, *, limit: int | None = None) -> None:
+    def __init__(
+        self, scope: str, retry_after_s: int, *, limit: int | None = None, detail: str | None = None
+    ) -> None:
         """Create the error.
 
         Args:
@@ -82,11 +84,27 @@ class RateLimited(Exhausted):
             retry_after_s: seconds after which the same request may be accepted.
             limit: the most concurrent requests, if the limit counts them; the headers of the answer then
                 show it.
+            detail: the sentences of the answer, instead of those that name the limit.
         """
-        super().__init__(f"The limit {scope} is reached; try again in {retry_after_s} s. See GET /v1/limits.")
+        super().__init__(
+            detail or f"The limit {scope} is reached; try again in {retry_after_s} s. See GET /v1/limits."
+        )
         self.retry_after_s = retry_after_s
         self.scope = scope
         self.limit = limit
+
+
+class TooManyConnections(RateLimited):
+    """The client's address has the largest number of connections open (429)."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            "per_address_connections",
+            1,
+            limit=limit,
+            detail=f"Your address has {limit:,} connections open, which is the limit; close some, or send "
+            "several requests on one connection.",
+        )
 
 
 class TooManyStreams(Exhausted):

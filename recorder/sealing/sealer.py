@@ -23,6 +23,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
+from recorder.garbage import LARGE_BATCHES, frozen_garbage
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
@@ -345,7 +346,8 @@ def open_sealer(
     _load_libraries()
     sealer = Sealer(runtime, owner=owner, pace=pace, batch_limits=batch_limits, portion_limits=portion_limits)
     try:
-        yield sealer if sealer.take() else None
+        with frozen_garbage(LARGE_BATCHES):
+            yield sealer if sealer.take() else None
     finally:
         sealer.release()
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,17 +30,22 @@ class RunningService:
 
 @contextmanager
 def running_service(
-    folder: Path, *, port: int = 0, http: type[WatchedProtocol] = WatchedProtocol
+    folder: Path,
+    *,
+    port: int = 0,
+    http: type[WatchedProtocol] = WatchedProtocol,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningService]:
     """A service whose data are in `folder`, stopped at the end.
 
     Args:
         port: with one of its own, the addresses that it signs lead to it.
         http: the protocol that `recorder up` serves by, or one with less patience.
+        environment: variables of the settings.
     """
     public = {"RECORDER_PUBLIC_URL": f"http://127.0.0.1:{port}"} if port else {}
     create_file(folder)
-    settings = Settings.from_env(public, data_dir=folder)
+    settings = Settings.from_env({**public, **(environment or {})}, data_dir=folder)
     key = _first_key(settings)
     with serving(create_app(settings), port=port, http=http) as listening:
         yield RunningService(f"http://127.0.0.1:{listening}", key)

@@ -27,6 +27,8 @@ _MAX_SHARED = 2
 _MAX_LISTED = 3
 #: First words of places, those that say the most first.
 _PREPOSITIONS = ("near ", "in ", "on ")
+#: No key of an actor: those have 64 bits.
+_NO_ACTOR = -(2**64)
 _DIGITS = re.compile(r"(\d+)")
 _VARIED = re.compile("#+")
 
@@ -73,6 +75,10 @@ class _Sharers:
         self.sessions.add(given.session_id)
         self.actors.add(given.actor)
 
+    def is_settled(self, actor: int) -> bool:
+        """Check whether no further session of this actor changes what is shown."""
+        return len(self.sessions) >= MIN_SESSIONS and (len(self.actors) >= MIN_ACTORS or actor in self.actors)
+
     def are_enough(self, min_actors: int) -> bool:
         return len(self.sessions) >= MIN_SESSIONS and len(self.actors) >= min_actors
 
@@ -96,6 +102,15 @@ class _Proof:
     def add(self, given: LabelText) -> None:
         self.all.add(given)
         self.spellings.setdefault(given.text, _Sharers()).add(given)
+
+    def is_settled(self, given: LabelText) -> bool:
+        """Check whether no further session of this actor needs to give the text."""
+        if not self.all.is_settled(given.actor):
+            return False
+        spelling = self.spellings.get(given.text)
+        return len(self.spellings) > _MAX_LISTED or (
+            spelling is not None and spelling.is_settled(given.actor)
+        )
 
     def spell(self, template: str, min_actors: int) -> str:
         """Return the text with its digits where they are few and each is shared, else its template."""
@@ -132,6 +147,9 @@ class NodeLabels:
         #: Proofs by node and kind, then by the text's template.
         self._proofs: defaultdict[tuple[int, TextKind], dict[str, _Proof]] = defaultdict(dict)
         self._actors: set[int] = set()
+        #: Texts of nodes that need no further session of an actor, with the last such actor: work that
+        #: repeats gives the same texts again and again.
+        self._settled: dict[tuple[int, TextKind, str], int] = {}
 
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
         """Take back stored texts, each with the number of its node."""
@@ -153,9 +171,10 @@ class NodeLabels:
         for step in steps:
             node = number_of[step.micro_key]
             for kind, text in _list_texts(step):
-                if (node, kind, text) in seen:
+                place = (node, kind, text)
+                if self._settled.get(place, _NO_ACTOR) == actor or place in seen:
                     continue
-                seen.add((node, kind, text))
+                seen.add(place)
                 given = LabelText(step.micro_key, kind, text, session_id, actor)
                 template = template_of(text)
                 if self._needs(node, template, given):
@@ -194,6 +213,9 @@ class NodeLabels:
         if proof is None:
             # An actor who is new to the graph changes what the others must share.
             return len(proofs) <= _MAX_TEXTS or given.actor not in self._actors
+        if proof.is_settled(given):
+            self._settled[node, given.kind, given.text] = given.actor
+            return False
         return proof.needs(given)
 
     def _add(self, node: int, template: str, given: LabelText) -> None:
