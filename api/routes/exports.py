@@ -204,7 +204,7 @@ def get_difference(
     """
     after_id = pager.read_position(str)
     row, other = _find_export(runtime, caller, export_id), _find_export(runtime, caller, against)
-    compared = diff.compare(runtime, row, other)
+    compared = diff.compare_exports(runtime, row, other)
     return ExportDifference(
         export_id=row.id,
         against=other.id,

@@ -11,7 +11,7 @@ from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
-from recorder.memory.queries.comparison import Side, compare
+from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.memory.queries.similarity import similar_index
@@ -217,6 +217,6 @@ def compare_sessions(
         NotFound: for an unknown workflow.
     """
     columns = read_graph(db, GraphScope(tenant, workflow))
-    return compare(
+    return compare_sides(
         columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
     )

@@ -11,7 +11,7 @@ from recorder import clock
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.planning.plan import PLAN_VERSION
 from recorder.exports.results import diff
-from recorder.exports.results.diff import Compared, compare
+from recorder.exports.results.diff import Compared, compare_exports
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -30,7 +30,7 @@ def compared(runtime: Runtime, newer: Path, older: Path) -> Compared:
     """Two exports by their folders."""
     with runtime.database.transaction(write=False) as db:
         rows = [db.get_one(ExportRow, folder.name) for folder in (newer, older)]
-    return compare(runtime, *rows)
+    return compare_exports(runtime, *rows)
 
 
 def change(runtime: Runtime, session_id: str, **values: Any) -> None:
