@@ -212,7 +212,7 @@ def get_difference(
         same_request=compared.same_request,
         sessions=compared.sessions,
         shards=compared.shards,
-        causes=compared.causes(),
+        causes=compared.count_causes(),
         **pager.make_page(compared.page(after_id=after_id, limit=pager.limit)).model_dump(),
     )
 

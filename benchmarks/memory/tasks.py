@@ -25,7 +25,7 @@ from recorder.importers.miniwob.elements import event_target, make_snapshot, tar
 from recorder.importers.miniwob.format import State, event_members, read_file, whole_actions
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.similarity import similar_index
+from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.screens import FrameScreen, describe_screen, locate_on_screen
 from recorder.memory.steps.session_steps import Step, session_steps
 
@@ -174,7 +174,7 @@ def measure_ranks(columns: GraphColumns, tasks: Mapping[str, str]) -> SimilarRan
 
     A task of one session asks nothing; sessions that share nothing with the one that asks count as not found.
     """
-    index = similar_index(columns)
+    index = index_similarity(columns)
     labels = np.array([tasks[session.decode()] for session in columns.session_id.tolist()])
     sizes = Counter(labels.tolist())
     precisions, firsts = [], []

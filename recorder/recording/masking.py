@@ -122,8 +122,11 @@ def _mask_event(changed: Changes, sent: bytes) -> bytes:
     if masked == item:
         return sent
     sent_input, masked_input = item.get("input"), masked.get("input")
-    has_inputs = sent_input and masked_input
-    if has_inputs and any(sent_input.get(name) != masked_input.get(name) for name in _REPLAYED):
+    if (
+        sent_input
+        and masked_input
+        and any(sent_input.get(name) != masked_input.get(name) for name in _REPLAYED)
+    ):
         masked_input["masked"] = True
     return orjson.dumps(masked)
 

@@ -159,7 +159,7 @@ class Compared:
     sessions: DifferenceCounts
     shards: DifferenceCounts
 
-    def causes(self) -> dict[ChangeCause, int]:
+    def count_causes(self) -> dict[ChangeCause, int]:
         """Return the number of sessions that each cause explains."""
         counts = Counter(self.changes["cause"].to_list())
         return {cause: counts[cause] for cause in get_args(ChangeCause) if counts[cause]}

@@ -89,7 +89,7 @@ def find_anchors(
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
     evidence = read_evidence(columns, chosen, rows)
     visits = list_visits(columns, rows)
-    recoveries = _in_session(columns, visits, failed, evidence)
+    recoveries = _find_returns(columns, visits, failed, evidence)
     if len(recoveries.node):
         counts = np.bincount(recoveries.node, minlength=len(columns.nodes))
         return _list_anchors(columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses)
@@ -118,7 +118,7 @@ def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
     )
 
 
-def _in_session(columns: GraphColumns, visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
+def _find_returns(columns: GraphColumns, visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
     """Return for each successful session the first node after its failure that the path of success follows.
 
     That is: one path of success holds both the node and the next one. A stray act is on no such path, and
