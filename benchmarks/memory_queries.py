@@ -23,7 +23,7 @@ from recorder import clock, ids
 from recorder.access.keys import create_workspace
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import read_graph
-from recorder.memory.queries.similarity import similar_index
+from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
@@ -72,7 +72,7 @@ def in_process(settings: Settings, filled: Filled, sessions: int, count: int) ->
         read_ms = (time.perf_counter() - began) * 1e3
     runtime.close()
     began = time.perf_counter()
-    index = similar_index(columns)
+    index = index_similarity(columns)
     made_ms = (time.perf_counter() - began) * 1e3
     rows = random.Random(5).sample(range(len(columns.trace)), min(count, len(columns.trace)))
     times, cpu_times = [], []

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.dom_mutations import TRUTH, Rates, mutate
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.importers.miniwob.demonstration import demonstration_files
-from recorder.importers.miniwob.elements import event_target, snapshot, target_path
+from recorder.importers.miniwob.elements import event_target, make_snapshot, target_path
 from recorder.importers.miniwob.format import PageElement, read_file, whole_actions
 from recorder.importers.upload import UnreadableRecording
 from recorder.memory.steps.screens import describe_screen
@@ -142,7 +142,7 @@ def _read_states(file: Path) -> Iterator[tuple[list[Any], dict[str, Any]]]:
             continue
         target = event_target(path)
         if target != last:
-            yield _mark(snapshot(dom)["html"], _index_path(path)), target
+            yield _mark(make_snapshot(dom)["html"], _index_path(path)), target
         last = target
 
 

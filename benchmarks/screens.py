@@ -2,7 +2,7 @@
 
 import random
 
-from recorder.importers.screen_drawing import ScreenBox, draw
+from recorder.importers.screen_drawing import ScreenBox, draw_screen
 
 SIZE = (1280, 720)
 _INK = (32, 36, 44, 255)
@@ -25,7 +25,7 @@ def session_screens(count: int, *, seed: int) -> list[bytes]:
         if step and step % 3 == 0:
             page = _page(rng)
         page = (*page, *_filled(rng, step % 3))
-        screens.append(draw(page, SIZE, _PALE))
+        screens.append(draw_screen(page, SIZE, _PALE))
     return screens
 
 

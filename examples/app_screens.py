@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from recorder.importers.screen_drawing import Colour, ScreenBox, draw, text_width
+from recorder.importers.screen_drawing import Colour, ScreenBox, draw_screen, text_width
 
 SIZE = (640, 400)
 HOST = "https://ledgerly.example"
@@ -120,7 +120,7 @@ def picture(screen: Screen) -> bytes:
         boxes += [
             box for placed in layout(screen) if placed.widget in screen.dialog for box in _boxes(placed)
         ]
-    return draw(tuple(boxes), SIZE, _PAPER)
+    return draw_screen(tuple(boxes), SIZE, _PAPER)
 
 
 @lru_cache(maxsize=4096)

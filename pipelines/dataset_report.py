@@ -11,7 +11,7 @@ import dagster as dg
 import polars as pl
 
 from recorder.datasets.formats import SPLITS
-from recorder.exports.card import COLUMNS, plain
+from recorder.exports.card import COLUMNS, escape_text
 from recorder.exports.destinations import open_destination
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.results.hosted_files import read_manifest
@@ -28,7 +28,7 @@ _BLUE = "#35618e"
 _FIRST_COLUMNS = ("workflow", "t_ms", "type", "target", "url", "title", "is_action", "outcome", "session_id")
 
 
-def describe(row: ExportRow, settings: Settings) -> dict[str, Any]:
+def describe_dataset(row: ExportRow, settings: Settings) -> dict[str, Any]:
     """Return the metadata of a completed export's materialization.
 
     Preview and picture are read from the files, and left out where the files are damaged.
@@ -161,7 +161,7 @@ def format_table(rows: pl.DataFrame) -> str:
 
 
 def _format_cell(value: object) -> str:
-    return "" if value is None else plain(str(value))
+    return "" if value is None else escape_text(str(value))
 
 
 def _draw_picture(summary: DatasetSummary) -> str:

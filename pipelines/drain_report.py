@@ -14,7 +14,7 @@ Entry = tuple[str, Mapping[str, Any]]
 _NAMES_SHOWN = 20
 
 
-def progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
+def describe_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
     """Yield the metadata of a few batches by asset; an asset without new rows is left out."""
     sessions = _sum_counts(batches, "sessions")
     workflows = _list_workflows(batches)
@@ -28,7 +28,7 @@ def progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
     yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
 
 
-def summary(batches: Sequence[SealedBatch], ending: str) -> Iterator[Entry]:
+def describe_drain_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[Entry]:
     """Yield the metadata of a whole run by asset.
 
     The names begin with `run_`, so that the UI's plots of a count over time keep to the single reports.

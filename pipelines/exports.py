@@ -20,14 +20,14 @@ from sqlmodel import Session as DbSession
 
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, from_row, to_body
-from pipelines.dataset_report import LoggedProgress, describe
+from pipelines.dataset_report import LoggedProgress, describe_dataset
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, fail_lost, instance_of, is_coming_up, pause_after_failures
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
 from recorder.access.workspaces import find_workspace, list_workspaces
 from recorder.errors import RecorderError
-from recorder.exports.card import plain
+from recorder.exports.card import escape_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import make_due_exports
 from recorder.exports.requests.recipes import list_recipes
@@ -82,7 +82,7 @@ def _describe_workspaces() -> str:
         return "No workspace could be read when the code was loaded."
     try:
         with runtime.database.transaction(write=False) as db:
-            names = [plain(workspace.name) for workspace in list_workspaces(db)]
+            names = [escape_text(workspace.name) for workspace in list_workspaces(db)]
     finally:
         runtime.close()
     shown = ", ".join(names[:_WORKSPACES_SHOWN]) or "none yet"
@@ -117,7 +117,8 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
     if row.status == "failed":
         raise _build_failure(row)
     return dg.MaterializeResult(
-        metadata=describe(row, runtime.settings), data_version=dg.DataVersion(row.row_set_sha256 or "")
+        metadata=describe_dataset(row, runtime.settings),
+        data_version=dg.DataVersion(row.row_set_sha256 or ""),
     )
 
 

@@ -354,9 +354,9 @@ def _strip_data(data: Any) -> Any:
 
 
 def _strip_metadata(metadata: Mapping[str, dg.MetadataValue]) -> dict[str, dg.MetadataValue]:
-    kept = {
+    remaining = {
         name: value for name, value in metadata.items() if isinstance(value, _NUMBERS) or name in _KEPT_NAMES
     }
-    if len(kept) < len(metadata):
-        kept["removed"] = dg.MetadataValue.text(_NOTE)
-    return kept
+    if len(remaining) < len(metadata):
+        remaining["removed"] = dg.MetadataValue.text(_NOTE)
+    return remaining

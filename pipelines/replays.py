@@ -13,7 +13,7 @@ from pydantic import Field
 
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from pipelines.runs import instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import instance_of, request_run
 from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.work import LEASE, ReplayRun, has_waiting
@@ -45,7 +45,7 @@ def replays(
     run = ReplayRun(recorder.runtime, context.run.run_id)
     if not run.take():
         context.log.info("Another run replays sessions; nothing to do.")
-        return dg.MaterializeResult(metadata=describe(run.report))
+        return dg.MaterializeResult(metadata=describe_replays(run.report))
     values = ReplayabilityWork(recorder.runtime)
     began = worked = time.monotonic()
     is_interrupted = threading.Event()
@@ -63,11 +63,11 @@ def replays(
         values.end()
         run.release()
     return dg.MaterializeResult(
-        metadata={**describe(run.report), "replayability": dg.MetadataValue.json(dict(values.counts))}
+        metadata={**describe_replays(run.report), "replayability": dg.MetadataValue.json(dict(values.counts))}
     )
 
 
-def describe(report: ReplayReport) -> dict[str, dg.MetadataValue]:
+def describe_replays(report: ReplayReport) -> dict[str, dg.MetadataValue]:
     """Return counts by status, divergences by kind, ended recoveries, and a histogram of similarities."""
     tenths = "\n".join(
         f"| {tenth / 10:.1f} | {report.similarities[tenth]} |" for tenth in sorted(report.similarities)
@@ -103,13 +103,7 @@ def request_replay_run(
     with recorder.runtime.database.transaction(write=False) as db:
         if not (has_waiting(db) or has_waiting_sessions(db, LEASE)):
             return dg.SkipReason("No replay and no session waits, or a run is at work.")
-    instance = open_instance()
-    if is_coming_up(instance, replay_sessions.name):
-        return dg.SkipReason("A run is coming up.")
-    pause = pause_after_failures(instance, replay_sessions.name)
-    if pause:
-        return dg.SkipReason(f"The last runs failed; the next one starts in {pause:.0f} s.")
-    return dg.RunRequest()
+    return request_run(open_instance(), replay_sessions.name)
 
 
 defs = dg.Definitions(assets=[replays], jobs=[replay_sessions], sensors=[queued_replays])

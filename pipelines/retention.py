@@ -15,7 +15,7 @@ import dagster as dg
 from pipelines.dagster_records import remove_texts
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import QUEUE_TAG, instance_of, request_run
 from recorder import clock
 from recorder.audit.verify import Head
 from recorder.governance import erasures, purges, retention, table_rewrites
@@ -184,7 +184,7 @@ def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipR
     state = read_state(RecorderResource().runtime)
     if state != "a step is due":
         return dg.SkipReason(f"Nothing to start: {state}.")
-    return _request_run(context, purge_sessions.name)
+    return request_run(instance_of(context), purge_sessions.name, longest_pause_s=_LONGEST_PAUSE_S)
 
 
 @dg.sensor(job=rewrite_tables, minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -193,18 +193,7 @@ def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.
     state = read_rewrite_state(RecorderResource().runtime)
     if state != "erasures wait":
         return dg.SkipReason(f"Nothing to start: {state}.")
-    return _request_run(context, rewrite_tables.name)
-
-
-def _request_run(context: dg.SensorEvaluationContext, job: str) -> dg.RunRequest | dg.SkipReason:
-    """Request a run of a job unless one is coming up, or the last ones failed a moment ago."""
-    instance = instance_of(context)
-    if is_coming_up(instance, job):
-        return dg.SkipReason("A run is coming up.")
-    pause = pause_after_failures(instance, job, longest_s=_LONGEST_PAUSE_S)
-    if pause:
-        return dg.SkipReason(f"The last runs failed; the next one starts in {pause:.0f} s.")
-    return dg.RunRequest()
+    return request_run(instance_of(context), rewrite_tables.name, longest_pause_s=_LONGEST_PAUSE_S)
 
 
 def read_rewrite_state(runtime: Runtime) -> str:

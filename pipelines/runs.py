@@ -25,6 +25,29 @@ _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
 
 
+def request_run(
+    instance: dg.DagsterInstance,
+    job_name: str,
+    *,
+    at_work: Collection[str] = (),
+    longest_pause_s: float = _LONGEST_PAUSE_S,
+) -> dg.RunRequest | dg.SkipReason:
+    """Request a run of a job unless one is coming up, or the last ones failed a moment ago.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        job_name: name of the job.
+        at_work: ids of the runs that hold a lease now.
+        longest_pause_s: longest pause after runs that failed.
+    """
+    if is_coming_up(instance, job_name, at_work=at_work):
+        return dg.SkipReason("A run is coming up.")
+    pause_s = pause_after_failures(instance, job_name, longest_s=longest_pause_s)
+    if pause_s:
+        return dg.SkipReason(f"The last runs failed; the next one starts in {pause_s:.0f} s.")
+    return dg.RunRequest()
+
+
 def is_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Collection[str] = ()) -> bool:
     """Return whether a run of this job waits in the queue or is so young that it cannot hold its lease yet.
 

@@ -13,10 +13,10 @@ import dagster as dg
 from pydantic import Field
 
 from pipelines.drain import Drain, deferred_interrupts
-from pipelines.drain_report import progress, summary
+from pipelines.drain_report import describe_drain_run, describe_progress
 from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import QUEUE_TAG, instance_of, request_run
 from pipelines.workflow_partitions import partition_key, register_scopes
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
@@ -136,7 +136,7 @@ def sealing(
     if drain.ending == "interrupted" and _is_cancelled(context):
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
-    for asset, metadata in summary(sealed, drain.ending):
+    for asset, metadata in describe_drain_run(sealed, drain.ending):
         picture = reports.describe_graph_of(sealed[-1]) if asset == _GRAPHS else {}
         yield dg.MaterializeResult(asset_key=asset, metadata={**picture, **metadata})
 
@@ -160,7 +160,7 @@ class SealingReports:
         new = {scope for batch in batches for scope in batch.scopes} - self._registered
         register_scopes(self._context.instance, sorted(new, key=partition_key))
         self._registered |= new
-        for asset, metadata in progress(batches):
+        for asset, metadata in describe_progress(batches):
             if asset != _GRAPHS:
                 self._context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
             elif time.monotonic() - self._drawn_at < _PICTURE_EVERY_S:
@@ -205,21 +205,16 @@ def request_drain_run(
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the request for a drain run if one is needed; Dagster's instance is opened only then."""
     runtime = recorder.runtime
-    state = watch(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
+    state = watch_lanes(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
     if state != "work waits":
         return dg.SkipReason(f"Nothing to start: {state}.")
     with runtime.database.transaction(write=False) as db:
         at_work = list_runs(db)
-    instance = open_instance()
-    if is_coming_up(instance, seal_stopped_sessions.name, at_work=at_work):
-        return dg.SkipReason("A drain run is coming up.")
-    pause = pause_after_failures(instance, seal_stopped_sessions.name, longest_s=_LONGEST_PAUSE_S)
-    if pause:
-        return dg.SkipReason(f"The last drain runs failed; the next one starts in {pause:.0f} s.")
-    return dg.RunRequest()
+    job_name = seal_stopped_sessions.name
+    return request_run(open_instance(), job_name, at_work=at_work, longest_pause_s=_LONGEST_PAUSE_S)
 
 
-def watch(database: Database, *, runs: int, seconds: float, busy_after_s: float = 0.5) -> str:
+def watch_lanes(database: Database, *, runs: int, seconds: float, busy_after_s: float = 0.5) -> str:
     """Poll until there is work for a new run, or the time is up; return the state as text.
 
     While no run is at work, any work is enough. Another one is started beside those at work, up to `runs`,

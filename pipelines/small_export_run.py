@@ -18,7 +18,7 @@ import dagster as dg
 from pydantic import Field
 
 from pipelines.dataset_checks import check_files, check_lake
-from pipelines.dataset_report import LoggedProgress, describe
+from pipelines.dataset_report import LoggedProgress, describe_dataset
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource, deployment_of_environment
 from pipelines.runs import QUEUE_TAG
@@ -217,7 +217,7 @@ class SmallExportLoop:
         try:
             checks = (check_files(ended, runtime.settings), check_lake(runtime, ended))
             with self._drawing:
-                metadata = describe(ended, runtime.settings)
+                metadata = describe_dataset(ended, runtime.settings)
         except Exception:
             log.exception("export %s is completed, but cannot be described", row.id)
         return FinishedExport(ended, metadata, checks)
@@ -287,7 +287,7 @@ def small_exports(
         if finished is None:
             break
         context.instance.add_dynamic_partitions(PARTITIONS_NAME, [finished.row.dataset])
-        yield from report(finished)
+        yield from report_export(finished)
         exports += 1
     context.log.info(f"Ended ({loop.ending}) after {exports} exports.")
     if loop.ending == "interrupted" and _is_cancelled(context):
@@ -295,7 +295,7 @@ def small_exports(
         signal.raise_signal(signal.SIGINT)
 
 
-def report(
+def report_export(
     finished: FinishedExport,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Yield what Dagster's pages show of an export: a version of its dataset, or why there is none."""

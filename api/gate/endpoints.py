@@ -133,7 +133,7 @@ def find_endpoint(method: str, path: str) -> Endpoint | None:
     return find(method, path)
 
 
-def is_address(path: str) -> bool:
+def has_route(path: str) -> bool:
     """Return whether any route has exactly this path, with any method.
 
     The framework's router also accepts a path that ends with a line feed. Such a request must not reach it:

@@ -133,10 +133,10 @@ def install(app: FastAPI) -> None:
     app.state.running_keys = RunningKeys()
 
     @app.exception_handler(AnswerKept)
-    async def send_kept_answer(_: Request, kept: AnswerKept) -> Response:
-        media_type = "application/json" if kept.status < 400 else "application/problem+json"
+    async def send_kept_answer(_: Request, answer: AnswerKept) -> Response:
+        media_type = "application/json" if answer.status < 400 else "application/problem+json"
         headers = {_REPLAYED: "true"}
-        return Response(kept.body, kept.status, headers, media_type if kept.body else None)
+        return Response(answer.body, answer.status, headers, media_type if answer.body else None)
 
 
 def _read_key(request: Request, named: str | None) -> str | None:

@@ -14,7 +14,7 @@ from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBo
 from api.errors import make_internal_problem, make_problem
 from api.gate.admissions import Admission, CallerPlan, Header, show_refusing_limit
 from api.gate.authentication import CallerCache, DeniedAudit, KeyGuessThrottle
-from api.gate.endpoints import Endpoint, find_endpoint, is_address
+from api.gate.endpoints import Endpoint, find_endpoint, has_route
 from api.gate.rate_limits import RateLimiter, TokenCharge
 from api.gate.refusal_pace import RefusalPace
 from api.gate.responses import GateSend, client_address, common_headers, send_refusal
@@ -256,7 +256,7 @@ def _check_request(
     path: str = scope["path"]
     if b"%" in scope.get("raw_path", b"") and not is_encoded(scope["raw_path"]):
         raise NoSuchAddress
-    if "\0" in path or (endpoint is None and path.startswith("/v1/") and not is_address(path)):
+    if "\0" in path or (endpoint is None and path.startswith("/v1/") and not has_route(path)):
         raise NoSuchAddress
     if scope["type"] == "websocket":
         if endpoint is None or not endpoint.path.endswith("/ws"):

@@ -204,7 +204,7 @@ def get_difference(
     """
     after_id = pager.read_position(str)
     row, other = _find_export(runtime, caller, export_id), _find_export(runtime, caller, against)
-    compared = diff.compare(runtime, row, other)
+    compared = diff.compare_exports(runtime, row, other)
     return ExportDifference(
         export_id=row.id,
         against=other.id,
@@ -212,7 +212,7 @@ def get_difference(
         same_request=compared.same_request,
         sessions=compared.sessions,
         shards=compared.shards,
-        causes=compared.causes(),
+        causes=compared.count_causes(),
         **pager.make_page(compared.page(after_id=after_id, limit=pager.limit)).model_dump(),
     )
 

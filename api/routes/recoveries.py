@@ -9,10 +9,10 @@ from api.errors import problem_responses
 from api.gate.route_limits import limit_live_replay
 from api.strict_routes import StrictRoute
 from recorder import limits
-from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryStatus
+from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, RecoveryStatus
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
-from recorder.replay_service import recoveries
+from recorder.replay_service import recoveries, rows
 from recorder.replay_service.queue import require_scope
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
@@ -56,12 +56,12 @@ def list_recoveries(
     session_id: Annotated[str | None, Query(description="Session that failed.")] = None,
 ) -> Page[Recovery]:
     """List the recoveries, newest first."""
-    filters = {"status": status, "sandbox": sandbox, "session_id": session_id}
-    page = recoveries.list_recoveries(
+    page = rows.list_rows(
         db,
+        RecoveryRow,
         caller.tenant,
-        filters={name: value for name, value in filters.items() if value is not None},
-        workflows=tuple(workflow),
+        filters={"status": status, "sandbox": sandbox, "session_id": session_id},
+        workflows=workflow,
         before_id=pager.read_position(str),
         limit=pager.limit,
     )
@@ -71,7 +71,7 @@ def list_recoveries(
 @router.get("/{recovery_id}", responses=problem_responses(404))
 def get_recovery(recovery_id: str, db: Db, caller: CallerDep) -> Recovery:
     """Return a recovery with its candidates."""
-    return recoveries.to_wire(recoveries.find_recovery(db, caller.tenant, recovery_id))
+    return recoveries.to_wire(rows.find_row(db, RecoveryRow, caller.tenant, recovery_id))
 
 
 @router.post("/{recovery_id}/cancel", responses=problem_responses(403, 404, 409))

@@ -13,12 +13,13 @@ from recorder.models.replay import (
     Replay,
     ReplayCreate,
     ReplayDecision,
+    ReplayRow,
     ReplayStatus,
     ReplayStep,
     Sandbox,
 )
 from recorder.models.wire import Page
-from recorder.replay_service import queue, wire_objects
+from recorder.replay_service import queue, rows, wire_objects
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
@@ -62,12 +63,12 @@ def list_replays(
     cause: Annotated[str | None, Query(description="Recovery that asked for it.")] = None,
 ) -> Page[Replay]:
     """List the replays, newest first."""
-    filters = {"status": status, "sandbox": sandbox, "session_id": session_id, "cause": cause}
-    page = queue.list_replays(
+    page = rows.list_rows(
         db,
+        ReplayRow,
         caller.tenant,
-        filters={name: value for name, value in filters.items() if value is not None},
-        workflows=tuple(workflow),
+        filters={"status": status, "sandbox": sandbox, "session_id": session_id, "cause": cause},
+        workflows=workflow,
         before_id=pager.read_position(str),
         limit=pager.limit,
     )
@@ -77,14 +78,14 @@ def list_replays(
 @router.get("/{replay_id}", responses=problem_responses(404))
 def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
     """Return a replay."""
-    return wire_objects.to_wire(queue.find_replay(db, caller.tenant, replay_id))
+    return wire_objects.to_wire(rows.find_row(db, ReplayRow, caller.tenant, replay_id))
 
 
 @router.get("/{replay_id}/steps", responses=problem_responses(404))
 def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[ReplayStep]:
     """List the steps of a replay, in their order."""
     after = pager.read_position(int)
-    row = queue.find_replay(db, caller.tenant, replay_id)
+    row = rows.find_row(db, ReplayRow, caller.tenant, replay_id)
     return pager.make_page(queue.list_steps(db, row, after=after, limit=pager.limit))
 
 

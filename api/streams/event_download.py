@@ -17,7 +17,7 @@ from recorder.access.keys import Caller
 from recorder.errors import RecorderError
 from recorder.recording.hot_events import EventFilter, Position
 from recorder.recording.session_events import SCHEMA, EventPortions
-from recorder.recording.whole_reads import WholeReads, pause
+from recorder.recording.whole_reads import WholeReads, let_threads_run
 from recorder.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class EventDownload(Response):
             session_id,
             after=after,
             wanted=wanted,
-            pause=pause,
+            pause=let_threads_run,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,9 +13,9 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.figures import Figure, Skipped, at_least
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.tasks import DATA, SAME_PAGES, Demonstration, in_order
-from recorder.importers.miniwob.elements import boxes, canvas_size, target_path
+from recorder.importers.miniwob.elements import canvas_size, list_boxes, target_path
 from recorder.importers.miniwob.format import event_members, read_file, whole_actions
-from recorder.importers.screen_drawing import draw
+from recorder.importers.screen_drawing import draw_screen
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import session_steps
 from recorder.sealing.frame_digests import read_cells
@@ -71,9 +71,9 @@ def _read_run(file: Path) -> Sealed:
     for item, members in zip(seen, event_members(seen), strict=True):
         page = demonstration.states[item.index].dom
         target_path(page)  # takes off the mark of the element acted on, which no picture shows
-        drawn = boxes(page), canvas_size(page)
+        drawn = list_boxes(page), canvas_size(page)
         if drawn not in cells:
-            cells[drawn] = read_cells(draw(*drawn))
+            cells[drawn] = read_cells(draw_screen(*drawn))
         t_ms, frame_id = round(demonstration.states[item.index].time), f"frm_{item.index:06d}"
         screen = describe_screen(dom=None, url=None, title=None, cells=cells[drawn])
         frames.append(FrameScreen(t_ms, frame_id, screen))

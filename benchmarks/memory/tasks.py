@@ -21,11 +21,11 @@ from benchmarks.figures import Figure, Skipped, at_least
 from benchmarks.memory import pm4py_peer
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
 from benchmarks.memory.path_fit import Fit, measure_fit
-from recorder.importers.miniwob.elements import event_target, snapshot, target_path
+from recorder.importers.miniwob.elements import event_target, make_snapshot, target_path
 from recorder.importers.miniwob.format import State, event_members, read_file, whole_actions
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.similarity import similar_index
+from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.screens import FrameScreen, describe_screen, locate_on_screen
 from recorder.memory.steps.session_steps import Step, session_steps
 
@@ -135,7 +135,7 @@ def _list_steps(states: list[State]) -> list[Step]:
     targets = [target_path(state.dom) for state in states]
     frames = []
     for index, state in enumerate(states):
-        screen = describe_screen(dom=snapshot(state.dom), url=None, title=None, cells=None)
+        screen = describe_screen(dom=make_snapshot(state.dom), url=None, title=None, cells=None)
         locations = locate_on_screen(screen.state_tokens)
         frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen, locations))
     seen = whole_actions(states)
@@ -174,7 +174,7 @@ def measure_ranks(columns: GraphColumns, tasks: Mapping[str, str]) -> SimilarRan
 
     A task of one session asks nothing; sessions that share nothing with the one that asks count as not found.
     """
-    index = similar_index(columns)
+    index = index_similarity(columns)
     labels = np.array([tasks[session.decode()] for session in columns.session_id.tolist()])
     sizes = Counter(labels.tolist())
     precisions, firsts = [], []

@@ -75,7 +75,7 @@ def due_level_of(quota: Quota, metric: Metric) -> int:
     return due_level(getattr(quota, metric), getattr(quota, f"{metric}_limit"))
 
 
-def due_notices(quota: Quota, metric: Metric, sent_level: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def list_due_notices(quota: Quota, metric: Metric, sent_level: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield type and `data` of the notices that are due and were not sent.
 
     Args:
@@ -224,7 +224,7 @@ def _send_notices(db: DbSession, row: Any, period: Period, metric: Metric) -> No
     tier = _read_tier(db, row.workspace_id)
     quota = quota_of(period, tier, captured_ms=row.captured_ms, exported_rows=row.exported_rows)
     sent_level = getattr(row, _SENT_COLUMNS[metric])
-    for type, data in due_notices(quota, metric, sent_level):
+    for type, data in list_due_notices(quota, metric, sent_level):
         add_event(
             db,
             tenant=Tenant(row.workspace_id, "live"),

@@ -145,7 +145,7 @@ class PageRecording:
 
         captured = CapturedPage(handle.name, send, self._journal, self._sender.add_frame)
         captured.on_settled = lambda: self._start(captured.take_frame())
-        captured.on_action = lambda: self._switch_to(page)
+        captured.on_action = lambda: self._record_page_switch(page)
         handle.captured = captured
         for method in PROTOCOL_EVENTS:
             session.on(method, self._make_listener(captured.handle_event, method))
@@ -224,7 +224,7 @@ class PageRecording:
         """Remove a page that crashed: it answers nothing any more."""
         self._pages.pop(page, None)
 
-    def _switch_to(self, page: Any) -> None:
+    def _record_page_switch(self, page: Any) -> None:
         """Record that the actor has gone to another page, unless it was opened just before."""
         if page is self._acting or page not in self._pages:
             return

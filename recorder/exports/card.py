@@ -167,12 +167,12 @@ _KINDS: dict[FileKind, str] = {
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
 
 
-def page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+def format_page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     """Yield the lines of the page."""
     spec, totals = manifest["spec"], manifest["totals"]
-    yield from (f"# {plain(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
+    yield from (f"# {escape_text(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
     yield (
-        f"Recordings of {plain(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
+        f"Recordings of {escape_text(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
         f"{_format_duration(statistics.duration_ms / 1000)} together, started before "
         f"{spec['filter']['until']}. Export `{manifest['export_id']}`, format `{manifest['format']}`."
     )
@@ -324,14 +324,14 @@ def _format_cell(value: Any) -> str:
 
 def _name_counts(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
     """Return counts by a name that clients chose."""
-    return [("none" if name is None else plain(name), count) for name, count in counts]
+    return [("none" if name is None else escape_text(name), count) for name, count in counts]
 
 
-def plain(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return text that Markdown shows unchanged: one line, without marks or links."""
     return "".join(mark if mark.isprintable() else " " for mark in text).translate(_MARKS)
 
 
 def dataset_card(manifest: dict[str, Any], statistics: Statistics) -> str:
     """Return the card of a dataset; text of clients, such as the tag, is escaped."""
-    return "\n".join([*front_matter(manifest), "", *page(manifest, statistics), ""])
+    return "\n".join([*front_matter(manifest), "", *format_page(manifest, statistics), ""])

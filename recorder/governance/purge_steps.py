@@ -189,7 +189,7 @@ class PurgeRun:
 
     def _remove_content(self, purges: list[PurgeRow]) -> None:
         """Remove rows and objects of sessions; a purge in its first step moves to the second."""
-        end = partial(advance, session_ids=_ids_of(purges), from_step="content", to_step="lake")
+        end = partial(advance_purges, session_ids=_ids_of(purges), from_step="content", to_step="lake")
         remove_contents(self._runtime, purges, open_transaction=self._open_transaction, on_removed=end)
 
     def _delete_lake_rows(self, purges: list[PurgeRow]) -> None:
@@ -218,7 +218,7 @@ class PurgeRun:
             )
         with self._open_transaction() as db:
             batches.forget_sessions(db, _ids_of(purges))
-            advance(db, _ids_of(purges), from_step="lake", to_step="files", after=FILES_GRACE)
+            advance_purges(db, _ids_of(purges), from_step="lake", to_step="files", after=FILES_GRACE)
 
     def _delete_files(self, purges: list[PurgeRow]) -> None:
         self._try_groups(purges, _table_of, self._delete_workflow_files)
@@ -227,7 +227,7 @@ class PurgeRun:
     def _delete_workflow_files(self, purges: list[PurgeRow]) -> None:
         self._delete_dead_files(purges)
         with self._open_transaction() as db:
-            advance(db, _ids_of(purges), from_step="files", to_step="exports")
+            advance_purges(db, _ids_of(purges), from_step="files", to_step="exports")
 
     def _remove_from_exports(self, purges: list[PurgeRow]) -> None:
         self._try_groups(purges, lambda purge: purge.workspace_id, self._remove_from_workspace_exports)
@@ -262,7 +262,7 @@ class PurgeRun:
         if late:
             # A batch was claimed in the moment in which the session was hidden.
             with self._open_transaction() as db:
-                advance(db, _ids_of(late), from_step="final_pass", to_step="lake")
+                advance_purges(db, _ids_of(late), from_step="final_pass", to_step="lake")
         ending = self._try_contents(ending)
         ending = self._try_groups(ending, _table_of, self._delete_dead_files)
         ending = self._try_groups(ending, lambda purge: (purge.tenant, bool(purge.dates)), self._clean_logs)
@@ -286,10 +286,10 @@ class PurgeRun:
             for row in rows:
                 ended.count(row)
                 self.report.count(row)
-            forgotten = [row.session_id for row in rows if row.cause == "erasure"]
-            db.exec(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten)))
-            kept = [row.session_id for row in rows if row.cause != "erasure"]
-            _update_purges(db, kept, step="done", done_at=clock.now())
+            forgotten_ids = [row.session_id for row in rows if row.cause == "erasure"]
+            db.exec(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten_ids)))
+            finished_ids = [row.session_id for row in rows if row.cause != "erasure"]
+            _update_purges(db, finished_ids, step="done", done_at=clock.now())
             for workspace_id in sorted({workspace_id for workspace_id, _ in ended.causes}):
                 causes = {
                     cause: count for (owner, cause), count in ended.causes.items() if owner == workspace_id
@@ -366,7 +366,7 @@ def _note_exports(db: DbSession, erasure_id: str, export_ids: set[str]) -> None:
         db.add(erasure)
 
 
-def advance(
+def advance_purges(
     db: DbSession,
     session_ids: Sequence[str],
     *,

@@ -15,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.governance.purge_steps import PurgeReport, PurgeRun, advance
+from recorder.governance.purge_steps import PurgeReport, PurgeRun, advance_purges
 from recorder.governance.session_content import remove_contents
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
@@ -38,7 +38,7 @@ def remove_at_once(runtime: Runtime, purge: PurgeRow) -> None:
         runtime,
         [purge],
         open_transaction=partial(runtime.database.transaction, write=True),
-        on_removed=lambda db: advance(db, [purge.session_id], from_step="content", to_step="lake"),
+        on_removed=lambda db: advance_purges(db, [purge.session_id], from_step="content", to_step="lake"),
     )
 
 

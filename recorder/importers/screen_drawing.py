@@ -40,7 +40,7 @@ class ScreenBox:
     shape: Shape = "box"
 
 
-def draw(
+def draw_screen(
     boxes: tuple[ScreenBox, ...], size: tuple[int, int], background: Colour = (255, 255, 255, 255)
 ) -> bytes:
     """Draw boxes as a WebP file of `size` (width, height); parts outside are cut off."""

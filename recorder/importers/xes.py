@@ -132,15 +132,15 @@ def _convert_event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
 
 def _select_fitting(attributes: Attributes, room: int) -> dict[str, Any]:
     """Return as many attributes as fit into `room` bytes of JSON; `left_out` counts the others."""
-    kept: Attributes = {}
+    fitting: Attributes = {}
     for key, value in attributes.items():
         plain = _convert_value(value)
         size = len(orjson.dumps({key: plain}))
         if size <= room:
-            kept[key] = plain
+            fitting[key] = plain
             room -= size
-    left_out = len(attributes) - len(kept)
-    return {"attributes": kept, **({"left_out": left_out} if left_out else {})}
+    left_out = len(attributes) - len(fitting)
+    return {"attributes": fitting, **({"left_out": left_out} if left_out else {})}
 
 
 def _convert_value(value: Any) -> Any:

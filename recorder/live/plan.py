@@ -11,13 +11,8 @@ import msgspec
 
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.dry_process import MEMORY_BYTES, SECONDS, RecordingMessage, open_events
-from recorder.replays.anchors import (
-    AnchorUnknown,
-    EventPosition,
-    ReplayAnchor,
-    find_anchor_event,
-    find_until_event,
-)
+from recorder.replay_service.process_replies import decode_reply, encode_reply
+from recorder.replays.anchors import EventPosition, ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import MOST_STEPS
 from recorder.replays.recordings import (
@@ -89,18 +84,6 @@ class _PlanTask(msgspec.Struct):
     until: ReplayAnchor | None
 
 
-class _PlanReply(msgspec.Struct):
-    plan: LivePlan | None = None
-    #: Why the recording cannot be replayed.
-    invalid: str = ""
-    #: Kind of an error of ours.
-    error: str = ""
-
-
-class PlanNotMade(Exception):
-    """An error of ours, which the message names, ended the process."""
-
-
 class Planner:
     """Process that plans live replays, one after the other; the first one starts it."""
 
@@ -120,18 +103,15 @@ class Planner:
 
         Raises:
             InvalidRecording: if the recording cannot be replayed, or takes too much memory or time.
-            PlanNotMade: if an error of ours ended it.
+            ReplayNotComputed: if an error of ours ended it.
         """
         task = msgspec.json.encode(_PlanTask(recording, anchor, until))
         try:
-            reply = msgspec.json.decode(self._process.request(task), type=_PlanReply)
+            reply = self._process.request(task)
         except ProcessEnded:
             raise InvalidRecording(f"Its recording takes more than {self._limits}; {_LATER}.") from None
-        if reply.invalid:
-            raise InvalidRecording(reply.invalid)
-        if reply.plan is None:
-            raise PlanNotMade(reply.error)
-        return reply.plan
+        plan: LivePlan = decode_reply(reply, LivePlan)
+        return plan
 
     def end(self) -> None:
         """End the process."""
@@ -144,19 +124,15 @@ def serve(memory_bytes: int) -> None:
 
 
 def _answer(message: bytes) -> bytes:
-    try:
-        task = msgspec.json.decode(message, type=_PlanTask)
-        answer = msgspec.json.encode(_PlanReply(_make_plan(task)))
-        if len(answer) > _MOST_BYTES:
-            text = f"The steps of a live replay have at most {_MOST_BYTES // 2**20} MiB; {_LATER}."
-            raise InvalidRecording(text)
-        return answer
-    except (InvalidRecording, AnchorUnknown) as error:
-        return msgspec.json.encode(_PlanReply(invalid=str(error)))
-    except MemoryError:
-        raise
-    except Exception as error:  # a defect of ours: the worker goes on with other replays
-        return msgspec.json.encode(_PlanReply(error=type(error).__name__))
+    return encode_reply(lambda: _encode_plan(msgspec.json.decode(message, type=_PlanTask)))
+
+
+def _encode_plan(task: _PlanTask) -> msgspec.Raw:
+    plan = msgspec.json.encode(_make_plan(task))
+    if len(plan) > _MOST_BYTES:
+        text = f"The steps of a live replay have at most {_MOST_BYTES // 2**20} MiB; {_LATER}."
+        raise InvalidRecording(text)
+    return msgspec.Raw(plan)
 
 
 def _make_plan(task: _PlanTask) -> LivePlan:

@@ -15,7 +15,8 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import Actor, SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
-from recorder.replay_service.queue import end, end_failed, has_sessions
+from recorder.replay_service.queue import end, end_failed
+from recorder.replay_service.rows import has_sessions
 from recorder.replay_service.work import DECISION_TIME
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
@@ -146,6 +147,7 @@ class ReplayJournal:
             return "internal", "The worker was stopped; ask for another replay."
         if db.get_one(WorkspaceRow, row.workspace_id).status != "active":
             return "cancelled", "The workspace was suspended."
-        if db.exec(select(ReplayRow.id).where(ReplayRow.id == row.id, *has_sessions())).first() is None:
+        remaining = select(ReplayRow.id).where(ReplayRow.id == row.id, *has_sessions(ReplayRow))
+        if db.exec(remaining).first() is None:
             return "cancelled", "The session was deleted."
         return None

@@ -23,7 +23,7 @@ from recorder.live.acting import StepActor
 from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.journal import LiveResult
-from recorder.live.plan import Planner, PlanNotMade
+from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
 from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
@@ -38,8 +38,10 @@ from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
 from recorder.replay_service.dry_tasks import make_policy, to_anchor
 from recorder.replay_service.inputs import decrypt_inputs
-from recorder.replay_service.queue import end_failed, has_sessions
+from recorder.replay_service.process_replies import ReplayNotComputed
+from recorder.replay_service.queue import end_failed
 from recorder.replay_service.recording import read_recording
+from recorder.replay_service.rows import has_sessions
 from recorder.replay_service.wire_objects import emit
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recordings import InvalidRecording
@@ -162,7 +164,7 @@ def run_replay(
                 raise
             except Exception as error:  # a defect of ours: the next replay may be without it
                 log.exception("replay %s", row.id)
-                kind = str(error) if isinstance(error, PlanNotMade) else type(error).__name__
+                kind = str(error) if isinstance(error, ReplayNotComputed) else type(error).__name__
                 journal.fail("internal", f"The replay could not be done: {kind}.")
             else:
                 if result is not None:
@@ -248,7 +250,7 @@ def _are_waiting() -> list[Any]:
         ReplayRow.status == "queued",
         col(ReplayRow.finished_at).is_(None),
         col(ReplayRow.workspace_id).in_(active),
-        *has_sessions(),
+        *has_sessions(ReplayRow),
     ]
 
 

@@ -11,10 +11,10 @@ from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
-from recorder.memory.queries.comparison import Side, compare
+from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.paths import filter_rows, read_graph
-from recorder.memory.queries.similarity import similar_index
+from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.versions import was_rebuilt
 from recorder.memory.views.formats import GraphFormat, render
 from recorder.memory.views.graph_view import GraphView, view_of
@@ -111,7 +111,7 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
     (row,) = lookup_of(columns).find([session_id]).tolist()
     if row == NOWHERE:
         return []
-    neighbours = similar_index(columns).nearest(row, limit)
+    neighbours = index_similarity(columns).nearest(row, limit)
     sessions = _read_sessions(db, tenant, (_session_id(columns, neighbour.row) for neighbour in neighbours))
     return [
         SimilarSession(
@@ -217,6 +217,6 @@ def compare_sessions(
         NotFound: for an unknown workflow.
     """
     columns = read_graph(db, GraphScope(tenant, workflow))
-    return compare(
+    return compare_sides(
         columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
     )

@@ -183,12 +183,12 @@ class HotEventReader:
 
     def _drop_last(self) -> None:
         """Keep the first half of what may be at hand; the rest is read again in another pass."""
-        kept: list[Entry] = []
+        remaining: list[Entry] = []
         size = 0
         for entry in reversed(self._held):
-            if kept and (len(kept) >= HELD_EVENTS // 2 or size >= HELD_BYTES // 2):
+            if remaining and (len(remaining) >= HELD_EVENTS // 2 or size >= HELD_BYTES // 2):
                 break
-            kept.append(entry)
+            remaining.append(entry)
             size += len(entry[-1].payload)
-        self._bound = kept[-1][:2]
-        self._held, self._held_bytes = kept[::-1], size
+        self._bound = remaining[-1][:2]
+        self._held, self._held_bytes = remaining[::-1], size

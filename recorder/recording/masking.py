@@ -121,9 +121,13 @@ def _mask_event(changed: Changes, sent: bytes) -> bytes:
     masked = {name: _with_texts(name, value, changed) for name, value in item.items()}
     if masked == item:
         return sent
-    given, kept = item.get("input"), masked.get("input")
-    if given and kept and any(given.get(name) != kept.get(name) for name in _REPLAYED):
-        kept["masked"] = True
+    sent_input, masked_input = item.get("input"), masked.get("input")
+    if (
+        sent_input
+        and masked_input
+        and any(sent_input.get(name) != masked_input.get(name) for name in _REPLAYED)
+    ):
+        masked_input["masked"] = True
     return orjson.dumps(masked)
 
 

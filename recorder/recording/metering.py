@@ -18,7 +18,7 @@ from recorder.access.quota import (
     MINUTE_MS,
     Period,
     due_level_of,
-    due_notices,
+    list_due_notices,
     period_of,
     quota_of,
 )
@@ -130,7 +130,7 @@ class Charges:
         quota = quota_of(self._period, owed.tier, captured_ms=captured_ms, exported_rows=exported_rows)
         level = due_level_of(quota, "captured_minutes")
         if level > notice_level:
-            for type, data in due_notices(quota, "captured_minutes", notice_level):
+            for type, data in list_due_notices(quota, "captured_minutes", notice_level):
                 cursor.insert(
                     make_event(
                         tenant=Tenant(workspace_id, "live"), type=type, subject_id=workspace_id, data=data

@@ -77,7 +77,7 @@ class WholeReads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def pause() -> None:
+def let_threads_run() -> None:
     """Let the threads that wait for the interpreter's lock run: the event loop above all."""
     time.sleep(0)
 

@@ -115,17 +115,17 @@ def find_candidates(
     suffixes = _SuffixReader(runtime, session.tenant, success_tags, skip_unavailable)
     ranked = rank_candidates(_describe(acts, entry) for entry in counted)
     by_node = {entry.node_id: entry for entry in counted}
-    kept = []
+    replayable = []
     for entry in ranked[:_READ]:
         suffix = suffixes.read(by_node[entry.candidate.node_id].donors)
         if suffixes.budget.left < 0 or time.monotonic() > until_s:
             break
         if suffix is not None:
-            kept.append((replace(entry.candidate, replayability=suffix.replayability), suffix))
-    donors = {candidate.node_id: suffix for candidate, suffix in kept}
+            replayable.append((replace(entry.candidate, replayability=suffix.replayability), suffix))
+    donors = {candidate.node_id: suffix for candidate, suffix in replayable}
     return [
         _to_json(entry, by_node[entry.candidate.node_id], donors[entry.candidate.node_id])
-        for entry in rank_candidates(candidate for candidate, _ in kept)
+        for entry in rank_candidates(candidate for candidate, _ in replayable)
     ]
 
 

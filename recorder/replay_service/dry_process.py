@@ -16,12 +16,8 @@ import zstandard
 from recorder import limits
 from recorder.errors import Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
-from recorder.replays.anchors import (
-    AnchorUnknown,
-    ReplayAnchor,
-    find_anchor_event,
-    find_until_event,
-)
+from recorder.replay_service.process_replies import ReplayNotComputed, decode_reply, encode_reply
+from recorder.replays.anchors import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.comparisons import GraphEvidence
 from recorder.replays.dry import ReplayStart, replay_dry
 from recorder.replays.policy import ReplayPolicy
@@ -103,22 +99,6 @@ class DryTask(msgspec.Struct, kw_only=True):
     decisions: dict[int, Decision]
 
 
-class ReplayNotComputed(Exception):
-    """The replay met an error of ours, which the message names."""
-
-
-class DryReply(msgspec.Struct):
-    """Result of a task; without one, what there is instead."""
-
-    result: DryResult | None = None
-    #: Why the recording cannot be replayed.
-    invalid: str = ""
-    #: Kind of an error of ours.
-    error: str = ""
-    #: A store did not answer.
-    is_unavailable: bool = False
-
-
 #: Result of a replay; in place of one the reason why there is none: `InvalidRecording` if it cannot be
 #: replayed or takes too much memory or time, `Unavailable` if the store of the snapshots does not answer,
 #: `ReplayNotComputed` for an error of ours.
@@ -149,12 +129,11 @@ class DryProcess:
                 f"The replay takes more than {self._limits}; replay a part of the session, "
                 "with mode partial, an anchor and until."
             )
-        reply = msgspec.json.decode(answer, type=DryReply)
-        if reply.is_unavailable:
-            return Unavailable("The blob store")
-        if reply.invalid:
-            return InvalidRecording(reply.invalid)
-        return reply.result or ReplayNotComputed(reply.error)
+        try:
+            result: DryResult = decode_reply(answer, DryResult)
+        except (InvalidRecording, Unavailable, ReplayNotComputed) as error:
+            return error
+        return result
 
     def end(self) -> None:
         """End the process."""
@@ -167,21 +146,11 @@ def serve(memory_bytes: int) -> None:
 
 
 def _answer(message: bytes) -> bytes:
-    try:
-        task = msgspec.json.decode(message, type=DryTask)
-        reply = DryReply(_replay(task, _open_blobs(task.blob_url, task.archive_url)))
-    except (InvalidRecording, AnchorUnknown) as error:
-        reply = DryReply(invalid=str(error))
-    except Unavailable:
-        reply = DryReply(is_unavailable=True)
-    except MemoryError:
-        raise
-    except Exception as error:  # a defect of ours: the run goes on with other replays
-        reply = DryReply(error=type(error).__name__)
-    return msgspec.json.encode(reply)
+    return encode_reply(lambda: _replay(msgspec.json.decode(message, type=DryTask)))
 
 
-def _replay(task: DryTask, blobs: Blobs) -> DryResult:
+def _replay(task: DryTask) -> DryResult:
+    blobs = _open_blobs(task.blob_url, task.archive_url)
     recording, start = open_recording(task.recording, blobs), None
     if task.start is not None:
         other = open_recording(task.start.recording, blobs)

@@ -13,10 +13,10 @@ from recorder.replay_service.dry_process import (
     DryTask,
     GraphMessage,
     RecordingMessage,
-    ReplayNotComputed,
     StartMessage,
 )
 from recorder.replay_service.graph_evidence import read_evidence
+from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.recording import FoundSessions, find_sessions, read_recording
 from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy

@@ -43,14 +43,14 @@ def read_evidence(
     steps = read_steps(db, runtime.lake, scope, columns, list(nodes)) if nodes else {}
     node_of = {step.event_id: columns.nodes[nodes[witness]].node_id for witness, step in steps.items()}
     own_nodes = [columns.nodes[node].node_id for node in visits.node.tolist()]
-    chosen = _choose_rows(columns, path_id)
+    chosen = _choose_sessions(columns, path_id)
     # The session's own steps say nothing about whether others go this way.
     shares = _compute_shares(columns, chosen, own_nodes if chosen[row] else [])
     labels = {node.node_id: node.label for node in columns.nodes}
     return GraphMessage(node_of, [(*edge, share) for edge, share in shares.items()], labels)
 
 
-def _choose_rows(columns: GraphColumns, path_id: str | None) -> Mask:
+def _choose_sessions(columns: GraphColumns, path_id: str | None) -> Mask:
     """Return the sessions that are in the graph, of a path those counted on it or on the one it became."""
     chosen = columns.current()
     if path_id is not None:

@@ -4,21 +4,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import exists, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder import clock, limits
+from recorder import clock
 from recorder.access.keys import LIVE_REPLAY, Caller
 from recorder.audit.log import Origin, record
 from recorder.errors import (
     InsufficientScope,
     InvalidState,
-    LimitReached,
     NotFound,
     ValidationFailed,
 )
-from recorder.ids import is_id, new_timed_id
+from recorder.ids import new_timed_id
 from recorder.models.replay import (
     ReplayCreate,
     ReplayDecision,
@@ -38,12 +36,11 @@ from recorder.replay_service.request_checks import (
     find_sealed,
     require_live_hosts,
 )
+from recorder.replay_service.rows import check_open, find_row
 from recorder.replay_service.wire_objects import emit
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
-from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
-from recorder.tenant import Tenant
 
 
 def check_request(caller: Caller, body: ReplayCreate) -> None:
@@ -151,7 +148,7 @@ def create_replay(
         allowed = require_live_hosts(db, tenant)
         check_hosts(allowed, body)
     anchor_event = check_places(db, runtime, session, body)
-    check_open(db, tenant)
+    check_open(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
         id=replay_id,
@@ -184,55 +181,6 @@ def create_replay(
     return row
 
 
-def find_replay(db: DbSession, tenant: Tenant, replay_id: str, *, lock: bool = False) -> ReplayRow:
-    """Return a replay of the caller's workspace and mode.
-
-    Raises:
-        NotFound: if it is missing, of another workspace or mode, or of a deleted session.
-    """
-    if not is_id(replay_id, "rpl"):
-        raise NotFound("replay")
-    statement = select(ReplayRow).where(
-        ReplayRow.id == replay_id, *in_tenant(ReplayRow, tenant), *has_sessions()
-    )
-    row = db.exec(statement.with_for_update(of=ReplayRow) if lock else statement).one_or_none()
-    if row is None:
-        raise NotFound("replay")
-    return row
-
-
-def list_replays(
-    db: DbSession,
-    tenant: Tenant,
-    *,
-    filters: dict[str, str],
-    workflows: tuple[str, ...],
-    before_id: str | None,
-    limit: int,
-) -> FetchedPage[ReplayRow, str]:
-    """Return a page of replays, newest first; its position is the id of the last one.
-
-    Args:
-        db: database session.
-        tenant: workspace and mode of the replays.
-        filters: columns with the value that they must have.
-        workflows: replays of one of them; empty takes all.
-        before_id: the last id of the page before.
-        limit: most replays of a page.
-    """
-    statement = select(ReplayRow).where(*in_tenant(ReplayRow, tenant), *has_sessions())
-    for name, value in filters.items():
-        statement = statement.where(getattr(ReplayRow, name) == value)
-    if workflows:
-        statement = statement.where(col(ReplayRow.workflow).in_(workflows))
-    if before_id is not None:
-        statement = statement.where(col(ReplayRow.id) < before_id)
-    statement = statement.order_by(col(ReplayRow.id).desc())
-    return fetch_page(
-        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
-    )
-
-
 def list_steps(
     db: DbSession, row: ReplayRow, *, after: int | None, limit: int
 ) -> FetchedPage[ReplayStep, int]:
@@ -254,7 +202,7 @@ def cancel_replay(db: DbSession, caller: Caller, replay_id: str, *, origin: Orig
         NotFound, InsufficientScope: if there is no such replay, or the key may not cancel it.
         InvalidState: if it has ended.
     """
-    row = find_replay(db, caller.tenant, replay_id, lock=True)
+    row = find_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
     require_scope(caller, row.sandbox)
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="replay must be queued or running")
@@ -273,7 +221,7 @@ def decide(
         NotFound, InsufficientScope: if there is no such replay, or the key may not steer it.
         InvalidState: if it awaits no decision, one on another step, or the time for it is over.
     """
-    row = find_replay(db, caller.tenant, replay_id, lock=True)
+    row = find_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
     require_scope(caller, row.sandbox)
     is_awaited = row.awaiting_step == body.step and row.awaiting_until is not None
     if not is_awaited or row.awaiting_until <= clock.now():  # type: ignore[operator]
@@ -310,27 +258,6 @@ def end(db: DbSession, row: ReplayRow, status: str) -> None:
     if row.result_session_id is not None:
         with suppress(NotFound):  # deleted since
             stop_session(db, row.tenant, row.result_session_id)
-
-
-def has_sessions() -> list[Any]:
-    """Return the conditions that the sessions of a replay are not deleted."""
-    alive = col(SessionRow.deleted_at).is_(None)
-    source = exists().where(col(SessionRow.id) == ReplayRow.session_id, alive)
-    other = exists().where(col(SessionRow.id) == ReplayRow.against_session_id, alive)
-    return [source, or_(col(ReplayRow.against_session_id).is_(None), other)]
-
-
-def check_open(db: DbSession, tenant: Tenant) -> None:
-    """Check that a workspace may have one more replay that has not ended.
-
-    Raises:
-        LimitReached: if it has too many.
-    """
-    is_open = col(ReplayRow.finished_at).is_(None)
-    counted = select(func.count()).select_from(ReplayRow).where(*in_tenant(ReplayRow, tenant), is_open)
-    if db.exec(counted).one() >= limits.OPEN_REPLAYS:
-        remedy = "wait until some have ended, or cancel some"
-        raise LimitReached("replays that have not ended", limits.OPEN_REPLAYS, remedy)
 
 
 def _describe_place(position: ReplayPlace | None) -> dict[str, Any] | None:

@@ -2,26 +2,22 @@
 
 from typing import Any
 
-from sqlalchemy import exists, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder import clock, limits
+from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
-from recorder.errors import InvalidState, LimitReached, NotFound, ValidationFailed
-from recorder.ids import is_id, new_timed_id
+from recorder.errors import InvalidState, ValidationFailed
+from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayPlace, ReplayRow
-from recorder.models.session import SessionRow
 from recorder.replay_service.failures import find_failure
 from recorder.replay_service.queue import end_failed, require_scope
 from recorder.replay_service.request_checks import find_sealed, find_time, require_live_hosts
+from recorder.replay_service.rows import check_open, find_row
 from recorder.request_context import current_request_id, following
 from recorder.runtime import Runtime
-from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_page
-from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 
 _COLUMNS = set(Recovery.model_fields) - {"candidates"}
@@ -52,7 +48,7 @@ def create_recovery(
             raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
         named = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
         point_t_ms = find_time(db, runtime, other, ReplayPlace(**named))
-    _check_open(db, tenant)
+    check_open(db, RecoveryRow, tenant)
     recovery_id, now = new_timed_id("rcv")
     row = RecoveryRow(
         id=recovery_id,
@@ -78,55 +74,6 @@ def create_recovery(
     return row
 
 
-def find_recovery(db: DbSession, tenant: Tenant, recovery_id: str, *, lock: bool = False) -> RecoveryRow:
-    """Return a recovery of the caller's workspace and mode.
-
-    Raises:
-        NotFound: if it is missing, of another workspace or mode, or of a deleted session.
-    """
-    if not is_id(recovery_id, "rcv"):
-        raise NotFound("recovery")
-    statement = select(RecoveryRow).where(
-        RecoveryRow.id == recovery_id, *in_tenant(RecoveryRow, tenant), *has_recovered_sessions()
-    )
-    row = db.exec(statement.with_for_update(of=RecoveryRow) if lock else statement).one_or_none()
-    if row is None:
-        raise NotFound("recovery")
-    return row
-
-
-def list_recoveries(
-    db: DbSession,
-    tenant: Tenant,
-    *,
-    filters: dict[str, str],
-    workflows: tuple[str, ...],
-    before_id: str | None,
-    limit: int,
-) -> FetchedPage[RecoveryRow, str]:
-    """Return a page of recoveries, newest first; its position is the id of the last one.
-
-    Args:
-        db: database session.
-        tenant: workspace and mode of the recoveries.
-        filters: columns with the value that they must have.
-        workflows: recoveries of one of them; empty takes all.
-        before_id: the last id of the page before.
-        limit: most recoveries of a page.
-    """
-    statement = select(RecoveryRow).where(*in_tenant(RecoveryRow, tenant), *has_recovered_sessions())
-    for name, value in filters.items():
-        statement = statement.where(getattr(RecoveryRow, name) == value)
-    if workflows:
-        statement = statement.where(col(RecoveryRow.workflow).in_(workflows))
-    if before_id is not None:
-        statement = statement.where(col(RecoveryRow.id) < before_id)
-    statement = statement.order_by(col(RecoveryRow.id).desc())
-    return fetch_page(
-        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
-    )
-
-
 def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: Origin) -> RecoveryRow:
     """End a recovery as failed, for the reason `cancelled`, with its attempt. Needs a write transaction.
 
@@ -134,7 +81,7 @@ def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: 
         NotFound, InsufficientScope: if there is no such recovery, or the key may not cancel it.
         InvalidState: if it has ended.
     """
-    row = find_recovery(db, caller.tenant, recovery_id, lock=True)
+    row = find_row(db, RecoveryRow, caller.tenant, recovery_id, lock=True)
     require_scope(caller, row.sandbox)
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="recovery must be started")
@@ -159,14 +106,6 @@ def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | No
     _emit(db, row)
 
 
-def has_recovered_sessions() -> list[Any]:
-    """Return the conditions that the sessions of a recovery are not deleted."""
-    alive = col(SessionRow.deleted_at).is_(None)
-    failed = exists().where(col(SessionRow.id) == RecoveryRow.session_id, alive)
-    point = exists().where(col(SessionRow.id) == RecoveryRow.point_session_id, alive)
-    return [failed, or_(col(RecoveryRow.point_session_id).is_(None), point)]
-
-
 def to_wire(row: RecoveryRow) -> Recovery:
     """Return the recovery object."""
     candidates = _list_without_donors(row)
@@ -179,14 +118,6 @@ def _list_without_donors(row: RecoveryRow) -> list[dict[str, Any]]:
         {name: value for name, value in candidate.items() if name != "donor"}
         for candidate in row.candidates or ()
     ]
-
-
-def _check_open(db: DbSession, tenant: Tenant) -> None:
-    is_open = col(RecoveryRow.finished_at).is_(None)
-    counted = select(func.count()).select_from(RecoveryRow).where(*in_tenant(RecoveryRow, tenant), is_open)
-    if db.exec(counted).one() >= limits.OPEN_REPLAYS:
-        remedy = "wait until some have ended, or cancel some"
-        raise LimitReached("recoveries that have not ended", limits.OPEN_REPLAYS, remedy)
 
 
 def _emit(db: DbSession, row: RecoveryRow) -> None:

@@ -19,7 +19,8 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
 from recorder.replay_service.queue import create_attempt
-from recorder.replay_service.recoveries import end_recovery, has_recovered_sessions
+from recorder.replay_service.recoveries import end_recovery
+from recorder.replay_service.rows import has_sessions
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 
@@ -47,7 +48,7 @@ def list_due_recoveries(
             ~attempt,
             col(RecoveryRow.workspace_id).in_(active),
             col(RecoveryRow.id).not_in(without),
-            *has_recovered_sessions(),
+            *has_sessions(RecoveryRow),
         )
         .subquery()
     )

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import msgspec
 
-from recorder.errors import Unavailable
 from recorder.limited_process import LimitedProcess, serve_requests
-from recorder.replay_service.dry_process import RecordingMessage, ReplayNotComputed, open_recording
+from recorder.replay_service.dry_process import RecordingMessage, open_recording
+from recorder.replay_service.process_replies import decode_reply, encode_reply
 from recorder.replays.dry import compute_replayability
 from recorder.storage.blobs import Blobs
 
@@ -29,16 +29,6 @@ class ReplayabilityTask(msgspec.Struct):
     recording: RecordingMessage
 
 
-class ReplayabilityReply(msgspec.Struct):
-    """Value of a session; if it could not be computed, why."""
-
-    value: float | None = None
-    #: Kind of an error of ours, or of the recording.
-    error: str = ""
-    #: A store did not answer.
-    is_unavailable: bool = False
-
-
 class ReplayabilityProcess:
     """Process that computes one value after the other; the first one starts it."""
 
@@ -50,16 +40,12 @@ class ReplayabilityProcess:
 
         Raises:
             ProcessEnded: if it takes too much memory or time.
+            InvalidRecording: if the recording cannot be replayed.
             ReplayNotComputed: if an error ended it.
             Unavailable: if the store of the snapshots does not answer.
         """
-        answer = self._process.request(msgspec.json.encode(task))
-        reply = msgspec.json.decode(answer, type=ReplayabilityReply)
-        if reply.is_unavailable:
-            raise Unavailable("The blob store")
-        if reply.error:
-            raise ReplayNotComputed(reply.error)
-        return reply.value
+        value: float | None = decode_reply(self._process.request(msgspec.json.encode(task)), float)
+        return value
 
     def end(self) -> None:
         """End the process."""
@@ -73,17 +59,11 @@ def serve(memory_bytes: int) -> None:
 
 
 def _answer(message: bytes) -> bytes:
-    task = msgspec.json.decode(message, type=ReplayabilityTask)
-    try:
-        recording = open_recording(task.recording, _open_blobs(task.blob_url, task.archive_url))
-        reply = ReplayabilityReply(compute_replayability(recording))
-    except Unavailable:
-        reply = ReplayabilityReply(is_unavailable=True)
-    except MemoryError:
-        raise
-    except Exception as error:  # the recording, or a defect of ours: the run goes on with other sessions
-        reply = ReplayabilityReply(error=type(error).__name__)
-    return msgspec.json.encode(reply)
+    return encode_reply(lambda: _compute(msgspec.json.decode(message, type=ReplayabilityTask)))
+
+
+def _compute(task: ReplayabilityTask) -> float | None:
+    return compute_replayability(open_recording(task.recording, _open_blobs(task.blob_url, task.archive_url)))
 
 
 @lru_cache(maxsize=2)

@@ -23,11 +23,13 @@ from recorder import clock
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome, ReplayNotComputed
+from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
 from recorder.replay_service.dry_tasks import Refusal, find_anchor_event, needs_search, read_tasks
-from recorder.replay_service.queue import end, end_failed, has_sessions, lock_open
+from recorder.replay_service.process_replies import ReplayNotComputed
+from recorder.replay_service.queue import end, end_failed, lock_open
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
 from recorder.replay_service.report import ReplayReport
+from recorder.replay_service.rows import has_sessions
 from recorder.replay_service.searches import CandidateSearches
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.replay_service.wire_objects import emit
@@ -312,7 +314,7 @@ def _are_due() -> list[Any]:
         col(ReplayRow.finished_at).is_(None),
         or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
         col(ReplayRow.workspace_id).in_(active),
-        *has_sessions(),
+        *has_sessions(ReplayRow),
     ]
 
 

@@ -190,7 +190,7 @@ class Service:
         announce_at: float | None = time.monotonic() + _ANNOUNCE_WITHIN_S
         rotate_at = 0.0
         while not self.stopping.wait(0.1):
-            self._excuse_dependents()
+            self._excuse_daemon()
             if self._guard is not None and self._guard.restart_if_ended():
                 log.warning("the guard was killed; another one watches")
             for child in self.children:
@@ -287,7 +287,7 @@ class Service:
             if child.liveness.note(has_answered, life=life):
                 self._terminal.say(f"The {child.command.name} answers")
 
-    def _excuse_dependents(self) -> None:
+    def _excuse_daemon(self) -> None:
         """Let the daemon's silence wait while the code server, which it calls, is silent itself."""
         code = self._dagster[:1]
         if code and (code[0].has_ended() or not code[0].liveness.is_answering):

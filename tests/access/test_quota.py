@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.access.quota import due_level, due_notices, period_named, period_of, quota_of
+from recorder.access.quota import due_level, list_due_notices, period_named, period_of, quota_of
 from recorder.access.rate_tiers import TIERS
 
 TRIAL = TIERS["trial"]
@@ -109,7 +109,7 @@ def test_minutes_are_the_floor_of_the_summed_milliseconds(captured_ms: int, expo
 def test_a_notice_is_due_once(minutes: int, expected: int, types: list[str]) -> None:
     period = period_of(datetime(2026, 5, 4, tzinfo=UTC))
     quota = quota_of(period, TRIAL, captured_ms=minutes * 60_000, exported_rows=3)
-    notices = list(due_notices(quota, "captured_minutes", expected))
+    notices = list(list_due_notices(quota, "captured_minutes", expected))
     assert [type for type, _ in notices] == types
     told_data = {
         "quota": {

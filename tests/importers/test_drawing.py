@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from recorder.importers.screen_drawing import CLEAR, ScreenBox, colour_of, draw
+from recorder.importers.screen_drawing import CLEAR, ScreenBox, colour_of, draw_screen
 
 RED = (200, 0, 0, 255)
 
 
 def drawn(*boxes: ScreenBox) -> Image.Image:
     """The picture of these boxes, read back."""
-    return Image.open(io.BytesIO(draw(boxes, (160, 210)))).convert("RGB")
+    return Image.open(io.BytesIO(draw_screen(boxes, (160, 210)))).convert("RGB")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_later_boxes_lie_over_earlier_ones_and_shades_mix() -> None:
 def test_text_is_drawn_and_is_what_changes_the_picture() -> None:
     box = ScreenBox(10, 20, 100, 14, text="Submit")
     assert drawn(box).convert("L").getextrema()[0] < 60
-    assert draw((box,), (160, 210)) != draw((replace(box, text="Cancel"),), (160, 210))
+    assert draw_screen((box,), (160, 210)) != draw_screen((replace(box, text="Cancel"),), (160, 210))
 
 
 def test_long_text_is_broken_into_the_lines_that_fit() -> None:
@@ -67,12 +67,12 @@ def test_boxes_outside_the_picture_do_no_harm(bounds: tuple[float, float, float,
 
 def test_equal_boxes_give_equal_bytes() -> None:
     boxes = (ScreenBox(1, 2, 30, 40, fill=RED, text="a"), ScreenBox(5, 5, 9, 9, border=RED, shape="ellipse"))
-    assert draw(boxes, (160, 210)) == draw(boxes, (160, 210))
+    assert draw_screen(boxes, (160, 210)) == draw_screen(boxes, (160, 210))
 
 
 def test_drawing_is_fast_enough_for_imports() -> None:
     boxes = tuple(ScreenBox(5, 12 * n, 120, 12, fill=RED, text=f"line {n}") for n in range(16))
     began = time.process_time()
     for n in range(60):
-        draw((*boxes, ScreenBox(n, n, 9, 9, fill=RED)), (160, 210))
+        draw_screen((*boxes, ScreenBox(n, n, 9, 9, fill=RED)), (160, 210))
     assert 60 / (time.process_time() - began) > 150

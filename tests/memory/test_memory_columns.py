@@ -47,14 +47,14 @@ def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
     """Make readers of session rows wait for a moment, so that others overlap; one entry for each."""
     reads: list[threading.Event] = []
-    rows = module._rows
+    rows = module._read_session_rows
 
     def read_slowly(*arguments: Any) -> Any:
         reads.append(threading.Event())
         reads[-1].wait(0.2)
         return rows(*arguments)
 
-    monkeypatch.setattr(module, "_rows", read_slowly)
+    monkeypatch.setattr(module, "_read_session_rows", read_slowly)
     return reads
 
 

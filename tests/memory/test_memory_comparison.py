@@ -4,7 +4,7 @@ import numpy as np
 
 from recorder import clock
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.comparison import Side, compare
+from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.models.memory import MemoryComparison
 from tests.support.graph_columns import columns_of
 
@@ -16,7 +16,7 @@ EARLIER, LATER = Side(until=clock.from_ms(5)), Side(since=clock.from_ms(5))
 
 def compared(columns: GraphColumns = COLUMNS, **options: object) -> MemoryComparison:
     """The later sessions against the earlier ones."""
-    return compare(columns, LATER, EARLIER, workflow="checkout", **options)  # type: ignore[arg-type]
+    return compare_sides(columns, LATER, EARLIER, workflow="checkout", **options)  # type: ignore[arg-type]
 
 
 def test_both_sides_are_described() -> None:
@@ -67,7 +67,9 @@ def test_small_changes_and_long_lists_are_cut() -> None:
 def test_kinds_of_actors_are_compared() -> None:
     columns = columns_of([("AB", "success", 2), ("AC", "success", 2)])
     columns.actor = np.array([1, 1, 2, 2])
-    comparison = compare(columns, Side(actor_kind="model"), Side(actor_kind="human"), workflow="checkout")
+    comparison = compare_sides(
+        columns, Side(actor_kind="model"), Side(actor_kind="human"), workflow="checkout"
+    )
     assert [(change.path_id, change.change) for change in comparison.paths] == [
         ("pth_00", "disappeared"),
         ("pth_01", "appeared"),
@@ -75,7 +77,9 @@ def test_kinds_of_actors_are_compared() -> None:
 
 
 def test_a_side_without_sessions_has_no_shares() -> None:
-    comparison = compare(COLUMNS, Side(actor_kind="script"), EARLIER, workflow="checkout", outcome="success")
+    comparison = compare_sides(
+        COLUMNS, Side(actor_kind="script"), EARLIER, workflow="checkout", outcome="success"
+    )
     assert (
         comparison.selected.session_count,
         comparison.selected.outcomes,
@@ -89,5 +93,5 @@ def test_a_side_without_sessions_has_no_shares() -> None:
 
 
 def test_equal_sides_do_not_differ() -> None:
-    comparison = compare(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
+    comparison = compare_sides(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
     assert (comparison.paths, comparison.nodes, comparison.edges) == ([], [], [])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
-from recorder.memory.queries.similarity import Similar, SimilarIndex, similar_index
+from recorder.memory.queries.similarity import Similar, SimilarIndex, index_similarity
 from recorder.memory.queries.step_vectors import step_vectors
 from tests.support.graph_columns import Way, columns_of
 
@@ -23,7 +23,7 @@ def columns_with_grains(ways: Sequence[Way], screens: str = "") -> GraphColumns:
 
 def nearest(columns: GraphColumns, row: int, limit: int = 10) -> list[Similar]:
     """The sessions most like that of a row."""
-    return similar_index(columns).nearest(row, limit)
+    return index_similarity(columns).nearest(row, limit)
 
 
 def with_parts(columns: GraphColumns) -> GraphColumns:
@@ -138,8 +138,8 @@ def test_sessions_that_were_taken_out_are_not_found_and_not_counted() -> None:
 
 def test_the_index_is_made_once_for_each_version() -> None:
     columns = columns_with_grains([("AB", "success", 3)])
-    assert similar_index(columns) is similar_index(columns)
-    assert isinstance(similar_index(columns), SimilarIndex)
+    assert index_similarity(columns) is index_similarity(columns)
+    assert isinstance(index_similarity(columns), SimilarIndex)
 
 
 def grown(columns: GraphColumns, before: Sequence[Way], *ways: Way) -> GraphColumns:

@@ -9,7 +9,13 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.storage.graph_store import load_graph, packed, read_rows, remove_session, replace_outcome
+from recorder.memory.storage.graph_store import (
+    load_graph,
+    pack_numbers,
+    read_rows,
+    remove_session,
+    replace_outcome,
+)
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import in_scope, set_memory_graph
 from recorder.models.memory import (
@@ -115,7 +121,7 @@ def test_sessions_keep_the_times_between_their_steps_with_the_ways_in_and_out(
     database: Database, scope: GraphScope
 ) -> None:
     index_words(database, scope, "1a 2b", "1a 2b", duration_ms=5_000, outcome="error")
-    steps = packed(step.micro_key for step in make_steps("1a 2b"))
+    steps = pack_numbers(step.micro_key for step in make_steps("1a 2b"))
     did = (steps, "error", "human", 5_000, 1_000, 1_000, 3_000)
     assert statistics_of(database, scope) == Counter({did: 2})
 

@@ -10,7 +10,7 @@ import pytest
 
 from recorder.memory.views.geometry import INK, VIOLET
 from recorder.memory.views.graph_view import GraphView
-from recorder.memory.views.layout import place
+from recorder.memory.views.layout import lay_out_graph
 from recorder.memory.views.picture import draw_graph
 from tests.memory.test_memory_formats import hostile
 from tests.support.graph_columns import Way, invoices, view_for
@@ -83,7 +83,7 @@ def test_everything_drawn_lies_inside_the_frame(view: GraphView) -> None:
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_nodes_and_labels_do_not_overlap(view: GraphView) -> None:
-    spots = place(view).spots.values() if view.nodes else ()
+    spots = lay_out_graph(view).spots.values() if view.nodes else ()
     for first, other in combinations(spots, 2):
         assert not any(box.overlaps(theirs) for box in first.boxes() for theirs in other.boxes()), (
             first,
@@ -134,7 +134,7 @@ def test_required_nodes_have_an_outline_and_edges_back_in_a_loop_a_colour() -> N
 
 
 def test_the_common_path_is_a_straight_line_as_wide_as_its_share() -> None:
-    layout = place(invoices())
+    layout = lay_out_graph(invoices())
     spine = [layout.spots[node_id] for node_id in layout.view.spine]
     assert {spot.y for spot in spine} == {0.0}
     assert [spot.x for spot in spine] == sorted(spot.x for spot in spine)
@@ -152,7 +152,7 @@ def test_only_what_most_sessions_support_is_shown_of_a_large_graph_and_it_says_s
     view = wandering(80, 3)
     (caption,) = [text for text in words(draw_graph(view)) if "shown" in text]
     assert f"40 of {len(view.nodes)} nodes shown" in caption
-    assert set(view.spine) <= set(place(view).spots)
+    assert set(view.spine) <= set(lay_out_graph(view).spots)
     dropped = view_for([("ab", "success", 9), ("ac", "success", 1)], min_frequency=0.5)
     assert any("2 of 3 nodes shown" in text for text in words(draw_graph(dropped)))
 

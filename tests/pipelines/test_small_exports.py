@@ -17,7 +17,7 @@ from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import (
     FinishedExport,
     SmallExportLoop,
-    report,
+    report_export,
     small_exports,
     write_small_exports,
 )
@@ -122,7 +122,7 @@ def test_a_failed_export_shows_as_an_observation() -> None:
         error={"code": "disk_full", "message": "No room."},
         created_at=clock.now(),
     )
-    (event,) = report(FinishedExport(row))
+    (event,) = report_export(FinishedExport(row))
     assert isinstance(event, dg.AssetObservation) and event.partition == "set"
     assert event.metadata["error_code"].value == "disk_full"
 

@@ -10,7 +10,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from pipelines import runs, sealing
 from pipelines.resources import RecorderResource
-from pipelines.sealing import request_drain_run, watch
+from pipelines.sealing import request_drain_run, watch_lanes
 from recorder import clock
 from recorder.sealing import open_sealer
 from tests.support.waiting_sessions import stop_sessions
@@ -50,7 +50,7 @@ def test_a_stopped_session_starts_a_run(instance: dg.DagsterInstance, recorder: 
 
 
 def test_without_work_there_is_nothing_to_start(recorder: RecorderResource) -> None:
-    assert watch(recorder.runtime.database, runs=2, seconds=0) == "no session has stopped"
+    assert watch_lanes(recorder.runtime.database, runs=2, seconds=0) == "no session has stopped"
 
 
 def test_while_all_places_are_taken_no_other_run_starts(
@@ -69,9 +69,9 @@ def test_a_second_run_starts_when_the_first_does_not_keep_up(
     stop_sessions(recorder.runtime)
     database = recorder.runtime.database
     with open_sealer(recorder.runtime, "a run"):
-        assert watch(database, runs=2, seconds=0, busy_after_s=3600) == "the runs at work keep up"
-        assert watch(database, runs=2, seconds=0, busy_after_s=0) == "work waits"
-        assert watch(database, runs=1, seconds=0) == "enough runs are at work"
+        assert watch_lanes(database, runs=2, seconds=0, busy_after_s=3600) == "the runs at work keep up"
+        assert watch_lanes(database, runs=2, seconds=0, busy_after_s=0) == "work waits"
+        assert watch_lanes(database, runs=1, seconds=0) == "enough runs are at work"
 
 
 def advance_clock(monkeypatch: pytest.MonkeyPatch, span: timedelta) -> None:

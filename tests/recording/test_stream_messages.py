@@ -18,11 +18,11 @@ from recorder.recording.streams.messages import (
     SEGMENT_BYTES,
     Message,
     Segment,
-    cut,
+    cut_into_segments,
     event_messages,
-    gap,
     join_segments,
-    message,
+    make_gap_message,
+    make_message,
 )
 
 PLAIN = b'{"t_ms":1,"type":"click","target":{"name":"Save","rect":[1,2.5,3,4]}}'
@@ -93,12 +93,14 @@ def test_items_that_name_themselves_take_no_id_of_the_range() -> None:
 
 def made(*sizes: int, first: int = 1) -> list[Message]:
     """Return messages with data of these sizes."""
-    return [message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n, size in enumerate(sizes)]
+    return [
+        make_message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n, size in enumerate(sizes)
+    ]
 
 
 def test_segments_hold_so_many_bytes_and_lose_nothing() -> None:
     messages = made(*[SEGMENT_BYTES // 3] * 7, 2 * SEGMENT_BYTES, 10)
-    segments = list(cut(messages))
+    segments = list(cut_into_segments(messages))
     assert [sent for segment in segments for sent in segment.messages] == messages
     assert all(segment.size <= SEGMENT_BYTES or len(segment.messages) == 1 for segment in segments)
     assert [segment.first for segment in segments[1:]] == [segment.last + 1 for segment in segments[:-1]]
@@ -111,7 +113,7 @@ def test_what_lies_behind_a_position_is_left(position: int, left: list[int]) -> 
 
 
 def test_segments_joined_are_written_as_their_parts() -> None:
-    parts = [Segment(1, made(1, 2)), gap("ses_a", 3, 9), Segment(10, made(4, first=10))]
+    parts = [Segment(1, made(1, 2)), make_gap_message("ses_a", 3, 9), Segment(10, made(4, first=10))]
     whole = join_segments(parts)
     assert (whole.first, whole.last) == (1, 10)
     assert whole.sse == b"".join(part.sse for part in parts)
@@ -130,7 +132,7 @@ def test_frames_are_what_a_websocket_client_reads_as_texts(size: int) -> None:
 
 
 def test_a_gap_tells_which_positions_are_missing() -> None:
-    segment = gap("ses_a", 3, 9)
+    segment = make_gap_message("ses_a", 3, 9)
     assert (segment.first, segment.last) == (3, 9)
     sent = msgspec.json.decode(segment.texts[0])
     assert sent == {"id": 9, "event": "stream.gap", "data": {"session_id": "ses_a", "from": 3, "to": 9}}

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.errors import Unavailable
-from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Message, Segment, cut, gap, message
+from recorder.recording.streams.messages import (
+    KEEP_ALIVE,
+    SEGMENT_BYTES,
+    Message,
+    Segment,
+    cut_into_segments,
+    make_gap_message,
+    make_message,
+)
 from recorder.recording.streams.poll import Advance
 from recorder.recording.streams.readers import Ending, Feed, Reader
 
@@ -30,16 +38,18 @@ class Session:
     def add(self, count: int, size: int = 10, *, is_sent: bool = True) -> None:
         """Store so many messages; with `is_sent`, pass them to the feed."""
         first = len(self.rows) + 1
-        fresh = [message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n in range(count)]
+        fresh = [make_message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n in range(count)]
         self.rows += fresh
         if is_sent and fresh:
-            self.feed.apply(Advance(len(self.rows), segments=list(cut(fresh))))
+            self.feed.apply(Advance(len(self.rows), segments=list(cut_into_segments(fresh))))
 
     def poll(self, *, is_sealed: bool = False, is_gone: bool = False, before: int = 0) -> None:
         """Poll the rows for the feed; it may have received some of them since the poll began."""
         fresh = self.rows[max(0, self.feed.position - before) :]
         self.feed.apply(
-            Advance(len(self.rows), is_sealed=is_sealed, is_gone=is_gone, segments=list(cut(fresh)))
+            Advance(
+                len(self.rows), is_sealed=is_sealed, is_gone=is_gone, segments=list(cut_into_segments(fresh))
+            )
         )
 
     def join(self, position: int) -> Reader:
@@ -53,7 +63,7 @@ class Session:
         self.polls += 1
         if self.is_away:
             raise Unavailable("The database")
-        return Advance(position, segments=list(cut(self.rows[position : position + 7])))
+        return Advance(position, segments=list(cut_into_segments(self.rows[position : position + 7])))
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -171,7 +181,7 @@ def test_a_gap_is_passed_like_any_message() -> None:
     async def read() -> list[Any]:
         session = Session(1)
         reader = session.join(1)
-        session.feed.apply(Advance(9, segments=[gap("ses_a", 2, 9)]))
+        session.feed.apply(Advance(9, segments=[make_gap_message("ses_a", 2, 9)]))
         segment = await reader.next()
         assert segment is not None
         return [segment.messages[0][1], reader.position]

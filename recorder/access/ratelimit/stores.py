@@ -24,7 +24,7 @@ _RETRY_S = 1.0
 AWAY = (RedisError, OSError, TimeoutError)
 
 
-def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
+def connect_redis(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
     """Return a client with short timeouts that repeats nothing: rate limits must not delay requests."""
     return Redis.from_url(
         url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
@@ -111,7 +111,7 @@ class RedisBuckets:
     """
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._redis = connect(url, timeout_s=timeout_s)
+        self._redis = connect_redis(url, timeout_s=timeout_s)
         self._waiting: list[tuple[list[Any], asyncio.Future[Draw]]] = []
         self._sender: asyncio.Task[None] | None = None
 

@@ -21,7 +21,7 @@ READ_SECONDS = 5.0
 _Result = TypeVar("_Result")
 
 
-def within(act: Callable[[], _Result], *, seconds: float = PROBE_SECONDS) -> _Result:
+def call_within(act: Callable[[], _Result], *, seconds: float = PROBE_SECONDS) -> _Result:
     """Call a function that may wait for a network, with a time limit for all its requests together.
 
     Raises:

@@ -24,7 +24,7 @@ from recorder.exports.destinations.base import (
     Patience,
     Staged,
     Store,
-    within,
+    call_within,
 )
 from recorder.exports.destinations.hashing import HashedFile
 from recorder.exports.destinations.local import raise_write_error
@@ -96,7 +96,7 @@ class ObjectStore(Destination):
 
     def probe(self) -> None:
         """Write and remove one object, in ten seconds at most."""
-        within(self._probe_store)
+        call_within(self._probe_store)
 
     def require_owner(self) -> None:
         """Check that the bucket still takes files of this workspace."""

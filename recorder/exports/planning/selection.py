@@ -123,7 +123,7 @@ def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.D
     chosen = pl.concat(parts) if parts else pl.DataFrame(schema=_CHOSEN)
     # Not in SQL: ten thousand ids are more parameters than a statement should carry.
     excluded = spec["filter"].get("exclude_session_ids", [])
-    return _with_split(chosen.filter(~pl.col("session_id").is_in(excluded)), spec)
+    return _add_split(chosen.filter(~pl.col("session_id").is_in(excluded)), spec)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def describe_awaited(count: int) -> str:
     return f"more than {MOST_AWAITED:,} sessions" if count > MOST_AWAITED else counted(count, "session")
 
 
-def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
+def _add_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
     """Return the sessions with their split, without the actor's id, which may be a person's."""
     rule = SplitRule.model_validate(spec["split"])
     unit = pl.coalesce("actor_id", "session_id") if rule.by == "actor" else pl.col("session_id")

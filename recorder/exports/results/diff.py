@@ -14,7 +14,7 @@ from sqlmodel import col, select
 from recorder.datasets.formats import MANIFEST
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.destinations import open_destination
-from recorder.exports.destinations.base import READ_SECONDS, READING, within
+from recorder.exports.destinations.base import READ_SECONDS, READING, call_within
 from recorder.exports.runner.shard_store import PlanTooLarge, read_stored_plan
 from recorder.models.export import ChangeCause, DifferenceCounts, ExportRow, ExportShardRow, SessionDifference
 from recorder.models.session import SessionRow
@@ -159,7 +159,7 @@ class Compared:
     sessions: DifferenceCounts
     shards: DifferenceCounts
 
-    def causes(self) -> dict[ChangeCause, int]:
+    def count_causes(self) -> dict[ChangeCause, int]:
         """Return the number of sessions that each cause explains."""
         counts = Counter(self.changes["cause"].to_list())
         return {cause: counts[cause] for cause in get_args(ChangeCause) if counts[cause]}
@@ -177,7 +177,7 @@ class Compared:
         return page.convert(SessionDifference.model_validate)
 
 
-def compare(runtime: Runtime, row: ExportRow, against: ExportRow) -> Compared:
+def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Compared:
     """Compare an export with an earlier one of the same workspace and mode. Opens its own transactions.
 
     Raises:
@@ -212,7 +212,7 @@ def _require_files(runtime: Runtime, row: ExportRow) -> None:
         return
     destination = open_destination(row, runtime.settings, READING)
     try:
-        within(lambda: destination.size(MANIFEST), seconds=READ_SECONDS)
+        call_within(lambda: destination.size(MANIFEST), seconds=READ_SECONDS)
     except KeyError as error:
         raise NotFound("manifest", f"The files of {row.id} are gone.") from error
 

@@ -62,13 +62,13 @@ def delete_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datet
         return False
     try:
         with claim.kept_alive():
-            delete_claimed(runtime, claim, at=at)
+            delete_claimed_export(runtime, claim, at=at)
     finally:
         claim.give_back()
     return True
 
 
-def delete_claimed(runtime: Runtime, claim: ExportClaim, *, at: datetime) -> None:
+def delete_claimed_export(runtime: Runtime, claim: ExportClaim, *, at: datetime) -> None:
     """Delete the files and the plan of a hosted export that the caller has claimed.
 
     Raises:

@@ -12,7 +12,7 @@ from recorder import clock
 from recorder.datasets.formats import CARD, FORMATS, MANIFEST
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import open_destination
-from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, within
+from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, call_within
 from recorder.exports.manifest import read_own_manifest
 from recorder.exports.requests.wire_objects import check_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
@@ -87,7 +87,7 @@ def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None 
     if row.expired_at is not None:
         raise NotFound("manifest", f"The files of {row.id} were deleted after their 30 days.")
     destination = open_destination(row, settings, READING)
-    data = within(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
+    data = call_within(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
     manifest: dict[str, Any] = orjson.loads(data)
     if row.destination["kind"] == "signed_url":
         end = until or clock.now() + timedelta(seconds=row.destination["expires_in"])
@@ -138,7 +138,7 @@ def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
     """
     destination = open_destination(row, settings, READING)
     try:
-        pinned = within(lambda: destination.pin(path), seconds=READ_SECONDS)
+        pinned = call_within(lambda: destination.pin(path), seconds=READ_SECONDS)
     except KeyError as error:
         raise NotFound("file") from error
     return HostedFile(

@@ -169,7 +169,7 @@ def _rewrite_claimed(runtime: Runtime, claim: ExportClaim, row: ExportRow) -> _R
         except NotFound as error:
             log.warning("export %s is no dataset of ours any more: %s", row.id, error)
             if is_hosted:
-                expiry.delete_claimed(runtime, claim, at=clock.now())
+                expiry.delete_claimed_export(runtime, claim, at=clock.now())
             return "removed" if is_hosted else "out_of_reach"
         except (DestinationNotAllowed, InvalidDestination) as error:
             log.warning("export %s is not rewritten: %s", row.id, error)

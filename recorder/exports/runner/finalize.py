@@ -24,7 +24,7 @@ from recorder.exports.requests.queue import create_export
 from recorder.exports.requests.wire_objects import emit
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim, claim_export, is_over, lock_export
 from recorder.exports.runner.session_index import forget_export
-from recorder.exports.runner.shard_store import Ledger, count_delivered_rows, read_shards, settle
+from recorder.exports.runner.shard_store import Ledger, count_delivered_rows, read_shards, settle_reservation
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
@@ -63,7 +63,7 @@ def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, 
     row.awaited_sessions = None
     # Files are written only after the plan is stored.
     row.files_left = row.plan_key is not None
-    settle(db, row, exported=count_delivered_rows(db, row))
+    settle_reservation(db, row, exported=count_delivered_rows(db, row))
     db.add(row)
     emit(db, row, settings, "export.failed")
 
@@ -173,7 +173,7 @@ def publish(
             row.shards = totals["shards"]
             row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
             row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
-            settle(db, row, exported=totals["rows"])
+            settle_reservation(db, row, exported=totals["rows"])
             emit(db, row, runtime.settings, "export.completed")
             claim.lease.release(db)
             return row

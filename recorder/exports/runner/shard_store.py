@@ -35,13 +35,13 @@ def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
         QuotaExceeded: if fewer are left; the transaction must then be rolled back.
     """
     if row.reserved_rows is not None and row.reserved_rows < rows:
-        settle(db, row, exported=0)
+        settle_reservation(db, row, exported=0)
     if row.reserved_period is None:
         row.reserved_period = reserve_rows(db, row.tenant, rows)
         row.reserved_rows = rows
 
 
-def settle(db: DbSession, row: ExportRow, *, exported: int) -> None:
+def settle_reservation(db: DbSession, row: ExportRow, *, exported: int) -> None:
     """Count the rows of an export that ended, and end its reservation; a second call changes nothing."""
     if row.reserved_period is not None and row.reserved_rows is not None:
         settle_rows(db, row.workspace_id, row.reserved_period, reserved=row.reserved_rows, exported=exported)

@@ -48,7 +48,7 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
     match kind:
         case "events":
             for session_id, events in groupby(read_events(path, format), key=_get_session_id):
-                keys = [event.key for event in _check_bindings(events, name, contents)]
+                keys = [event.key for event in _check_frame_bindings(events, name, contents)]
                 contents.sessions.append(SessionRows("events", session_id, len(keys), events_digest(keys)))
         case "frames":
             for session_id, frames in groupby(read_frames(path, format), key=_get_session_id):
@@ -63,7 +63,7 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
     return contents
 
 
-def _check_bindings(
+def _check_frame_bindings(
     events: Iterable[VerifiedEvent], name: str, contents: FileContents
 ) -> Iterator[VerifiedEvent]:
     """Yield the same events; count actions, and check that each names its frame wholly or not at all."""

@@ -212,7 +212,7 @@ class _BackupRun:
                 if entry is None:
                     raise FilesChanged
                 contents.entries.append(entry)
-        for name, chunks in snapshot.read_files():
+        for name, chunks in snapshot.read_database_files():
             parts, size = self._archive.put_stream(chunks)
             self._on_progress(size, size)
             contents.entries.append(FileEntry("database", name, size, "", parts))

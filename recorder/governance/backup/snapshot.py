@@ -41,7 +41,7 @@ class Snapshot(ABC):
         """Return the tables that are copied one by one, with their columns."""
 
     @abstractmethod
-    def read_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+    def read_database_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield name and content of the files that hold the database."""
 
 
@@ -58,7 +58,7 @@ class _SqliteSnapshot(Snapshot):
     def list_tables(self) -> dict[str, list[str]]:
         return {}
 
-    def read_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+    def read_database_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         target = sqlite3.connect(self._copy)
         try:
             self._connection.backup(target, pages=_PAGES)
@@ -84,7 +84,7 @@ class _PostgresSnapshot(Snapshot):
             tables.setdefault(table, []).append(column)
         return tables
 
-    def read_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+    def read_database_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         for table, columns in self.list_tables().items():
             yield f"{table}.copy", self._read_table(table, columns)
 

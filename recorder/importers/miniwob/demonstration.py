@@ -24,7 +24,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from recorder.client.batches import CapturedFrame
 from recorder.client.client import Client
 from recorder.errors import ValidationFailed
-from recorder.importers.miniwob.elements import boxes, canvas_size, event_target, snapshot, target_path
+from recorder.importers.miniwob.elements import (
+    canvas_size,
+    event_target,
+    list_boxes,
+    make_snapshot,
+    target_path,
+)
 from recorder.importers.miniwob.format import (
     SUFFIXES,
     Demonstration,
@@ -33,7 +39,7 @@ from recorder.importers.miniwob.format import (
     read_file,
     whole_actions,
 )
-from recorder.importers.screen_drawing import ScreenBox, draw
+from recorder.importers.screen_drawing import ScreenBox, draw_screen
 from recorder.importers.upload import (
     ImportReport,
     NothingToImport,
@@ -137,13 +143,13 @@ class _Screens:
         return str(self.frames[-1].item["id"])
 
     def _draw_frame(self, page: PageElement, t_ms: int) -> CapturedFrame:
-        drawn = boxes(page), canvas_size(page)
+        drawn = list_boxes(page), canvas_size(page)
         if drawn not in self._pictures:
-            self._pictures[drawn] = draw(*drawn)
+            self._pictures[drawn] = draw_screen(*drawn)
         width, height = drawn[1]
         # Numbered with leading zeros: frames of one millisecond keep their order by id.
         frame_id = f"{self._prefix}{len(self.frames):05d}"
-        members = {"id": frame_id, "width": width, "height": height, "dom": snapshot(page)}
+        members = {"id": frame_id, "width": width, "height": height, "dom": make_snapshot(page)}
         return CapturedFrame.of(self._pictures[drawn], t_ms=t_ms, content_type="image/webp", **members)
 
 

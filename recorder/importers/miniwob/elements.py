@@ -46,7 +46,7 @@ def target_path(dom: PageElement) -> list[PageElement]:
     return []
 
 
-def snapshot(dom: PageElement) -> dict[str, Any]:
+def make_snapshot(dom: PageElement) -> dict[str, Any]:
     """Return the page as a DOM snapshot: nested `[tag, {attributes}, …children]`, without boxes."""
     return {"v": 1, "format": "nodes", "html": _make_snapshot(dom)}
 
@@ -61,7 +61,7 @@ def canvas_size(dom: PageElement) -> tuple[int, int]:
     return max(width, AREA[0]), max(height, AREA[1])
 
 
-def boxes(dom: PageElement) -> tuple[ScreenBox, ...]:
+def list_boxes(dom: PageElement) -> tuple[ScreenBox, ...]:
     """Return the boxes to draw, in the order of the document."""
     return tuple(box for node, ink in _walk_elements(dom) for box in _make_boxes(node, ink))
 

@@ -9,7 +9,7 @@ from typing import Any
 from recorder import clock
 from recorder.errors import NotFound
 from recorder.memory.drift.detector import DetectorState, check_terms
-from recorder.memory.drift.payloads import describe
+from recorder.memory.drift.payloads import describe_alarm
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.queries.columns import read_columns
@@ -74,7 +74,7 @@ def replay_history(
     terms = judged = 0
     for check in check_terms(history, DetectorState(), rules, from_the_start=True):
         for alarm in check.alarms:
-            type, _, data = describe(alarm, history, columns, workflow=scope.workflow)
+            type, _, data = describe_alarm(alarm, history, columns, workflow=scope.workflow)
             began_at = clock.from_ms(int(history.started_ms[alarm.position]))
             alarms.append(PastAlarm(alarm.position + 1, began_at, type, data.model_dump(mode="json")))
         terms += 1

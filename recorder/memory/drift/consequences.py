@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from recorder.memory.drift.appearance import Growth
 from recorder.memory.drift.changes import Change
-from recorder.memory.drift.disappearance import Fall, evidence_at
+from recorder.memory.drift.disappearance import Fall, compute_fall_evidence
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
 from recorder.memory.drift.thresholds import DriftRules
@@ -73,7 +73,7 @@ def explain_growth(
             return True
     around = set(growth.leads_around)
     return any(
-        evidence_at(history, watch, growth.position + 1, rules) >= _SUSPICION
+        compute_fall_evidence(history, watch, growth.position + 1, rules) >= _SUSPICION
         for watch in watches
         if history.subjects.kind[watch.subject] == NODE
         and int(history.subjects.first[watch.subject]) in around

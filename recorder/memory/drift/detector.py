@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from recorder.memory.drift.appearance import Growth, find_growth
 from recorder.memory.drift.changes import Change, order_of
 from recorder.memory.drift.consequences import explain_fall, explain_growth, leave_out_reported
-from recorder.memory.drift.disappearance import Fall, evidence_at, find_falls
+from recorder.memory.drift.disappearance import Fall, compute_fall_evidence, find_falls
 from recorder.memory.drift.history import History
 from recorder.memory.drift.terms import Term, latest_term, next_term
 from recorder.memory.drift.thresholds import DriftRules
@@ -134,8 +134,10 @@ def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules)
         watch.subject
         for watch in check.watched
         if watch.subject not in changes
-        and evidence_at(history, watch, end, rules) >= 0.5
-        and evidence_at(history, leave_out_reported(history, watch, changes.values(), rules), end, rules)
+        and compute_fall_evidence(history, watch, end, rules) >= 0.5
+        and compute_fall_evidence(
+            history, leave_out_reported(history, watch, changes.values(), rules), end, rules
+        )
         >= 0.5
     }
     following = next_term(term, rules)

@@ -144,7 +144,7 @@ def misses_so_far(history: History, watch: Watch, end: int) -> int:
     return int(runs[-1]) if len(runs) else 0
 
 
-def evidence_at(history: History, watch: Watch, end: int, rules: DriftRules) -> float:
+def compute_fall_evidence(history: History, watch: Watch, end: int, rules: DriftRules) -> float:
     """Return the evidence at position `end` that a subject fell; 1 is an alarm (ratio of logarithms)."""
     trail, first = Trail.read(history, watch, end), watch.watched_from - watch.start
     if not watch.seen or first >= len(trail.is_miss):

@@ -11,7 +11,7 @@ from sqlmodel import select
 from recorder.memory.drift.detector import DetectorState, TermCheck, check_terms
 from recorder.memory.drift.disappearance import misses_so_far
 from recorder.memory.drift.history import History
-from recorder.memory.drift.payloads import describe
+from recorder.memory.drift.payloads import describe_alarm
 from recorder.memory.drift.store import (
     lock_state,
     read_alarms,
@@ -120,7 +120,9 @@ def _queue_alarms(
     db: DbSession, scope: GraphScope, check: TermCheck, reading: _GraphReading
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for alarm in check.alarms:
-        type, subject_id, data = describe(alarm, reading.history, reading.columns, workflow=scope.workflow)
+        type, subject_id, data = describe_alarm(
+            alarm, reading.history, reading.columns, workflow=scope.workflow
+        )
         event = add_event(
             db,
             tenant=scope.tenant,

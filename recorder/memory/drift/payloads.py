@@ -31,7 +31,7 @@ _VERBS: dict[Kind, str] = {
 }
 
 
-def describe(
+def describe_alarm(
     alarm: Alarm, history: History, columns: GraphColumns, *, workflow: str
 ) -> tuple[str, str, NewNodeData | PathDisappearedData]:
     """Return type of the event, id of its subject, and its data."""

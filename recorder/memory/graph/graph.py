@@ -68,13 +68,13 @@ def trace_key(steps: Iterable[int]) -> int:
     return signed(xxhash.xxh64_intdigest(array("q", steps).tobytes()))
 
 
-def collapsed(numbers: Iterable[int]) -> tuple[int, ...]:
+def drop_repeats(numbers: Iterable[int]) -> tuple[int, ...]:
     """Return the numbers without those that equal the one before."""
-    kept: list[int] = []
+    distinct: list[int] = []
     for number in numbers:
-        if not kept or number != kept[-1]:
-            kept.append(number)
-    return tuple(kept)
+        if not distinct or number != distinct[-1]:
+            distinct.append(number)
+    return tuple(distinct)
 
 
 class Graph:
@@ -167,7 +167,7 @@ class Graph:
 
     def _sequence(self, steps: Iterable[int]) -> tuple[int, ...]:
         number_of = self.node_index.number_of
-        return collapsed(number_of[key] for key in steps)
+        return drop_repeats(number_of[key] for key in steps)
 
     def _variant_key(self, sequence: Iterable[int]) -> int:
         nodes = self.nodes

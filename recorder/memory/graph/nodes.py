@@ -230,18 +230,18 @@ def _linked(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, 
     np.fill_diagonal(likeness, _APART)
     merged: dict[int, int] = {}
     while True:
-        kept, other = divmod(int(np.argmax(likeness)), len(nodes))
-        if likeness[kept, other] < MERGE_JACCARD:
+        older, newer = divmod(int(np.argmax(likeness)), len(nodes))
+        if likeness[older, newer] < MERGE_JACCARD:
             break
         # The mean over the screens of both (Lance and Williams' update for average linkage).
-        total = sizes[kept] + sizes[other]
-        both = np.round((sizes[kept] * likeness[kept] + sizes[other] * likeness[other]) / total, 9)
-        both[likeness[kept] == _APART] = _APART
-        both[other] = _APART
-        likeness[kept], likeness[:, kept] = both, both
-        likeness[other], likeness[:, other] = _APART, _APART
-        sizes[kept] = total
-        merged[nodes[other]] = nodes[kept]
+        total = sizes[older] + sizes[newer]
+        both = np.round((sizes[older] * likeness[older] + sizes[newer] * likeness[newer]) / total, 9)
+        both[likeness[older] == _APART] = _APART
+        both[newer] = _APART
+        likeness[older], likeness[:, older] = both, both
+        likeness[newer], likeness[:, newer] = _APART, _APART
+        sizes[older] = total
+        merged[nodes[newer]] = nodes[older]
     return {node: _last(merged, node) for node in merged}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from recorder.memory.graph.graph import Graph, MicroState, StateTrace, collapsed
+from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeats
 from recorder.memory.graph.nodes import Node, NodeIndex, Shown, free_id, live_number, merged_nodes
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
@@ -104,7 +104,7 @@ def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
     variants: dict[int, tuple[tuple[int, ...], int]] = {}
     # By content, which decides among variants of equally many sessions: ids tell of the order things came in.
     for trace in sorted(recorded.traces, key=lambda trace: trace.trace_key):
-        sequence = collapsed(index.number_of[key] for key in trace.steps)
+        sequence = drop_repeats(index.number_of[key] for key in trace.steps)
         key = _key(index.nodes, sequence)
         counted = variants.get(key, (sequence, 0))[1] + recorded.sessions.get(trace.trace_key, 0)
         variants[key] = (sequence, counted)

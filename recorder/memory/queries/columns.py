@@ -117,18 +117,18 @@ class GraphColumns(Structure):
             return GraphColumns().updated(db, scope, version)
         row = SessionPathRow
         structure = read_structure(db, scope, self, self.version)
-        rows = _rows(db, scope, col(row.version) > self.version, col(row.version) <= version)
-        fresh = _as_columns(rows, structure["trace_number"])
+        rows = _read_session_rows(db, scope, col(row.version) > self.version, col(row.version) <= version)
+        fresh = _make_columns(rows, structure["trace_number"])
         grown = GraphColumns(
             version=version,
             lasting=self.lasting,
             time_start=np.concatenate([self.time_start, self.time_start[-1] + fresh.pop("time_start")]),
             **structure,
-            **{name: _longer(getattr(self, name), column) for name, column in fresh.items()},
+            **{name: _append_rows(getattr(self, name), column) for name, column in fresh.items()},
         )
         if self.version:
             was_added = col(row.version) <= self.version
-            grown._remove(_rows(db, scope, was_added, col(row.removed_version) > self.version))
+            grown._remove(_read_session_rows(db, scope, was_added, col(row.removed_version) > self.version))
         grown.order = np.lexsort((grown.duration_ms, grown.path))
         return grown
 
@@ -174,21 +174,21 @@ class ColumnsCache:
             version: its newest version.
             keep: whether others may get them too.
         """
-        kept = self._kept(scope)
-        if kept.version == version:
-            return kept
-        if kept.version > version:  # another thread's transaction began later
+        cached = self._kept(scope)
+        if cached.version == version:
+            return cached
+        if cached.version > version:  # another thread's transaction began later
             return GraphColumns().updated(db, scope, version)
         if not keep:
-            columns = kept.updated(db, scope, version)
+            columns = cached.updated(db, scope, version)
             columns.lasting = KeptValues()
             return columns
         build = self._build(scope)
         with build.lock:
-            kept = max(self._kept(scope), build.made, key=lambda columns: columns.version)
-            if kept.version > version:
-                kept = GraphColumns()
-            columns = kept.updated(db, scope, version)
+            cached = max(self._kept(scope), build.made, key=lambda columns: columns.version)
+            if cached.version > version:
+                cached = GraphColumns()
+            columns = cached.updated(db, scope, version)
             if columns.version > build.made.version:
                 build.made = columns
             self._keep(scope, columns)
@@ -223,37 +223,37 @@ def read_columns(db: DbSession, scope: GraphScope, version: int) -> GraphColumns
     return _caches.of(db).read(db, scope, version, keep=not is_writing(db))
 
 
-def _rows(db: DbSession, scope: GraphScope, *conditions: Any) -> Sequence[Any]:
+def _read_session_rows(db: DbSession, scope: GraphScope, *conditions: Any) -> Sequence[Any]:
     row = SessionPathRow
     columns = (row.session_id, row.version, row.removed_version, row.trace_key, row.outcome, row.actor_kind)
     numbers = (row.duration_ms, row.started_at, row.sealed_at, row.seal_seq, row.step_ms)
     return read_rows(db, scope, *columns, *numbers, where=conditions)
 
 
-def _as_columns(rows: Sequence[Any], trace_number: dict[int, int]) -> dict[str, Any]:
+def _make_columns(rows: Sequence[Any], trace_number: dict[int, int]) -> dict[str, Any]:
     values = list(zip(*rows, strict=True)) or [()] * 11
     sessions, versions, removed, traces, outcomes, actors, durations, started, sealed, seqs, times = values
     return {
         "session_id": np.array([session.encode() for session in sessions], dtype="S30"),
-        "added": _column(versions),
-        "removed": _column([NEVER if end is None else end for end in removed]),
-        "trace": _column([trace_number[key] for key in traces]),
-        "outcome": _column([OUTCOMES.index(outcome) for outcome in outcomes]),
-        "actor": _column([ACTOR_KINDS.index(kind or "") for kind in actors]),
-        "duration_ms": _column(durations),
-        "started_ms": _column([clock.to_ms(moment) for moment in started]),
-        "sealed_ms": _column([clock.to_ms(moment) for moment in sealed]),
-        "seal_seq": _column(seqs),
-        "time_start": np.cumsum(_column([len(session_times) for session_times in times])),
+        "added": _make_column(versions),
+        "removed": _make_column([NEVER if end is None else end for end in removed]),
+        "trace": _make_column([trace_number[key] for key in traces]),
+        "outcome": _make_column([OUTCOMES.index(outcome) for outcome in outcomes]),
+        "actor": _make_column([ACTOR_KINDS.index(kind or "") for kind in actors]),
+        "duration_ms": _make_column(durations),
+        "started_ms": _make_column([clock.to_ms(moment) for moment in started]),
+        "sealed_ms": _make_column([clock.to_ms(moment) for moment in sealed]),
+        "seal_seq": _make_column(seqs),
+        "time_start": np.cumsum(_make_column([len(session_times) for session_times in times])),
         "step_ms": np.fromiter(chain.from_iterable(times), dtype=np.int64),
     }
 
 
-def _longer(kept: Any, more: Any) -> Any:
-    return np.concatenate([kept, more])
+def _append_rows(rows: Any, new_rows: Any) -> Any:
+    return np.concatenate([rows, new_rows])
 
 
-def _column(values: Sequence[int]) -> Ints:
+def _make_column(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
@@ -273,18 +273,18 @@ class SessionLookup:
         """Return the row of each session; NOWHERE for one that is not in the graph."""
         if not len(self.ids):
             return np.full(len(session_ids), NOWHERE, dtype=np.int64)
-        sought = np.array([session_id.encode() for session_id in session_ids], dtype=np.bytes_)
-        places = np.minimum(np.searchsorted(self.ids, sought), len(self.ids) - 1)
-        rows: Ints = np.where(self.ids[places] == sought, self.rows[places], NOWHERE)
+        encoded_ids = np.array([session_id.encode() for session_id in session_ids], dtype=np.bytes_)
+        positions = np.minimum(np.searchsorted(self.ids, encoded_ids), len(self.ids) - 1)
+        rows: Ints = np.where(self.ids[positions] == encoded_ids, self.rows[positions], NOWHERE)
         return rows
 
 
 def lookup_of(columns: GraphColumns) -> SessionLookup:
     """Return the look-up of a graph; made once for each version."""
-    return columns.derive("lookup", _lookup)
+    return columns.derive("lookup", _make_lookup)
 
 
-def _lookup(columns: GraphColumns) -> SessionLookup:
+def _make_lookup(columns: GraphColumns) -> SessionLookup:
     rows = np.flatnonzero(columns.current())
     rows = rows[np.argsort(columns.session_id[rows])]
     return SessionLookup(columns.session_id[rows], rows)

@@ -42,7 +42,7 @@ class Side:
     actor_kind: ActorKind | None = None
 
 
-def compare(
+def compare_sides(
     columns: GraphColumns,
     selected: Side,
     against: Side,
@@ -69,18 +69,18 @@ def compare(
         moved = [
             change
             for change in changes
-            if change.frequency != change.against_frequency and _moved(change) >= min_change
+            if change.frequency != change.against_frequency and _measure_change(change) >= min_change
         ]
-        return sorted(moved, key=lambda change: (-_moved(change), name(change)))[:limit]
+        return sorted(moved, key=lambda change: (-_measure_change(change), name(change)))[:limit]
 
     return MemoryComparison(
         workflow=workflow,
         graph_version=columns.version,
         selected=both[0].described(),
         against=both[1].described(),
-        paths=kept(_paths(*both), lambda path: path.path_id),
-        nodes=kept(_nodes(*both), lambda node: node.node_id),
-        edges=kept(_edges(*both), lambda edge: (edge.source or "", edge.target or "")),
+        paths=kept(_compare_paths(*both), lambda path: path.path_id),
+        nodes=kept(_compare_nodes(*both), lambda node: node.node_id),
+        edges=kept(_compare_edges(*both), lambda edge: (edge.source or "", edge.target or "")),
     )
 
 
@@ -92,7 +92,7 @@ class _Half:
         chosen = filter_rows(
             columns, since=side.since, until=side.until, actor_kind=side.actor_kind, outcome=outcome
         )
-        self._median_ms = _median(columns, chosen)
+        self._median_ms = _compute_median(columns, chosen)
         self.view: GraphView = view_of(columns, chosen, workflow=workflow)
         self.paths = {path.path_id: path for path in describe_paths(columns, chosen)}
         self.nodes = {node.node_id: node for node in self.view.nodes}
@@ -110,83 +110,85 @@ class _Half:
         )
 
 
-def _pairs(
-    here: Mapping[_Key, _Thing], there: Mapping[_Key, _Thing]
+def _pair_by_key(
+    selected: Mapping[_Key, _Thing], against: Mapping[_Key, _Thing]
 ) -> Iterable[tuple[_Thing, _Thing | None, _Thing | None]]:
     """Pair the things of both sides by key: a thing that describes the pair, and those of each side."""
-    for key in {**there, **here}:
-        ours, other = here.get(key), there.get(key)
-        any_of_them = other if ours is None else ours
+    for key in {**against, **selected}:
+        in_selected, in_against = selected.get(key), against.get(key)
+        any_of_them = in_against if in_selected is None else in_selected
         assert any_of_them is not None
-        yield any_of_them, ours, other
+        yield any_of_them, in_selected, in_against
 
 
-def _paths(here: _Half, there: _Half) -> Iterable[PathChange]:
-    for path, ours, other in _pairs(here.paths, there.paths):
+def _compare_paths(selected: _Half, against: _Half) -> Iterable[PathChange]:
+    for path, in_selected, in_against in _pair_by_key(selected.paths, against.paths):
         yield PathChange(
             path_id=path.path_id,
             node_ids=path.node_ids,
-            **_counts(here, there, _path_sessions(ours), _path_sessions(other)),
-            outcomes=ours and ours.outcomes,
-            against_outcomes=other and other.outcomes,
-            median_duration_ms=ours and ours.median_duration_ms,
-            against_median_duration_ms=other and other.median_duration_ms,
+            **_describe_change(
+                selected, against, _count_path_sessions(in_selected), _count_path_sessions(in_against)
+            ),
+            outcomes=in_selected and in_selected.outcomes,
+            against_outcomes=in_against and in_against.outcomes,
+            median_duration_ms=in_selected and in_selected.median_duration_ms,
+            against_median_duration_ms=in_against and in_against.median_duration_ms,
         )
 
 
-def _nodes(here: _Half, there: _Half) -> Iterable[NodeChange]:
-    for node, ours, theirs in _pairs(here.nodes, there.nodes):
+def _compare_nodes(selected: _Half, against: _Half) -> Iterable[NodeChange]:
+    for node, in_selected, in_against in _pair_by_key(selected.nodes, against.nodes):
         yield NodeChange(
             node_id=node.node_id,
             label=node.label,
-            **_counts(here, there, _sessions(ours), _sessions(theirs)),
-            outcomes=_outcomes(ours),
-            against_outcomes=_outcomes(theirs),
+            **_describe_change(selected, against, _count_sessions(in_selected), _count_sessions(in_against)),
+            outcomes=_read_outcomes(in_selected),
+            against_outcomes=_read_outcomes(in_against),
         )
 
 
-def _edges(here: _Half, there: _Half) -> Iterable[EdgeChange]:
-    for edge, ours, theirs in _pairs(here.edges, there.edges):
+def _compare_edges(selected: _Half, against: _Half) -> Iterable[EdgeChange]:
+    for edge, in_selected, in_against in _pair_by_key(selected.edges, against.edges):
         yield EdgeChange(
             source=edge.source,
             target=edge.target,
-            **_counts(here, there, _sessions(ours), _sessions(theirs)),
-            median_ms=ours and ours.median_ms,
-            against_median_ms=theirs and theirs.median_ms,
+            **_describe_change(selected, against, _count_sessions(in_selected), _count_sessions(in_against)),
+            median_ms=in_selected and in_selected.median_ms,
+            against_median_ms=in_against and in_against.median_ms,
         )
 
 
-def _path_sessions(path: MemoryPath | None) -> int:
+def _count_path_sessions(path: MemoryPath | None) -> int:
     return 0 if path is None else path.session_count
 
 
-def _sessions(part: ViewNode | ViewEdge | None) -> int:
+def _count_sessions(part: ViewNode | ViewEdge | None) -> int:
     return 0 if part is None else part.sessions
 
 
-def _outcomes(part: ViewNode | None) -> Any:
+def _read_outcomes(part: ViewNode | None) -> Any:
     return None if part is None else outcome_fractions(part.outcomes)
 
 
-def _counts(here: _Half, there: _Half, ours: int, theirs: int) -> dict[str, Any]:
+def _describe_change(selected: _Half, against: _Half, in_selected: int, in_against: int) -> dict[str, Any]:
     """Return the members that all changes share."""
     change: Change = "changed"
-    if not ours or not theirs:
-        change = "appeared" if ours else "disappeared"
+    if not in_selected or not in_against:
+        change = "appeared" if in_selected else "disappeared"
     return {
         "change": change,
-        "frequency": here.view.share(ours),
-        "against_frequency": there.view.share(theirs),
-        "session_count": ours,
-        "against_session_count": theirs,
+        "frequency": selected.view.share(in_selected),
+        "against_frequency": against.view.share(in_against),
+        "session_count": in_selected,
+        "against_session_count": in_against,
     }
 
 
-def _moved(change: Changed) -> float:
+def _measure_change(change: Changed) -> float:
     return abs(change.frequency - change.against_frequency)
 
 
-def _median(columns: GraphColumns, chosen: Mask) -> int | None:
+def _compute_median(columns: GraphColumns, chosen: Mask) -> int | None:
     durations: Sequence[int] = np.sort(columns.duration_ms[chosen]).tolist()
     middle = len(durations) // 2
     return (durations[middle] + durations[len(durations) - 1 - middle]) // 2 if durations else None

@@ -24,7 +24,7 @@ from recorder.memory.queries.recovery import (
     list_visits,
     measure_recoveries,
 )
-from recorder.memory.queries.similarity import similar_index
+from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.queries.success_evidence import read_evidence
 
 _SUCCESS = OUTCOMES.index("success")
@@ -149,7 +149,7 @@ class PassedNodes:
             return ()
         mine = visits.only(np.flatnonzero(self._took_best_way(visits)))
         columns = self._columns
-        similarity = similar_index(columns).compare(self._row, mine.row)
+        similarity = index_similarity(columns).compare(self._row, mine.row)
         order = np.lexsort((columns.session_id[mine.row], -columns.started_ms[mine.row], -similarity))
         first = mine.only(order[:_DONORS])
         return tuple(map(Witness, first.row.tolist(), first.pos.tolist()))

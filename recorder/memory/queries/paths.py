@@ -113,7 +113,7 @@ def describe_paths(
     by_outcome = np.bincount(
         paths * len(OUTCOMES) + columns.outcome[chosen], minlength=len(columns.paths) * len(OUTCOMES)
     ).reshape(-1, len(OUTCOMES))
-    medians = _medians(columns, chosen, counts)
+    medians = _compute_medians(columns, chosen, counts)
     ways = shown_ways(columns)
     exact, variants = ways.count_exact(columns, chosen), count_variants(columns, chosen)
     numbers = [
@@ -145,7 +145,7 @@ def outcome_fractions(counts: Ints | Sequence[int]) -> PathOutcomes:
     return PathOutcomes(success=success, error=error, abandoned=abandoned)
 
 
-def _medians(columns: GraphColumns, chosen: Mask, counts: Ints) -> Ints:
+def _compute_medians(columns: GraphColumns, chosen: Mask, counts: Ints) -> Ints:
     """Return the exact median duration of each path's chosen sessions; of an even count the middle mean."""
     ordered = columns.order[chosen[columns.order]]
     if not len(ordered):

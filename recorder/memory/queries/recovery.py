@@ -89,15 +89,15 @@ def find_anchors(
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
     evidence = read_evidence(columns, chosen, rows)
     visits = list_visits(columns, rows)
-    recoveries = _in_session(columns, visits, failed, evidence)
+    recoveries = _find_returns(columns, visits, failed, evidence)
     if len(recoveries.node):
         counts = np.bincount(recoveries.node, minlength=len(columns.nodes))
-        return _anchors(columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses)
+        return _list_anchors(columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses)
     left = _left_at(visits, failed, evidence)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
     succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
     passed = _first_visits(list_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
-    return _anchors(columns, counts, passed, len(rows), "cross_session", read_successes, witnesses)
+    return _list_anchors(columns, counts, passed, len(rows), "cross_session", read_successes, witnesses)
 
 
 def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
@@ -118,7 +118,7 @@ def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
     )
 
 
-def _in_session(columns: GraphColumns, visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
+def _find_returns(columns: GraphColumns, visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
     """Return for each successful session the first node after its failure that the path of success follows.
 
     That is: one path of success holds both the node and the next one. A stray act is on no such path, and
@@ -145,12 +145,12 @@ def _left_at(visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
     chance = evidence.chance[before.node]
     fall = np.round(chance - np.append(chance[1:], 0.0)[: len(chance)], _DECIMALS)
     fall[fall < _LEAST_FALL] = 0.0
-    kept = np.flatnonzero(~is_last & (before.node != failing_act[before.owner]))
-    candidates, fall = before.only(kept), fall[kept]
-    order = np.lexsort((-kept, -fall, candidates.owner))
+    eligible = np.flatnonzero(~is_last & (before.node != failing_act[before.owner]))
+    candidates, fall = before.only(eligible), fall[eligible]
+    order = np.lexsort((-eligible, -fall, candidates.owner))
     ranked = candidates.only(order)
-    left = ranked.only(np.unique(ranked.owner, return_index=True)[1])
-    return left.only(evidence.is_followed[left.node])
+    last = ranked.only(np.unique(ranked.owner, return_index=True)[1])
+    return last.only(evidence.is_followed[last.node])
 
 
 def _first_visits(visits: Visits, is_wanted: Mask) -> Visits:
@@ -160,7 +160,7 @@ def _first_visits(visits: Visits, is_wanted: Mask) -> Visits:
     return wanted.only(np.unique(keys, return_index=True)[1])
 
 
-def _anchors(
+def _list_anchors(
     columns: GraphColumns,
     counts: Ints,
     witnessed: Visits,
@@ -188,7 +188,9 @@ def _anchors(
     anchors = []
     for node, mine in zip(nodes.tolist(), np.split(by_node, starts[1:]), strict=True):
         twice_median = compute_twice_median(times[mine])
-        nearest = mine[_nearest(np.abs(2 * times[mine] - twice_median), columns, witnessed.row[mine], limit)]
+        nearest = mine[
+            _find_nearest_rows(np.abs(2 * times[mine] - twice_median), columns, witnessed.row[mine], limit)
+        ]
         places = zip(witnessed.row[nearest].tolist(), witnessed.pos[nearest].tolist(), strict=True)
         count = int(counts[node])
         listed = tuple(Witness(row, pos) for row, pos in places)
@@ -196,7 +198,7 @@ def _anchors(
     return sorted(anchors, key=lambda anchor: (-anchor.session_count, columns.nodes[anchor.node].node_id))
 
 
-def _nearest(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> Ints:
+def _find_nearest_rows(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> Ints:
     """Return positions of the rows with the least distance, then the newest, then by id."""
     if not limit:
         return np.zeros(0, dtype=np.int64)

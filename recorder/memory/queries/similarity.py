@@ -111,7 +111,7 @@ def _multiply(matrix: Any, line: int) -> Floats:
     return products
 
 
-def similar_index(columns: GraphColumns) -> SimilarIndex:
+def index_similarity(columns: GraphColumns) -> SimilarIndex:
     """Return the index of a graph; made once for each version, so its weights are frozen with it."""
     return columns.derive("similar", SimilarIndex)
 

@@ -66,25 +66,25 @@ def step_vectors(columns: GraphColumns) -> StepVectors:
     return vectors
 
 
-def _extend(kept: StepVectors, columns: GraphColumns) -> StepVectors:
+def _extend(vectors: StepVectors, columns: GraphColumns) -> StepVectors:
     """Return the vectors with a line for each new variant that sessions take."""
-    line_of = np.full(max(len(columns.variant_path), len(kept.line_of)), -1, dtype=np.int64)
-    line_of[: len(kept.line_of)] = kept.line_of
+    line_of = np.full(max(len(columns.variant_path), len(vectors.line_of)), -1, dtype=np.int64)
+    line_of[: len(vectors.line_of)] = vectors.line_of
     variants = np.unique(columns.variant[columns.current()])
     fresh = variants[line_of[variants] < 0]
     if not len(fresh):
-        return replace(kept, line_of=line_of)
+        return replace(vectors, line_of=line_of)
     lines = np.full(len(line_of), -1, dtype=np.int64)
     lines[fresh] = np.arange(len(fresh))
     owners, grams = _list_grams(columns, lines)
-    unknown = np.setdiff1d(grams, kept.grams)
-    all_grams = np.concatenate([kept.grams, unknown])
+    unknown = np.setdiff1d(grams, vectors.grams)
+    all_grams = np.concatenate([vectors.grams, unknown])
     ascending = np.argsort(all_grams)
     # Columns of the matrix stay, so new features follow, wherever their grams are.
-    column_of = np.concatenate([kept.column_of, len(kept.grams) + np.arange(len(unknown))])[ascending]
+    column_of = np.concatenate([vectors.column_of, len(vectors.grams) + np.arange(len(unknown))])[ascending]
     distinct = all_grams[ascending]
     features = column_of[np.searchsorted(distinct, grams)]
-    line_of[fresh] = len(kept.variants) + np.arange(len(fresh))
+    line_of[fresh] = len(vectors.variants) + np.arange(len(fresh))
     weights = _weigh(owners, grams)
     block = grams >> _BLOCK_BITS
     is_action = (block == _ACTIONS) | (block == _ACTION_PAIRS)
@@ -95,10 +95,10 @@ def _extend(kept: StepVectors, columns: GraphColumns) -> StepVectors:
         )
 
     return StepVectors(
-        variants=np.concatenate([kept.variants, fresh]),
+        variants=np.concatenate([vectors.variants, fresh]),
         line_of=line_of,
-        actions=add_lines(kept.actions, is_action),
-        others=add_lines(kept.others, ~is_action),
+        actions=add_lines(vectors.actions, is_action),
+        others=add_lines(vectors.others, ~is_action),
         grams=distinct,
         column_of=column_of,
     )

@@ -13,7 +13,7 @@ from sqlalchemy import LargeBinary, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
-from recorder.memory.graph.graph import collapsed
+from recorder.memory.graph.graph import drop_repeats
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.storage.graph_store import read_labels, read_rows
@@ -82,28 +82,28 @@ class Structure:
     trace_number: dict[int, int] = field(default_factory=dict, repr=False)
 
 
-def read_structure(db: DbSession, scope: GraphScope, kept: Structure, since: int) -> dict[str, Any]:
+def read_structure(db: DbSession, scope: GraphScope, previous: Structure, since: int) -> dict[str, Any]:
     """Return the members of the present structure.
 
     Args:
         db: the transaction.
         scope: the graph.
-        kept: as it was at version `since`; an empty one and 0 to read all. It stays as it is.
+        previous: as it was at version `since`; an empty one and 0 to read all. It stays as it is.
         since: version of `kept`.
     """
     nodes, paths = _read_nodes(db, scope), _read_paths(db, scope)
     lives = [node.live for node in nodes]
-    paths = [path._replace(nodes=collapsed(lives[number] for number in path.nodes)) for path in paths]
-    variants = _read_variants(db, scope, kept, since)
+    paths = [path._replace(nodes=drop_repeats(lives[number] for number in path.nodes)) for path in paths]
+    variants = _read_variants(db, scope, previous, since)
     return {
         "nodes": nodes,
         "paths": paths,
         **variants,
-        **_read_traces(db, scope, kept, since, variants["variant_number"]),
+        **_read_traces(db, scope, previous, since, variants["variant_number"]),
     }
 
 
-def resolved(merged_into: Sequence[int | None]) -> list[int]:
+def resolve_merges(merged_into: Sequence[int | None]) -> list[int]:
     """Return for each number the one that represents it, through as many merges as there were."""
     live = list(range(len(merged_into)))
     for number, into in enumerate(merged_into):
@@ -119,7 +119,7 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     parts = func.substr(row.features, 1, 8 * _SCREEN_PARTS, type_=LargeBinary).label("parts")
     rows = read_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
-    live = resolved([row.merged_into for row in rows])
+    live = resolve_merges([row.merged_into for row in rows])
     texts = read_labels(db, scope)
     labels = texts.name_nodes([row.label for row in rows], [row.kind for row in rows], live)
     return [
@@ -141,45 +141,49 @@ def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
     row = GraphPathRow
     rows = read_rows(db, scope, row.number, row.path_id, row.nodes, row.merged_into)
     rows = sorted(rows, key=lambda row: row.number)
-    live = resolved([row.merged_into for row in rows])
+    live = resolve_merges([row.merged_into for row in rows])
     return [PathInfo(row.path_id, tuple(row.nodes), live[row.number]) for row in rows]
 
 
-def _read_variants(db: DbSession, scope: GraphScope, kept: Structure, since: int) -> dict[str, Any]:
+def _read_variants(db: DbSession, scope: GraphScope, previous: Structure, since: int) -> dict[str, Any]:
     row = GraphVariantRow
     rows = read_rows(
         db, scope, row.variant_key, row.nodes, row.path, where=[col(row.created_version) > since]
     )
-    numbers = dict(kept.variant_number)
+    numbers = dict(previous.variant_number)
     numbers.update((row.variant_key, number) for number, row in enumerate(rows, len(numbers)))
     flat = np.fromiter(chain.from_iterable(row.nodes for row in rows), dtype=np.int64)
     return {
         "variant_number": numbers,
-        "variant_path": _joined(kept.variant_path, [row.path if row.nodes else NO_PATH for row in rows]),
-        "variant_start": _continued(kept.variant_start, [len(row.nodes) for row in rows]),
-        "variant_nodes": _joined(kept.variant_nodes, flat),
+        "variant_path": _append_numbers(
+            previous.variant_path, [row.path if row.nodes else NO_PATH for row in rows]
+        ),
+        "variant_start": _continue_offsets(previous.variant_start, [len(row.nodes) for row in rows]),
+        "variant_nodes": _append_numbers(previous.variant_nodes, flat),
     }
 
 
 def _read_traces(
-    db: DbSession, scope: GraphScope, kept: Structure, since: int, variant_number: dict[int, int]
+    db: DbSession, scope: GraphScope, previous: Structure, since: int, variant_number: dict[int, int]
 ) -> dict[str, Any]:
     row = GraphTraceRow
     rows = read_rows(
         db, scope, row.trace_key, row.steps, row.variant_key, where=[col(row.created_version) > since]
     )
-    numbers = dict(kept.trace_number)
+    numbers = dict(previous.trace_number)
     numbers.update((row.trace_key, number) for number, row in enumerate(rows, len(numbers)))
-    entries, sizes = _entries(db, scope, [row.steps for row in rows])
+    entries, sizes = _find_entries(db, scope, [row.steps for row in rows])
     return {
         "trace_number": numbers,
-        "trace_variant": _joined(kept.trace_variant, [variant_number[row.variant_key] for row in rows]),
-        "trace_start": _continued(kept.trace_start, sizes),
-        "trace_entry": _joined(kept.trace_entry, entries),
+        "trace_variant": _append_numbers(
+            previous.trace_variant, [variant_number[row.variant_key] for row in rows]
+        ),
+        "trace_start": _continue_offsets(previous.trace_start, sizes),
+        "trace_entry": _append_numbers(previous.trace_entry, entries),
     }
 
 
-def _entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> tuple[Ints, Ints]:
+def _find_entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> tuple[Ints, Ints]:
     """Return the positions of steps at which each trace enters a node, and how many it enters."""
     if not any(steps):
         return no_rows(), np.zeros(len(steps), dtype=np.int64)
@@ -196,10 +200,10 @@ def _entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> tuple[
     return places[enters], np.bincount(owners[enters], minlength=len(steps))
 
 
-def _joined(kept: Ints, more: Sequence[int] | Ints) -> Ints:
-    return np.concatenate([kept, np.asarray(more, dtype=np.int64)])
+def _append_numbers(numbers: Ints, new_numbers: Sequence[int] | Ints) -> Ints:
+    return np.concatenate([numbers, np.asarray(new_numbers, dtype=np.int64)])
 
 
-def _continued(offsets: Ints, sizes: Sequence[int] | Ints) -> Ints:
+def _continue_offsets(offsets: Ints, sizes: Sequence[int] | Ints) -> Ints:
     """Return the offsets, continued by parts of these sizes."""
     return np.concatenate([offsets, offsets[-1] + np.cumsum(np.asarray(sizes, dtype=np.int64))])

@@ -71,7 +71,7 @@ def select_path(
         selections.append(PathSelection(workflow, columns, columns.variant_path == number))
     if subpath is not None:
         workflow, columns, number = _read_path(db, tenant, subpath)
-        held = containing(columns, columns.paths[number].nodes)
+        held = find_variants_with(columns, columns.paths[number].nodes)
         selections.append(PathSelection(workflow, columns, held))
     if not selections:
         return None
@@ -83,7 +83,7 @@ def select_path(
 
 def _read_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, GraphColumns, int]:
     """Return the workflow and the graph of a path, and the number of the path that represents it."""
-    workflow, number = _find(db, tenant, path_id)
+    workflow, number = _find_path(db, tenant, path_id)
     columns = read_graph(db, GraphScope(tenant, workflow))
     return workflow, columns, columns.paths[number].live
 
@@ -94,10 +94,10 @@ def workflow_of_path(db: DbSession, *, tenant: Tenant, path_id: str) -> str:
     Raises:
         NotFound: if there is no path of this id in the workspace and mode.
     """
-    return _find(db, tenant, path_id)[0]
+    return _find_path(db, tenant, path_id)[0]
 
 
-def _find(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
+def _find_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
     statement = select(GraphPathRow.workflow, GraphPathRow.number).where(
         GraphPathRow.path_id == path_id,
         GraphPathRow.workspace_id == tenant.workspace_id,
@@ -109,7 +109,7 @@ def _find(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
     return path
 
 
-def containing(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
+def find_variants_with(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
     """Return for each variant whether it holds these nodes, one directly after the other.
 
     No nodes are held by the variants that have none: a session without steps is a way of its own.

@@ -104,7 +104,7 @@ class StepTexts(NamedTuple):
     words: str = ""
 
 
-def kind_of(role: str, tag: str) -> str:
+def name_kind(role: str, tag: str) -> str:
     """Return the word for a kind of element; one that is not known is an `element`."""
     kind = role or tag
     if kind in _KINDS:

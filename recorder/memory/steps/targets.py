@@ -16,8 +16,8 @@ from recorder.memory.steps.step_labels import (
     describe_location,
     describe_named,
     describe_words,
-    kind_of,
     make_label,
+    name_kind,
 )
 
 _DIGIT = re.compile(r"\d")
@@ -253,7 +253,7 @@ def _describe_target(
     token = _token(role or tag, identity)
     if given_name and action in _NAMED_ACTIONS:
         return token, StepTexts(make_label(action, readable(given_name)))
-    kind = kind_of(role, tag)
+    kind = name_kind(role, tag)
     nouns = [*_list_names(target, attrs, role), *([given_name] if given_name else [])]
     texts = _make_texts(action, kind, nouns, attrs)
     return token, texts._replace(locations=_list_locations(event, target, screen_locations))
@@ -309,7 +309,7 @@ def texts_of_label(action: str, *, target: str, label: str) -> StepTexts:
     """
     if action == "activity":
         return StepTexts(label)
-    kind = "page" if action in _PLACES else kind_of("", target.partition(" ")[0])
+    kind = "page" if action in _PLACES else name_kind("", target.partition(" ")[0])
     return StepTexts(make_label(action, kind), names=(label,))
 
 

@@ -141,9 +141,9 @@ def check_graph(db: DbSession, scope: GraphScope) -> GraphCheck:
         sessions=len(current),
         off_path=off_path,
         missing=[session.id for session in find_missing(db, scope)],
-        miscounted=_miscounted(db, scope, Counter(row.trace_key for row in current)),
+        miscounted=_find_wrong_counters(db, scope, Counter(row.trace_key for row in current)),
         # Fractions of sessions that lie nowhere cannot be told.
-        unequal=[] if off_path else _unequal(db, scope),
+        unequal=[] if off_path else _find_unequal_fractions(db, scope),
     )
 
 
@@ -165,13 +165,13 @@ def _off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) 
     )
 
 
-def _miscounted(db: DbSession, scope: GraphScope, taken: Counter[int]) -> list[tuple[int, int, int]]:
+def _find_wrong_counters(db: DbSession, scope: GraphScope, taken: Counter[int]) -> list[tuple[int, int, int]]:
     counters = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
     keys = sorted(counters.keys() | taken.keys())
     return [(key, counters.get(key, 0), taken[key]) for key in keys if counters.get(key, 0) != taken[key]]
 
 
-def _unequal(db: DbSession, scope: GraphScope) -> list[str]:
+def _find_unequal_fractions(db: DbSession, scope: GraphScope) -> list[str]:
     head = read_head(db, scope)
     if head is None or not head.version:
         return []

@@ -45,7 +45,7 @@ def load_graph(db: DbSession, scope: GraphScope) -> Graph:
     """Return the newest version of a graph, ready for new sessions; rows of single sessions are not read."""
     graph = Graph(scope)
     states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
-    nodes = sorted(read_rows(db, scope, *columns_of(GraphNodeRow)), key=_number)
+    nodes = sorted(read_rows(db, scope, *columns_of(GraphNodeRow)), key=_get_number)
     graph.node_index.restore(map(node_of, nodes), ((row.micro_key, row.node) for row in states))
     graph.node_labels = read_labels(db, scope)
     trace = GraphTraceRow
@@ -54,7 +54,7 @@ def load_graph(db: DbSession, scope: GraphScope) -> Graph:
         graph.variant_of[row.trace_key] = row.variant_key
         sessions[row.variant_key] += row.n
     variants = read_rows(db, scope, *columns_of(GraphVariantRow))
-    paths = sorted(read_rows(db, scope, *columns_of(GraphPathRow)), key=_number)
+    paths = sorted(read_rows(db, scope, *columns_of(GraphPathRow)), key=_get_number)
     graph.path_index.restore(
         [(row.variant_key, tuple(row.nodes), row.path, sessions[row.variant_key]) for row in variants],
         map(path_of, paths),
@@ -243,17 +243,17 @@ def columns_of(table: type[SQLModel]) -> list[Any]:
     return [getattr(table, name) for name in table.model_fields if name not in keys]
 
 
-def _number(row: Any) -> int:
+def _get_number(row: Any) -> int:
     number: int = row.number
     return number
 
 
-def packed(numbers: Iterable[int]) -> bytes:
+def pack_numbers(numbers: Iterable[int]) -> bytes:
     """Pack numbers as little-endian int64."""
     return np.fromiter(numbers, dtype="<i8").tobytes()
 
 
-def unpacked(data: bytes) -> tuple[int, ...]:
+def unpack_numbers(data: bytes) -> tuple[int, ...]:
     """Return the steps of a packed column."""
     return tuple(np.frombuffer(data, dtype="<i8").tolist())
 
@@ -269,7 +269,7 @@ def node_of(row: Any) -> Node:
         act=row.act,
         screen=row.screen,
         # An earlier release kept more of a large screen.
-        features=compared(unpacked(row.features)),
+        features=compared(unpack_numbers(row.features)),
         merged_into=row.merged_into,
     )
 
@@ -284,20 +284,20 @@ def node_values(node: Node) -> dict[str, Any]:
         "micro_key": node.micro_key,
         "act": node.act,
         "screen": node.screen,
-        "features": packed(node.features),
+        "features": pack_numbers(node.features),
         "merged_into": node.merged_into,
     }
 
 
 def micro_state_of(row: Any) -> MicroState:
     """Return the micro-state of a row of `graph_micro_states`."""
-    features = None if row.features is None else unpacked(row.features)
+    features = None if row.features is None else unpack_numbers(row.features)
     return MicroState(row.micro_key, row.node, features)
 
 
 def micro_state_values(state: MicroState) -> dict[str, Any]:
     """Return the columns of a micro-state."""
-    features = None if state.features is None else packed(state.features)
+    features = None if state.features is None else pack_numbers(state.features)
     return {"micro_key": state.micro_key, "node": state.node, "features": features}
 
 
@@ -305,7 +305,7 @@ def trace_values(trace: StateTrace) -> dict[str, Any]:
     """Return the columns of a trace, but for its count."""
     return {
         "trace_key": trace.trace_key,
-        "steps": packed(trace.steps),
+        "steps": pack_numbers(trace.steps),
         "variant_key": trace.variant_key,
     }
 

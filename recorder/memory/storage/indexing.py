@@ -178,7 +178,7 @@ class GraphIndexer:
         sessions = held.graph.path_index.sessions
         if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
             return version
-        has_doubled = _doublings(sessions) > _doublings(sessions - len(change.sessions))
+        has_doubled = _count_doublings(sessions) > _count_doublings(sessions - len(change.sessions))
         predicted_s = _predict_rebuild_s(held.graph) * self._slowness.get(part.scope, 1.0)
         if has_doubled and predicted_s <= self._rebuild_budget_s:
             self._grown.add(part.scope)
@@ -191,7 +191,7 @@ def _predict_rebuild_s(graph: Graph) -> float:
     return _VARIANT_S * len(index.variants) + _SESSION_S * index.sessions
 
 
-def _doublings(sessions: int) -> int:
+def _count_doublings(sessions: int) -> int:
     """Return how often a graph of this size has doubled since its first rebuild."""
     return min(sessions // _FIRST_REBUILD, _LARGEST_REBUILD // _FIRST_REBUILD).bit_length()
 

@@ -26,7 +26,7 @@ from recorder.memory.storage.graph_store import (
     path_values,
     read_rows,
     trace_values,
-    unpacked,
+    unpack_numbers,
     variant_values,
 )
 from recorder.memory.storage.versions import (
@@ -93,7 +93,7 @@ def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> R
         with database.transaction(write=True) as db:
             now = read_head(db, scope, lock=True)
             if now is not None and count_changes(db, scope, head.version) is not None:
-                return _save(db, scope, recorded, rebuilt, now, kind)
+                return _save_rebuilt(db, scope, recorded, rebuilt, now, kind)
     if took_s > _MAX_LOCKED_S:
         return None
     with database.transaction(write=True) as db:
@@ -101,7 +101,7 @@ def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> R
         if now is None:
             return None
         recorded = read_recorded(db, scope)
-        return _save(db, scope, recorded, rebuild(recorded, kind), now, kind)
+        return _save_rebuilt(db, scope, recorded, rebuild(recorded, kind), now, kind)
 
 
 def indexed_scopes(db: DbSession) -> list[GraphScope]:
@@ -113,19 +113,21 @@ def indexed_scopes(db: DbSession) -> list[GraphScope]:
 
 def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
     """Return the data that a graph is built from."""
-    traces = _read(db, scope, GraphTraceRow)
+    traces = _read_table(db, scope, GraphTraceRow)
     return Recorded(
         scope,
-        nodes=sorted(map(node_of, _read(db, scope, GraphNodeRow)), key=lambda node: node.number),
-        paths=sorted(map(path_of, _read(db, scope, GraphPathRow)), key=lambda path: path.number),
-        micro_states=[micro_state_of(row) for row in _read(db, scope, GraphMicroStateRow)],
-        traces=[StateTrace(row.trace_key, unpacked(row.steps), row.variant_key) for row in traces],
+        nodes=sorted(map(node_of, _read_table(db, scope, GraphNodeRow)), key=lambda node: node.number),
+        paths=sorted(map(path_of, _read_table(db, scope, GraphPathRow)), key=lambda path: path.number),
+        micro_states=[micro_state_of(row) for row in _read_table(db, scope, GraphMicroStateRow)],
+        traces=[StateTrace(row.trace_key, unpack_numbers(row.steps), row.variant_key) for row in traces],
         sessions={row.trace_key: row.n for row in traces},
-        variants={row.variant_key: (tuple(row.nodes), row.path) for row in _read(db, scope, GraphVariantRow)},
+        variants={
+            row.variant_key: (tuple(row.nodes), row.path) for row in _read_table(db, scope, GraphVariantRow)
+        },
     )
 
 
-def _save(
+def _save_rebuilt(
     db: DbSession, scope: GraphScope, recorded: Recorded, rebuilt: Rebuilt, head: GraphHead, kind: RebuildKind
 ) -> RebuildReport:
     graph = rebuilt.graph
@@ -159,12 +161,12 @@ def _save(
         kind=kind,
         version=version,
         sessions=graph.path_index.sessions,
-        nodes_before=_live(recorded.nodes),
-        nodes=_live(graph.nodes),
-        nodes_kept=_live(graph.nodes[: len(recorded.nodes)]),
-        paths_before=_live(recorded.paths),
-        paths=_live(graph.paths),
-        paths_kept=_live(graph.paths[: len(recorded.paths)]),
+        nodes_before=_count_unmerged(recorded.nodes),
+        nodes=_count_unmerged(graph.nodes),
+        nodes_kept=_count_unmerged(graph.nodes[: len(recorded.nodes)]),
+        paths_before=_count_unmerged(recorded.paths),
+        paths=_count_unmerged(graph.paths),
+        paths_kept=_count_unmerged(graph.paths[: len(recorded.paths)]),
         changed=changed,
     )
 
@@ -179,7 +181,7 @@ class _TableRows:
         was = {values[key]: values for values in stored}
         self._added = [values for values in wanted if values[key] not in was]
         self._moved = [
-            values for values in wanted if values[key] in was and _differs(values, was[values[key]])
+            values for values in wanted if values[key] in was and _has_changed(values, was[values[key]])
         ]
         self._gone = sorted(was.keys() - {values[key] for values in wanted})
 
@@ -209,13 +211,13 @@ class _TableRows:
         )
 
 
-def _differs(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+def _has_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     return any(values[name] != stored[name] for name in values)
 
 
-def _read(db: DbSession, scope: GraphScope, table: type[SQLModel]) -> Sequence[Any]:
+def _read_table(db: DbSession, scope: GraphScope, table: type[SQLModel]) -> Sequence[Any]:
     return read_rows(db, scope, *columns_of(table))
 
 
-def _live(parts: Iterable[Any]) -> int:
+def _count_unmerged(parts: Iterable[Any]) -> int:
     return sum(part.merged_into is None for part in parts)

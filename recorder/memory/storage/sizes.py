@@ -64,7 +64,7 @@ def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dic
     version = GraphVersionRow
     newest = (
         select(version.workflow, func.max(version.version))
-        .where(*_of(version, tenant, workflows))
+        .where(*_in_workflows(version, tenant, workflows))
         .group_by(col(version.workflow))
     )
     version_of = dict(db.exec(newest).all())
@@ -94,10 +94,12 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
     if not workflows:
         return held
     trace, variant = GraphTraceRow, GraphVariantRow
-    taken = select(trace.workflow, trace.variant_key).where(*_of(trace, tenant, workflows), col(trace.n) > 0)
+    taken = select(trace.workflow, trace.variant_key).where(
+        *_in_workflows(trace, tenant, workflows), col(trace.n) > 0
+    )
     in_use = set(db.exec(taken.distinct()))
     variants = select(variant.workflow, variant.variant_key, variant.nodes, variant.path).where(
-        *_of(variant, tenant, workflows)
+        *_in_workflows(variant, tenant, workflows)
     )
     for workflow, key, nodes, path in db.exec(variants):
         if (workflow, key) in in_use:
@@ -108,7 +110,7 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
     return held
 
 
-def _of(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
+def _in_workflows(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
     """Return the conditions that choose the rows of some graphs."""
     yield from in_tenant(table, tenant)
     yield col(table.workflow).in_(workflows)

@@ -213,10 +213,10 @@ class PerDatabase(Generic[Kept]):
         """Return the object of the database of this transaction."""
         pool = db.connection().engine.pool
         with self._lock:
-            kept = self._kept.get(pool)
-            if kept is None:
-                kept = self._kept[pool] = self._make()
-            return kept
+            value = self._kept.get(pool)
+            if value is None:
+                value = self._kept[pool] = self._make()
+            return value
 
 
 def is_writing(db: DbSession) -> bool:

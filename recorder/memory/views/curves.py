@@ -80,23 +80,23 @@ class Curve:
 def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
     """Return the curve of the edge between two positions."""
     if source is target:
-        return _loop(source)
+        return _bend_loop(source)
     height = layout.arcs.get((source.node.node_id, target.node.node_id))
     if height is not None:
-        return _arc(source, target, height)
+        return _bend_over(source, target, height)
     if source.y == target.y:
         if source.x < target.x and _is_free_between(layout, source, target):
-            return _line(source, target)
-        return _arc(source, target, 30 + 0.05 * abs(target.x - source.x))
+            return _draw_line(source, target)
+        return _bend_over(source, target, 30 + 0.05 * abs(target.x - source.x))
     if abs(target.x - source.x) < _UPRIGHT:
-        return _upright(source, target)
-    return _forth(source, target) if target.x > source.x else _back(source, target)
+        return _bend_between_rows(source, target)
+    return _bend_forward(source, target) if target.x > source.x else _bend_back(source, target)
 
 
 def arc_points(layout: Layout) -> Iterator[Point]:
     """Yield points all along the arcs above the line, where nothing else should be drawn."""
     for source, target in layout.arcs:
-        curve = _arc(layout.spots[source], layout.spots[target], layout.arcs[source, target])
+        curve = _bend_over(layout.spots[source], layout.spots[target], layout.arcs[source, target])
         yield from (curve.at(step / 32) for step in range(2, 31))
 
 
@@ -107,14 +107,14 @@ def rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
     return spot.x + reach * x / length, spot.y + reach * y / length
 
 
-def _line(source: Spot, target: Spot) -> Curve:
+def _draw_line(source: Spot, target: Spot) -> Curve:
     start, end = rim(source, 1, 0), rim(target, -1, 0)
     third = (end[0] - start[0]) / 3
     inner = ((start[0] + third, start[1]), (end[0] - third, end[1]))
     return Curve((start, *inner, end), is_straight=True)
 
 
-def _arc(source: Spot, target: Spot, height: float) -> Curve:
+def _bend_over(source: Spot, target: Spot, height: float) -> Curve:
     """Return a curve up, over and down; its top is `height` above the nodes' centres."""
     right = 1 if target.x > source.x else -1
     start, end = rim(source, 0.5 * right, -0.86), rim(target, -0.5 * right, -0.86)
@@ -139,13 +139,13 @@ def bow_between(source: Spot, target: Spot, height: float, *, goes_back: bool) -
     return Curve((start, *inner, end), goes_back=goes_back)
 
 
-def _loop(spot: Spot) -> Curve:
+def _bend_loop(spot: Spot) -> Curve:
     start, end = rim(spot, 0.6, -0.8), rim(spot, -0.6, -0.8)
     inner = ((start[0] + 22, spot.y - spot.radius - 52), (end[0] - 22, spot.y - spot.radius - 52))
     return Curve((start, *inner, end), goes_back=True)
 
 
-def _forth(source: Spot, target: Spot) -> Curve:
+def _bend_forward(source: Spot, target: Spot) -> Curve:
     down = 1 if target.y > source.y else -1
     steep = radians(62 if target.x - source.x < 70 else 32)
     start = rim(source, cos(steep), down * sin(steep))
@@ -154,7 +154,7 @@ def _forth(source: Spot, target: Spot) -> Curve:
     return Curve((start, (start[0] + pull, start[1]), (end[0] - pull, end[1]), end))
 
 
-def _upright(source: Spot, target: Spot) -> Curve:
+def _bend_between_rows(source: Spot, target: Spot) -> Curve:
     """Draw a curve between rows: away from the line on the right, towards it on the left."""
     down = 1 if target.y > source.y else -1
     side = 1 if abs(target.y) > abs(source.y) else -1
@@ -164,7 +164,7 @@ def _upright(source: Spot, target: Spot) -> Curve:
     return Curve((start, *inner, end), goes_back=side < 0)
 
 
-def _back(source: Spot, target: Spot) -> Curve:
+def _bend_back(source: Spot, target: Spot) -> Curve:
     """Return the curve to a node further left in another row, through the space between the rows."""
     down = 1 if target.y > source.y else -1
     far = source.x - target.x
@@ -208,11 +208,11 @@ def draw_edge(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) -> str
         curve: its curve.
         steps: the edges of the common path.
     """
-    colour = _edge_colour(layout, edge, (edge.source, edge.target) in steps)
+    colour = _choose_colour(layout, edge, (edge.source, edge.target) in steps)
     width = edge_width(layout.view, edge)
-    arrow = _arrow(curve, colour, width) if curve.goes_back or is_back_edge(layout, edge) else ""
+    arrow = _draw_arrowhead(curve, colour, width) if curve.goes_back or is_back_edge(layout, edge) else ""
     return (
-        f"<g>{tooltip(_edge_tooltip(layout, edge))}"
+        f"<g>{tooltip(_describe_edge(layout, edge))}"
         f'<path d="{curve.path}" fill="none" stroke="{colour}" stroke-width="{number(width)}"/>{arrow}</g>'
     )
 
@@ -230,7 +230,7 @@ def is_back_edge(layout: Layout, edge: ViewEdge) -> bool:
     return is_in_loop and layout.spots[edge.target].x <= layout.spots[edge.source].x
 
 
-def _edge_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
+def _choose_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
     if is_step:
         return BLUE_LINE
     if is_back_edge(layout, edge):
@@ -241,7 +241,7 @@ def _edge_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
     return AMBER if 2 * abandoned > edge.sessions else GREY_LINE
 
 
-def _edge_tooltip(layout: Layout, edge: ViewEdge) -> str:
+def _describe_edge(layout: Layout, edge: ViewEdge) -> str:
     names = [
         "" if end is None else one_line(layout.spots[end].node.label, 60)
         for end in (edge.source, edge.target)
@@ -250,7 +250,7 @@ def _edge_tooltip(layout: Layout, edge: ViewEdge) -> str:
     return f"{names[0]} → {names[1]}: {share}, {edge.n:,} times, median {duration_text(edge.median_ms)}"
 
 
-def _arrow(curve: Curve, colour: str, width: float) -> str:
+def _draw_arrowhead(curve: Curve, colour: str, width: float) -> str:
     """Draw a head at the end of a curve."""
     (x, y), (back_x, back_y) = curve.points[-1], curve.at(1 - 0.06 / (len(curve.points) // 3))
     length = ((x - back_x) ** 2 + (y - back_y) ** 2) ** 0.5 or 1.0
@@ -292,5 +292,5 @@ def draw_figure(
 
 
 def _figure_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
-    colour = _edge_colour(layout, edge, is_step)
+    colour = _choose_colour(layout, edge, is_step)
     return {BLUE_LINE: BLUE, RED_LINE: RED, AMBER: AMBER_INK, VIOLET: VIOLET}.get(colour, MUTED)

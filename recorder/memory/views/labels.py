@@ -40,7 +40,7 @@ def text_width(text: str, size: float) -> float:
         text: the text.
         size: height of the letters; the width has the same unit.
     """
-    return size * sum(_width(character) for character in text)
+    return size * sum(_measure_character(character) for character in text)
 
 
 def in_lines(label: str, width: float, size: float, lines: int = 2) -> tuple[str, ...]:
@@ -54,10 +54,10 @@ def in_lines(label: str, width: float, size: float, lines: int = 2) -> tuple[str
             made[-1] = longer
     if len(made) > lines:
         made = [*made[: lines - 1], " ".join(made[lines - 1 :])]
-    return tuple(_cut(line, width, size) for line in made)
+    return tuple(_cut_line(line, width, size) for line in made)
 
 
-def _cut(line: str, width: float, size: float) -> str:
+def _cut_line(line: str, width: float, size: float) -> str:
     if text_width(line, size) <= width:
         return line
     shortened = line
@@ -66,7 +66,7 @@ def _cut(line: str, width: float, size: float) -> str:
     return shortened.rstrip() + _ELLIPSIS
 
 
-def _width(character: str) -> float:
+def _measure_character(character: str) -> float:
     if character in _NARROW_LETTERS:
         return _NARROW
     if character in _BROAD_LETTERS:
@@ -123,24 +123,24 @@ def describe_path(common: Sequence[str], other: Sequence[str], names: Mapping[st
     """
     shown = {node: one_line(names.get(node, node), _NAME_LENGTH) for node in (*common, *other)}
     if list(common) == list(other):
-        return [_common(common, shown)]
-    return [_sentence(change, shown) for change in path_changes(common, other)]
+        return [_describe_common_path(common, shown)]
+    return [_describe_deviation(change, shown) for change in path_changes(common, other)]
 
 
-def _common(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+def _describe_common_path(nodes: Sequence[str], names: Mapping[str, str]) -> str:
     if not nodes:
         return "the common path: no steps"
     ends = names[nodes[0]] if len(nodes) == 1 else f"{names[nodes[0]]} … {names[nodes[-1]]}"
     return f"the common path: {len(nodes)} {'step' if len(nodes) == 1 else 'steps'}, {ends}"
 
 
-def _sentence(change: PathDeviation, names: Mapping[str, str]) -> str:
+def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
     parts = []
     if change.removed:
-        parts.append(f"− {_join(change.removed, names)}")
+        parts.append(f"− {_join_labels(change.removed, names)}")
     if change.added:
         where = "first" if change.after is None else f"after {names[change.after]}"
-        parts.append(f"+ {_join(change.added, names)} {where}")
+        parts.append(f"+ {_join_labels(change.added, names)} {where}")
     return " ".join(parts)
 
 
@@ -151,10 +151,10 @@ def join_names(nodes: Sequence[str], names: Mapping[str, str]) -> str:
         nodes: node ids.
         names: labels by node id; a node without one is named by its id.
     """
-    return _join(nodes, {node: one_line(names.get(node, node), _NAME_LENGTH) for node in nodes})
+    return _join_labels(nodes, {node: one_line(names.get(node, node), _NAME_LENGTH) for node in nodes})
 
 
-def _join(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+def _join_labels(nodes: Sequence[str], names: Mapping[str, str]) -> str:
     if len(nodes) <= _NAMES:
         return " › ".join(names[node] for node in nodes)
     first = " › ".join(names[node] for node in nodes[: _NAMES - 2])

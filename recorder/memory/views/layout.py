@@ -32,18 +32,18 @@ _ROW_COST, _SIDE_COST, _LINE_COST = 80.0, 45.0, 50.0
 _ENTRY_SHARE = 0.1
 
 
-def place(view: GraphView) -> Layout:
+def lay_out_graph(view: GraphView) -> Layout:
     """Give every node its place; of large graphs only the nodes and edges of most sessions."""
     shown = most_supported(view)
     order = list(dict.fromkeys(shown.spine)) or [node.node_id for node in shown.nodes[:1]]
     column_of = {node_id: column for column, node_id in enumerate(order)}
-    wanted = _wanted(shown, column_of)
-    spots = {node.node_id: _spot(shown, node, column_of, last=len(order) - 1) for node in shown.nodes}
-    centres = _centres([spots[node_id] for node_id in order], wanted)
+    wanted = _choose_columns(shown, column_of)
+    spots = {node.node_id: _make_spot(shown, node, column_of, last=len(order) - 1) for node in shown.nodes}
+    centres = _compute_centres([spots[node_id] for node_id in order], wanted)
     for node_id, x in zip(order, centres, strict=True):
         spots[node_id] = replace(spots[node_id], x=x)
     layout = Layout(shown, {node_id: spots[node_id] for node_id in order})
-    layout.arcs = _arc_heights(layout)
+    layout.arcs = _compute_arc_heights(layout)
     rows = _Rows(layout, wanted, centres)
     ids = [node.node_id for node in shown.nodes if node.node_id not in column_of]
     for node_id in sorted(ids, key=lambda key: (-spots[key].node.sessions, wanted[key], key)):
@@ -51,7 +51,7 @@ def place(view: GraphView) -> Layout:
     return layout
 
 
-def _spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last: int) -> Spot:
+def _make_spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last: int) -> Spot:
     column = column_of.get(node.node_id)
     starts = sum(edge.sessions for edge in view.edges if edge.source is None and edge.target == node.node_id)
     has_entries = starts >= _ENTRY_SHARE * node.sessions and column != 0
@@ -71,7 +71,7 @@ def _spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last
     )
 
 
-def _wanted(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
+def _choose_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
     """Return the wanted position of each node along the common path, in columns."""
     coming: dict[str, dict[str, int]] = defaultdict(dict)
     going: dict[str, dict[str, int]] = defaultdict(dict)
@@ -81,7 +81,7 @@ def _wanted(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
             coming[edge.target][edge.source] = edge.sessions
     wanted: dict[str, float] = {node_id: float(column) for node_id, column in column_of.items()}
     others = [node.node_id for node in view.nodes if node.node_id not in column_of]
-    order = _outwards(others, coming, going, wanted)
+    order = _order_outwards(others, coming, going, wanted)
     # A node hangs on those placed before it, so that nodes in a circle do not push each other along.
     rank = {node_id: index for index, node_id in enumerate([*column_of, *order])}
     for _ in range(6):
@@ -90,11 +90,13 @@ def _wanted(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
                 {end: n for end, n in ends[node_id].items() if rank[end] < rank[node_id]}
                 for ends in (coming, going)
             ]
-            wanted[node_id] = _between(older[0], older[1] if not older[0] else going[node_id], wanted)
-    return _without_gaps(wanted)
+            wanted[node_id] = _choose_column_between(
+                older[0], older[1] if not older[0] else going[node_id], wanted
+            )
+    return _close_gaps(wanted)
 
 
-def _without_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
+def _close_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
     """Return the same order with no two neighbours further apart than a column."""
     closed: dict[float, float] = {0.0: 0.0}
     places = sorted({0.0, *wanted.values()})
@@ -106,7 +108,7 @@ def _without_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
     return {node_id: closed[column] for node_id, column in wanted.items()}
 
 
-def _outwards(
+def _order_outwards(
     others: list[str],
     coming: Mapping[str, Mapping[str, int]],
     going: Mapping[str, Mapping[str, int]],
@@ -128,22 +130,26 @@ def _outwards(
     return order
 
 
-def _between(coming: Mapping[str, int], going: Mapping[str, int], wanted: Mapping[str, float]) -> float:
+def _choose_column_between(
+    coming: Mapping[str, int], going: Mapping[str, int], wanted: Mapping[str, float]
+) -> float:
     """Return the column after the node most sessions come from and before the one most go on to."""
-    before = _strongest(coming, wanted)
+    before = _find_strongest_end(coming, wanted)
     if before is None:
-        after = _strongest(going, wanted)
+        after = _find_strongest_end(going, wanted)
         return 0.0 if after is None else after - _BEHIND
-    after = _strongest({end: n for end, n in going.items() if wanted.get(end, before) > before}, wanted)
+    after = _find_strongest_end(
+        {end: n for end, n in going.items() if wanted.get(end, before) > before}, wanted
+    )
     return before + (_BEHIND if after is None else min((after - before) / 2, 1.0))
 
 
-def _strongest(ends: Mapping[str, int], wanted: Mapping[str, float]) -> float | None:
+def _find_strongest_end(ends: Mapping[str, int], wanted: Mapping[str, float]) -> float | None:
     known = [(n, end) for end, n in ends.items() if end in wanted]
     return wanted[max(known)[1]] if known else None
 
 
-def _centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[float]:
+def _compute_centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[float]:
     """Return the centres of the common path's nodes, with room for labels and for nodes in gaps."""
     x, centres = 0.0, [0.0]
     for column, (here, following) in enumerate(pairwise(spine)):
@@ -154,7 +160,7 @@ def _centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[float]:
     return centres
 
 
-def _arc_heights(layout: Layout) -> dict[tuple[str, str], float]:
+def _compute_arc_heights(layout: Layout) -> dict[tuple[str, str], float]:
     """Return heights of the edges between path nodes that do not follow each other; short ones are inside."""
     columns = {node_id: spot.column for node_id, spot in layout.spots.items() if spot.column is not None}
     spans = [
@@ -175,7 +181,7 @@ def _arc_heights(layout: Layout) -> dict[tuple[str, str], float]:
     }
 
 
-def _detours(view: GraphView, wanted: Mapping[str, float]) -> set[str]:
+def _find_detours(view: GraphView, wanted: Mapping[str, float]) -> set[str]:
     """Return nodes from which most go on towards a node further along the common path."""
     onward = set(view.spine)
     for node in sorted(view.nodes, key=lambda node: -wanted[node.node_id]):
@@ -200,7 +206,7 @@ class _Rows:
             self._taken.append(Box(x - 5, y - 5, x + 5, y + 5))
         self._depth = max((box.bottom for box in self._taken), default=0.0)
         self._row_of: dict[str, int] = {}
-        self._detours = _detours(layout.view, wanted)
+        self._detours = _find_detours(layout.view, wanted)
 
     def put(self, spot: Spot) -> Spot:
         """Return the node at the position of least cost."""
@@ -253,10 +259,10 @@ class _Rows:
             for box in self._taken:
                 if area.top - _ROOM < box.bottom and box.top < area.bottom + _ROOM:
                     blocked.append((box.left - area.right - _ROOM, box.right - area.left + _ROOM))
-        return _nearest(wish, blocked), y
+        return _find_free_position(wish, blocked), y
 
 
-def _nearest(wish: float, blocked: list[tuple[float, float]]) -> float:
+def _find_free_position(wish: float, blocked: list[tuple[float, float]]) -> float:
     """Return the number nearest to `wish` that is inside no interval."""
     low = high = wish
     for start, end in sorted(blocked):

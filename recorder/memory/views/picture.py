@@ -37,7 +37,7 @@ from recorder.memory.views.geometry import (
 )
 from recorder.memory.views.graph_view import GraphView, ViewNode
 from recorder.memory.views.labels import one_line, text_width
-from recorder.memory.views.layout import place
+from recorder.memory.views.layout import lay_out_graph
 from recorder.memory.views.routing import route_edges
 
 
@@ -61,8 +61,8 @@ def draw_node(layout: Layout, spot: Spot) -> str:
             + flag(spot.x + spot.radius * 0.75 + 6, spot.y - spot.radius - 4)
         )
     if spot.is_new:
-        marks.append(_badge(spot))
-    return f"<g>{''.join(marks)}{_words(spot)}{_stubs(spot)}</g>"
+        marks.append(_draw_badge(spot))
+    return f"<g>{''.join(marks)}{_draw_words(spot)}{_draw_stubs(spot)}</g>"
 
 
 def _node_colour(layout: Layout, spot: Spot) -> str:
@@ -103,7 +103,7 @@ def _node_tooltip(view: GraphView, node: ViewNode) -> str:
     )
 
 
-def _words(spot: Spot) -> str:
+def _draw_words(spot: Spot) -> str:
     """Draw the label, the number of sessions, and on the common path those that began and left here."""
     y = spot.y + spot.radius + 4 + LINE_HEIGHT
     lines = []
@@ -120,29 +120,29 @@ def _words(spot: Spot) -> str:
         is_exit = note.endswith("left")
         fill = AMBER_INK if is_exit else MUTED
         half = text_width(note, FIGURE_SIZE) / 2
-        lines.append(_stub(spot.x - half - 14, y - 4.5, 16, fill, 1.6))
+        lines.append(_draw_stub(spot.x - half - 14, y - 4.5, 16, fill, 1.6))
         lines.append(text(note, spot.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True))
     return "".join(lines)
 
 
-def _stubs(spot: Spot) -> str:
+def _draw_stubs(spot: Spot) -> str:
     """Draw dashed arrows for sessions that ended here without success, and for those that began here."""
     made = ""
     node, reach = spot.node, spot.radius + 4
     if node.left and not spot.is_left_below:
         width = 1.4 + min(1.8, 0.1 * node.left)
-        made += _stub(spot.x + reach, spot.y, STUB_LENGTH, AMBER_INK, width)
+        made += _draw_stub(spot.x + reach, spot.y, STUB_LENGTH, AMBER_INK, width)
         x = spot.x + reach + STUB_LENGTH + 4
         made += text(left_text(node.left), x, spot.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True)
     if spot.entries and spot.column is None:
         x = spot.x - reach - STUB_LENGTH
-        made += _stub(x, spot.y, STUB_LENGTH, MUTED, 1.4)
+        made += _draw_stub(x, spot.y, STUB_LENGTH, MUTED, 1.4)
         start = start_text(spot.entries)
         made += text(start, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True)
     return made
 
 
-def _stub(x: float, y: float, length: float, colour: str, width: float) -> str:
+def _draw_stub(x: float, y: float, length: float, colour: str, width: float) -> str:
     head = 3.0 + width / 2
     line = f"M{number(x)} {number(y)}h{number(length - 2 * head + 1)}"
     tip = f"M{number(x + length)} {number(y)}l{number(-2 * head)} {number(-head)}v{number(2 * head)}z"
@@ -153,7 +153,7 @@ def _stub(x: float, y: float, length: float, colour: str, width: float) -> str:
     )
 
 
-def _badge(spot: Spot) -> str:
+def _draw_badge(spot: Spot) -> str:
     y = spot.y - spot.radius - 14
     return (
         f'<rect x="{number(spot.x - 16)}" y="{number(y - 8)}" width="32" height="16" rx="8" fill="{PINK}"/>'
@@ -169,8 +169,8 @@ _LEGEND_HEIGHT, _CAPTION_HEIGHT = 64.0, 34.0
 def draw_graph(view: GraphView) -> str:
     """Return the picture of a view, as the text of an SVG file."""
     if not view.nodes:
-        return _empty(view)
-    layout = place(view)
+        return _draw_notice(view)
+    layout = lay_out_graph(view)
     boxes = [box for spot in layout.spots.values() for box in spot.boxes()]
     edges = [edge for edge in layout.view.edges if edge.source is not None and edge.target is not None]
     curves = route_edges(layout, edges)
@@ -181,10 +181,10 @@ def draw_graph(view: GraphView) -> str:
     body += [draw_node(layout, spot) for spot in layout.spots.values()]
     body += figures
     points: list[Point] = [(x, y) for curve in curves.values() for x, y in curve.sample().tolist()]
-    return _page(view, layout.view, "".join(body), _around(boxes, points))
+    return _draw_page(view, layout.view, "".join(body), _bound_drawing(boxes, points))
 
 
-def _around(boxes: list[Box], points: list[Point]) -> Box:
+def _bound_drawing(boxes: list[Box], points: list[Point]) -> Box:
     return Box(
         min(*(box.left for box in boxes), *(x for x, _ in points), boxes[0].left),
         min(*(box.top for box in boxes), *(y - 14 for _, y in points), boxes[0].top),
@@ -193,17 +193,17 @@ def _around(boxes: list[Box], points: list[Point]) -> Box:
     )
 
 
-def _page(view: GraphView, shown: GraphView, body: str, around: Box) -> str:
+def _draw_page(view: GraphView, shown: GraphView, body: str, around: Box) -> str:
     """Draw the body between legend and caption."""
     width = max(_LEAST_WIDTH, around.right - around.left + 2 * _MARGIN)
     height = _LEGEND_HEIGHT + around.bottom - around.top + _CAPTION_HEIGHT
     left = (width - around.right - around.left) / 2
     moved = f'<g transform="translate({number(left)} {number(_LEGEND_HEIGHT - around.top)})">{body}</g>'
-    caption = text(_caption(view, shown), _MARGIN, height - 14, size=11, fill=MUTED)
-    return _document(view, width, height, legend(_MARGIN, 24) + moved + caption)
+    caption = text(_make_caption(view, shown), _MARGIN, height - 14, size=11, fill=MUTED)
+    return _format_document(view, width, height, legend(_MARGIN, 24) + moved + caption)
 
 
-def _empty(view: GraphView) -> str:
+def _draw_notice(view: GraphView) -> str:
     """Draw the notice for a graph without nodes."""
     width, height = _LEAST_WIDTH, 240.0
     if view.hidden:
@@ -220,11 +220,11 @@ def _empty(view: GraphView) -> str:
     drawn += "".join(f'<path d="M{number(centre + x)} 92h58" {dashed}/>' for x in (-74, 16))
     words = text("No paths to show yet", centre, 146, size=16, fill=INK, anchor="middle", weight=600)
     words += text(notice, centre, 170, size=12, fill=MUTED, anchor="middle")
-    words += text(_name(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
-    return _document(view, width, height, drawn + words)
+    words += text(_name_graph(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
+    return _format_document(view, width, height, drawn + words)
 
 
-def _document(view: GraphView, width: float, height: float, body: str) -> str:
+def _format_document(view: GraphView, width: float, height: float, body: str) -> str:
     size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
     # Several pictures may stand in one page: the ids that screen readers follow must differ there.
     mark = sha256_of(body.encode())[:10]
@@ -232,12 +232,12 @@ def _document(view: GraphView, width: float, height: float, body: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
         f'aria-labelledby="title-{mark} desc-{mark}" font-family="{FONT}">'
         f'<title id="title-{mark}">Memory graph of {escape(one_line(view.workflow))}</title>'
-        f'<desc id="desc-{mark}">{escape(_description(view))}</desc>'
+        f'<desc id="desc-{mark}">{escape(_describe_graph(view))}</desc>'
         f'<rect width="100%" height="100%" rx="10" fill="{PAPER}"/>{body}</svg>\n'
     )
 
 
-def _description(view: GraphView) -> str:
+def _describe_graph(view: GraphView) -> str:
     """Return the picture in words, for those who do not see it."""
     labels = {node.node_id: one_line(node.label, 60) for node in view.nodes}
     success, error, abandoned = view.outcomes
@@ -249,18 +249,18 @@ def _description(view: GraphView) -> str:
     return summary
 
 
-def _caption(view: GraphView, shown: GraphView) -> str:
+def _make_caption(view: GraphView, shown: GraphView) -> str:
     total = len(view.nodes) + view.hidden
     nodes = f"{total} nodes" if total == len(shown.nodes) else f"{len(shown.nodes)} of {total} nodes shown"
     edges, drawn = (
         sum(edge.source is not None and edge.target is not None for edge in shown_view.edges)
         for shown_view in (view, shown)
     )
-    parts = [_name(view), sessions_text(view.sessions), nodes]
+    parts = [_name_graph(view), sessions_text(view.sessions), nodes]
     if drawn != edges:
         parts.append(f"{drawn} of {edges} edges shown, those of most sessions")
     return " · ".join(parts)
 
 
-def _name(view: GraphView) -> str:
+def _name_graph(view: GraphView) -> str:
     return f"{one_line(view.workflow)} · graph version {view.version}"

@@ -65,10 +65,10 @@ class _Router:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         spots = list(layout.spots.values())
-        self._words = _as_rows(box for spot in spots for box in spot.word_boxes())
-        self._circles = _as_rows(spot.round_box for spot in spots)
+        self._words = _make_rows(box for spot in spots for box in spot.word_boxes())
+        self._circles = _make_rows(spot.round_box for spot in spots)
         self._number = {spot.node.node_id: index for index, spot in enumerate(spots)}
-        self._boxes = _as_rows(box for spot in spots for box in (spot.circle_box, *spot.word_boxes()))
+        self._boxes = _make_rows(box for spot in spots for box in (spot.circle_box, *spot.word_boxes()))
         self._distances: dict[int, Floats] = {}
 
     def route(self, edge: ViewEdge) -> Curve:
@@ -96,7 +96,7 @@ class _Router:
     def _corners(self) -> Floats:
         """Corners of the boxes, a little outside of them, that are in no other box."""
         left, top, right, bottom = self._boxes.T + np.array([[-1], [-1], [1], [1]]) * _CORNER
-        corners = np.concatenate([np.stack(pair, axis=1) for pair in _pair(left, right, top, bottom)])
+        corners = np.concatenate([np.stack(pair, axis=1) for pair in _list_corners(left, right, top, bottom)])
         return corners[~_are_inside(corners, self._boxes)]
 
     def _measure_from(self, corner: int) -> Floats:
@@ -151,11 +151,13 @@ class _Router:
         return is_around
 
 
-def _as_rows(boxes: Iterable[Box]) -> Floats:
+def _make_rows(boxes: Iterable[Box]) -> Floats:
     return np.array([(box.left, box.top, box.right, box.bottom) for box in boxes], dtype=np.float64)
 
 
-def _pair(left: Floats, right: Floats, top: Floats, bottom: Floats) -> Iterable[tuple[Floats, Floats]]:
+def _list_corners(
+    left: Floats, right: Floats, top: Floats, bottom: Floats
+) -> Iterable[tuple[Floats, Floats]]:
     return ((x, y) for x in (left, right) for y in (top, bottom))
 
 
@@ -173,25 +175,25 @@ def _round_corners(source: Spot, turns: list[Point], target: Spot, *, goes_back:
     stops = [start, *turns, end]
     points: list[Point] = [start]
     for before, here, after in zip(stops, stops[1:], stops[2:], strict=False):
-        entry, leaving = (_towards(here, other) for other in (before, after))
-        points += [*_straight(points[-1], entry), entry]
-        points += [_between(entry, here), _between(leaving, here), leaving]
-    points += [*_straight(points[-1], end), end]
+        entry, leaving = (_point_towards(here, other) for other in (before, after))
+        points += [*_divide_line(points[-1], entry), entry]
+        points += [_point_between(entry, here), _point_between(leaving, here), leaving]
+    points += [*_divide_line(points[-1], end), end]
     return Curve(tuple(points), goes_back=goes_back)
 
 
-def _towards(here: Point, other: Point) -> Point:
+def _point_towards(here: Point, other: Point) -> Point:
     """Return the point on the way to another where the rounding of a corner begins."""
     length = hypot(other[0] - here[0], other[1] - here[1]) or 1.0
     share = min(_ROUNDING, length / 2) / length
     return here[0] + share * (other[0] - here[0]), here[1] + share * (other[1] - here[1])
 
 
-def _between(outer: Point, corner: Point) -> Point:
+def _point_between(outer: Point, corner: Point) -> Point:
     return (outer[0] + 2 * corner[0]) / 3, (outer[1] + 2 * corner[1]) / 3
 
 
-def _straight(start: Point, end: Point) -> tuple[Point, Point]:
+def _divide_line(start: Point, end: Point) -> tuple[Point, Point]:
     """Return the inner points of a straight piece."""
     return (
         ((2 * start[0] + end[0]) / 3, (2 * start[1] + end[1]) / 3),

@@ -86,7 +86,7 @@ class _KeepAlive(Segment):
 KEEP_ALIVE: Segment = _KeepAlive()
 
 
-def message(position: int, name: bytes, data: bytes) -> Message:
+def make_message(position: int, name: bytes, data: bytes) -> Message:
     """Return a message out of its wire object's JSON."""
     return position, name, b'{"id":%d,"event":"%b","data":%b}' % (position, name, data)
 
@@ -94,22 +94,22 @@ def message(position: int, name: bytes, data: bytes) -> Message:
 def event_messages(first_position: int, first_id: str, payload: bytes) -> list[Message]:
     """Return the messages of one batch row: each event as the reads give it."""
     items = _event_objects(first_id, decompress(payload))
-    return [message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
+    return [make_message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
 
 
-def gap(session_id: str, first: int, last: int) -> Segment:
+def make_gap_message(session_id: str, first: int, last: int) -> Segment:
     """Return the message that these positions have expired; the reads of the session have them."""
     data = _dumps({"session_id": session_id, "from": first, "to": last})
-    return Segment(first, [message(last, b"stream.gap", data)], last=last)
+    return Segment(first, [make_message(last, b"stream.gap", data)], last=last)
 
 
-def end(session_id: str, position: int) -> Segment:
+def make_end_message(session_id: str, position: int) -> Segment:
     """Return the message that a sealed session's stream is over."""
     data = _dumps({"session_id": session_id, "status": "sealed"})
-    return Segment(position, [message(position, b"stream.end", data)])
+    return Segment(position, [make_message(position, b"stream.end", data)])
 
 
-def cut(messages: Sequence[Message]) -> Iterator[Segment]:
+def cut_into_segments(messages: Sequence[Message]) -> Iterator[Segment]:
     """Yield messages that follow each other as segments of a bounded size."""
     begin = size = 0
     for n, (_, _, body) in enumerate(messages):

@@ -18,7 +18,14 @@ from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads, tags
-from recorder.recording.streams.messages import Message, Segment, cut, event_messages, gap, message
+from recorder.recording.streams.messages import (
+    Message,
+    Segment,
+    cut_into_segments,
+    event_messages,
+    make_gap_message,
+    make_message,
+)
 
 #: Positions of a session that one poll reads; the next poll reads on from there.
 POSITIONS = 500
@@ -93,18 +100,18 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
 
 def frame_message(row: FrameRow) -> Message:
     """Return a frame as the reads give it."""
-    return message(row.position, b"session.frame", item_reads.wire_frame(row).model_dump_json().encode())
+    return make_message(row.position, b"session.frame", item_reads.wire_frame(row).model_dump_json().encode())
 
 
 def tag_message(row: TagRow) -> Message:
     """Return a tag as the reads give it."""
-    return message(row.position, b"session.tag", tags.to_wire(row).model_dump_json().encode())
+    return make_message(row.position, b"session.tag", tags.to_wire(row).model_dump_json().encode())
 
 
 def status_message(row: SessionStatusRow) -> Message:
     """Return a change of status: its members do not depend on the time of the read."""
     data = {"session_id": row.session_id, "status": row.status, "at": clock.to_iso(row.at)}
-    return message(row.position, b"session.status", orjson.dumps(data))
+    return make_message(row.position, b"session.status", orjson.dumps(data))
 
 
 def _read_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterable[Any]:
@@ -184,12 +191,15 @@ def _add_segments(advance: Advance, watched: _Watched, messages: list[Message]) 
     expected = watched.after + 1
     for item in messages:
         if item[0] != expected:
-            advance.segments += [*cut(run), gap(watched.session_id, expected, item[0] - 1)]
+            advance.segments += [
+                *cut_into_segments(run),
+                make_gap_message(watched.session_id, expected, item[0] - 1),
+            ]
             run = []
         run.append(item)
         expected = item[0] + 1
-    advance.segments += cut(run)
+    advance.segments += cut_into_segments(run)
     if expected <= watched.until:
-        advance.segments.append(gap(watched.session_id, expected, watched.until))
+        advance.segments.append(make_gap_message(watched.session_id, expected, watched.until))
     advance.position = advance.segments[-1].last
     advance.has_more = advance.position < watched.last_position

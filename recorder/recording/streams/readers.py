@@ -13,7 +13,13 @@ from sqlmodel import col, select
 from recorder import clock, limits
 from recorder.errors import Unavailable
 from recorder.models.workspace import KeyRow, WorkspaceRow
-from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Segment, end, join_segments
+from recorder.recording.streams.messages import (
+    KEEP_ALIVE,
+    SEGMENT_BYTES,
+    Segment,
+    join_segments,
+    make_end_message,
+)
 from recorder.recording.streams.poll import Advance
 
 
@@ -123,7 +129,7 @@ class Feed:
         if not self._is_sealed or position < self.position:
             return None
         if self._end is None:
-            self._end = end(self.session_id, self.position)
+            self._end = make_end_message(self.session_id, self.position)
         return self._end
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from recorder.access.ratelimit.stores import AWAY, Presence, connect
+from recorder.access.ratelimit.stores import AWAY, Presence, connect_redis
 
 _CHANNEL = "recorder:stream-wakeups"
 _GATHER_S = 0.01
@@ -31,8 +31,8 @@ class RedisWakeups:
             url: address of Redis.
             wake: is called with the sessions that others touched; with None if some may have been missed.
         """
-        self._redis = connect(url)
-        self._listener = connect(url, timeout_s=_SILENCE_S)
+        self._redis = connect_redis(url)
+        self._listener = connect_redis(url, timeout_s=_SILENCE_S)
         self._wake = wake
         # A process ignores the messages that carry its own name.
         self._name = secrets.token_hex(8).encode()

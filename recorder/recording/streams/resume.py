@@ -25,7 +25,7 @@ from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads
 from recorder.recording.session_events import as_records, read_sealed_events
 from recorder.recording.sessions import find_session
-from recorder.recording.streams.messages import Message, Segment, cut, message
+from recorder.recording.streams.messages import Message, Segment, cut_into_segments, make_message
 from recorder.recording.streams.poll import status_message, tag_message
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
@@ -64,7 +64,7 @@ class SweptReplay:
                 size += len(item[2])
                 if size >= PORTION_BYTES:
                     break
-            return list(cut(messages))
+            return list(cut_into_segments(messages))
 
     def close(self) -> None:
         """Close the lake's readers, after a portion that is being read; closing twice is harmless."""
@@ -73,22 +73,22 @@ class SweptReplay:
 
     def _merge_messages(self) -> Generator[Message, None, None]:
         """Yield the messages by position."""
-        kept = heapq.merge(
+        stored = heapq.merge(
             self._read_kept(TagRow, tag_message), self._read_kept(SessionStatusRow, status_message)
         )
-        waiting = next(kept, None)
+        waiting = next(stored, None)
         position = 1
         with closing(self._read_events()) as events, closing(self._read_frames()) as frames:
             for _, _, name, data in heapq.merge(events, frames):
                 while waiting is not None and waiting[0] <= position:
                     yield waiting
-                    waiting = next(kept, None)
+                    waiting = next(stored, None)
                     position += 1
-                yield message(position, name, data)
+                yield make_message(position, name, data)
                 position += 1
         if waiting is not None:
             yield waiting
-            yield from kept
+            yield from stored
 
     def _read_kept(self, table: type[_Kept], describe: Callable[[_Kept], Message]) -> Iterator[Message]:
         """Yield the messages of tags or status changes up to the session's last position."""
