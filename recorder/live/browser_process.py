@@ -110,7 +110,10 @@ class BrowserSession:
         self._failed_pictures = 0
 
     def open(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Start the browser behind its proxy, with one empty page."""
+        """Start the browser behind its proxy, with one empty page.
+
+        The answer's `version` is None if the browser does not take the stored state.
+        """
         browser = self._driver.chromium.launch(
             executable_path=command["executable"],
             headless=True,
@@ -127,12 +130,18 @@ class BrowserSession:
             handle_sighup=False,
             timeout=command["timeout_ms"],
         )
-        context = browser.new_context(
-            viewport=command["viewport"],
-            accept_downloads=False,
-            service_workers="block",
-            permissions=[],
-        )
+        try:
+            context = browser.new_context(
+                viewport=command["viewport"],
+                accept_downloads=False,
+                service_workers="block",
+                permissions=[],
+                storage_state=command["state"],
+            )
+        except PlaywrightError:
+            if command["state"] is None or not browser.is_connected():
+                raise
+            return {"version": None}  # the error may quote the state
         context.on("page", self._add_page)
         context.on("response", self._note_response)
         context.on("requestfailed", self._note_failure)

@@ -24,7 +24,8 @@ _Address = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)
 ]
 _InputName = Annotated[str, StringConstraints(min_length=1, max_length=limits.REPLAY_INPUT_NAME_CHARACTERS)]
-_InputValue = Annotated[str, StringConstraints(max_length=limits.REPLAY_INPUT_CHARACTERS)]
+#: `check_inputs` has the limits of those that hold no stored state.
+_InputValue = Annotated[str, StringConstraints(max_length=limits.STORAGE_STATE_CHARACTERS)]
 
 
 def require_one_member(body: WireInput) -> None:
@@ -90,6 +91,8 @@ class ReplayPolicyBody(WireInput):
     base_url_map: dict[_Address, _Address] = WireField(default_factory=dict, max_length=limits.LIVE_HOSTS)
     #: Hosts of the workspace's list that the replay may reach; absent, all of them.
     allow_hosts: list[_HostName] | None = WireField(default=None, max_length=limits.LIVE_HOSTS)
+    #: Input that holds the stored state of a browser, with which a live replay begins.
+    storage_state_ref: _InputName | None = None
     viewport: ReplayViewport = WireField(default_factory=ReplayViewport)
 
 

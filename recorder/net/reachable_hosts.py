@@ -18,6 +18,17 @@ class ReachableHosts:
         """Return whether a target is one of the hosts, on one of its ports."""
         return (target.host, target.port) in self._members
 
+    def match_domain(self, domain: str) -> bool:
+        """Return whether a browser sends the cookies of a domain to one of the hosts.
+
+        Args:
+            domain: a host; with a dot before it also those below it.
+        """
+        name = domain.lower()
+        if not name.startswith("."):
+            return any(host == name for host, _ in self._members)
+        return any(f".{host}".endswith(name) for host, _ in self._members)
+
     def include(self, entry: str) -> bool:
         """Return whether all that an entry names is in the set."""
         return self._members.issuperset(_list_members(entry))

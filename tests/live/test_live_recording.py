@@ -120,7 +120,7 @@ def _replay(shop: Recorded, session_id: str, port: int, **policy: Any) -> str:
     return str(answer.json()["id"])
 
 
-def _read_all(caller: Caller, session_id: str) -> dict[str, Any]:
+def read_all(caller: Caller, session_id: str) -> dict[str, Any]:
     """Everything that the service shows of a session, with its pictures."""
     path = f"/v1/sessions/{session_id}"
     frames = caller.get(f"{path}/frames").json()["data"]
@@ -141,7 +141,7 @@ def test_a_run_that_diverges_is_recorded_without_the_input_that_its_page_echoes(
     shown = show(caller, replay_id)
     assert queries == [SECRET], json.dumps(shown)
     assert (shown["status"], shown["divergence"]["kind"]) == ("diverged", "target_missing"), shown
-    run = _read_all(caller, shown["result_session_id"])
+    run = read_all(caller, shown["result_session_id"])
     session, events = run["session"], run["events"]
     assert (session["status"], session["origin"], session["outcome"]) == ("stopped", "replay", "error")
     assert session["actor"] == {"id": replay_id, "kind": "script"}
@@ -188,7 +188,7 @@ def test_an_input_is_typed_on_the_recorded_site_alone(shop: Recorded) -> None:
         divergence = shown["divergence"]
         assert (shown["status"], divergence["kind"]) == ("diverged", "unexpected_navigation"), shown
         assert not divergence["acted"] and divergence["observed"]["url"] == f"http://127.0.0.1:{port}/form"
-        run = _read_all(shop.caller, shown["result_session_id"])
+        run = read_all(shop.caller, shown["result_session_id"])
         assert [item["type"] for item in run["events"]] == ["navigate", "custom", "error"]
         assert '"__v": "•••"' not in json.dumps(run["doms"], ensure_ascii=False)
         # Where the policy maps the recorded site to that one, it is the recorded one.
