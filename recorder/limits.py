@@ -34,8 +34,8 @@ ACTOR_ID_CHARACTERS = 256
 WORKFLOW_TAGS = 50
 OUTCOME_NAMES = 100
 LIVE_HOSTS = 100
-#: A host's name with a port, and an address that a replay takes the place of.
-HOST_CHARACTERS = 260
+LIVE_METHODS = 20
+#: Of an address that a replay takes the place of.
 ADDRESS_CHARACTERS = 2_048
 #: Inputs of a replay, and the characters of a name and a value.
 REPLAY_INPUTS = 100

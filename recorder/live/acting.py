@@ -177,7 +177,7 @@ class StepActor:
                 is_ready = is_near and (is_done or is_over) and is_open and not state.has_failed
             else:
                 is_ready = state.page is not None
-            if is_ready:
+            if is_ready and (is_over or not self._awaits_load(scene.step.event, state)):
                 break
             if is_over or (is_done and (state.has_failed or not is_open)):
                 kind: DivergenceKind = "http_error" if state.has_failed else "state_mismatch"
@@ -187,6 +187,11 @@ class StepActor:
         if state.pages > 1:
             self.browser.call("follow_popup", is_expected=bool(list_signals(scene.step.event, "popup")))
         return scene.conclude()
+
+    def _awaits_load(self, event: EventItem, state: LiveState) -> bool:
+        """Return whether an action led to another page in the recording, and the browser opens none yet."""
+        is_announced = event["type"] != "navigate" and bool(list_signals(event, "navigation"))
+        return is_announced and not state.loads and state.url == self._url
 
     def open(self, event: EventItem) -> bool:
         """Open the page of an event; return whether the browser could."""

@@ -113,6 +113,7 @@ class Browser:
                 password=self._proxy.password,
                 viewport={"width": width, "height": height},
                 state=state,
+                trusted_key=self._proxy.key_hash,
             )
         except BrowserLost as error:
             raise NoBrowser(self._explain_start(str(error))) from error

@@ -118,7 +118,7 @@ class BrowserSession:
             executable_path=command["executable"],
             headless=True,
             chromium_sandbox=not command["no_sandbox"],
-            args=list(_FLAGS),
+            args=[*_FLAGS, *_trust_key(command["trusted_key"])],
             proxy=ProxySettings(
                 server=command["server"],
                 username=command["user"],
@@ -302,6 +302,11 @@ class BrowserSession:
             dialog.accept()
         else:
             dialog.dismiss()
+
+
+def _trust_key(key_hash: str | None) -> list[str]:
+    """Return the flag by which the browser trusts certificates with one key, where the proxy has one."""
+    return [] if key_hash is None else [f"--ignore-certificate-errors-spki-list={key_hash}"]
 
 
 def _is_page_load(request: Request) -> bool:

@@ -215,11 +215,12 @@ def _do_replay(
     if narrowed is not None:
         whole = ReachableHosts(hosts)
         hosts = [host for host in narrowed if whole.include(host)]
-    state = None if stored is None else read_storage_state(stored).select(ReachableHosts(hosts))
+    reachable = ReachableHosts(hosts, policy.allow_methods)
+    state = None if stored is None else read_storage_state(stored).select(reachable)
     mask = _keep if masker is None else masker.mask_value
     hidden = HiddenInputs({**inputs, **({} if state is None else state.list_secrets())}, mask)
     journal.set_steps(plan.total)
-    with _sandbox(runtime, hosts, policy.viewport, state) as (browser, proxy):
+    with _sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
         caller = Caller(row.tenant, row.id, Scope("write"), TIERS[workspace.tier], masking=policies)
         recording = RunRecording(runtime, caller, journal.start_session(), masker)
         try:
@@ -234,11 +235,11 @@ def _do_replay(
 
 @contextmanager
 def _sandbox(
-    runtime: Runtime, hosts: list[str], viewport: tuple[int, int], state: StorageState | None
+    runtime: Runtime, hosts: ReachableHosts, viewport: tuple[int, int], state: StorageState | None
 ) -> Iterator[tuple[Browser, FilteringProxy]]:
     """Yield a browser behind its proxy; both end with the block."""
     try:
-        proxy = FilteringProxy(ReachableHosts(hosts), AddressGuard.of_live(runtime.settings))
+        proxy = FilteringProxy(hosts, AddressGuard.of_live(runtime.settings))
         proxy.start()
     except (InvalidAllowList, OSError) as error:
         raise NoBrowser(str(error)) from error

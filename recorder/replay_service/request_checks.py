@@ -88,6 +88,10 @@ def check_hosts(allowed: list[str], body: ReplayCreate) -> None:
         if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
             raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
+    for host in body.policy.allow_methods:
+        if not reachable.include(host):
+            text = "The workspace's live_replay.allow_hosts lacks this host; name methods of listed ones."
+            raise UrlNotAllowed(text, json_pointer("policy", "allow_methods", host))
     name = body.policy.storage_state_ref
     if name is not None and name in body.inputs:
         given = read_storage_state(body.inputs[name])

@@ -197,6 +197,9 @@ def test_a_stored_state_must_be_of_an_allowed_host(caller: Caller) -> None:
     }
     problem = assert_problem(live.post("/v1/replays", body), 422, "url_not_allowed")
     assert problem["errors"][0]["pointer"] == "/inputs/login"
+    methods = {"policy": {"allow_methods": {"bank.example": ["GET"]}}}
+    problem = assert_problem(live.post("/v1/replays", {**body, **methods}), 422, "url_not_allowed")
+    assert problem["errors"][0]["pointer"] == "/policy/allow_methods/bank.example"
     state["cookies"].append({"name": "sid", "value": "hush", "domain": ".example"})
     made = live.post("/v1/replays", {**body, "inputs": {"login": json.dumps(state)}})
     assert (made.status_code, made.json()["inputs"]) == (202, ["login"]), made.text
@@ -215,6 +218,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "thresholds the wrong way": (
         {"policy": {"thresholds": {"ok": 0.1, "diverged": 0.5}}},
         "/policy/thresholds",
+    ),
+    "host that is none": ({"policy": {"allow_hosts": ["erp.example:x"]}}, "/policy/allow_hosts/0"),
+    "method that is none": (
+        {"policy": {"allow_methods": {"erp.example": ["get"]}}},
+        "/policy/allow_methods/erp.example/0",
+    ),
+    "host without methods": (
+        {"policy": {"allow_methods": {"erp.example": []}}},
+        "/policy/allow_methods/erp.example",
     ),
     "input of the wrong type": ({"inputs": {"password": 7}}, "/inputs/password"),
     "input that is too long": ({"inputs": {"a/b": "x" * 4_097}}, "/inputs/a~1b"),

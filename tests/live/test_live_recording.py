@@ -91,10 +91,11 @@ def _record_search(caller: Caller, first_url: str) -> str:
     masked = {"value": None, "masked": True, "secret_ref": "customer"}
     find = {"role": "button", "name": "Find", "selectors": ["aria/Find", "text/Find"]}
     more = {"role": "button", "name": "More", "selectors": ["aria/More"]}
+    signals = [{"type": "navigation", "url": f"{RECORDED}/found?q=•••"}]
     items = (
         event(0, "navigate", url=first_url),
         event(100, "fill", target=field, input=masked, url=f"{RECORDED}/form"),
-        event(200, "click", target=find, url=f"{RECORDED}/form"),
+        event(200, "click", target=find, url=f"{RECORDED}/form", signals=signals),
         event(300, "click", target=more, url=f"{RECORDED}/found?q=•••"),
     )
     assert caller.add_events(session_id, *items).status_code == 202
