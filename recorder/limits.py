@@ -36,13 +36,15 @@ ACTOR_ID_CHARACTERS = 256
 WORKFLOW_TAGS = 50
 OUTCOME_NAMES = 100
 LIVE_HOSTS = 100
-#: A host's name with a port, and an address that a replay takes the place of.
-HOST_CHARACTERS = 260
+LIVE_METHODS = 20
+#: Of an address that a replay takes the place of.
 ADDRESS_CHARACTERS = 2_048
 #: Inputs of a replay, and the characters of a name and a value.
 REPLAY_INPUTS = 100
 REPLAY_INPUT_NAME_CHARACTERS = 256
 REPLAY_INPUT_CHARACTERS = 4_096
+#: Of the input that holds the stored state of a browser.
+STORAGE_STATE_CHARACTERS = 262_144
 SELECTOR_CHARACTERS = 2_048
 #: Replays of a workspace and mode that have not ended.
 OPEN_REPLAYS = 10_000

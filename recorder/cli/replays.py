@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recorder import limits
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, connected, print_json
 from recorder.memory.views.labels import one_line
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 _DIVERGED = 3
+#: Name of the input that holds the stored state of a browser.
+_STATE_INPUT = "storage_state"
 _ACTIONS = ("act", "skip", "retarget", "abort")
 
 Live = Annotated[bool, typer.Option("--live", help="In the live sandbox: a browser acts on real pages.")]
@@ -40,6 +43,15 @@ def replay(
         list[str] | None,
         typer.Option(help="Name of an input, asked without echo; or NAME=VARIABLE.", show_default=False),
     ] = None,
+    storage_state: Annotated[
+        typer.FileText | None,
+        typer.Option(
+            help="File that Playwright's context.storage_state() wrote: cookies to begin with, for --live.",
+            encoding="utf-8",
+            errors="replace",
+            show_default=False,
+        ),
+    ] = None,
     live: Live = False,
     timeout: Timeout = 600.0,
     as_json: AsJson = False,
@@ -56,6 +68,9 @@ def replay(
     if against is not None:
         members["against"] = _read_against(against)
     inputs = dict(map(_read_input, input or []))
+    if storage_state is not None:
+        inputs[_STATE_INPUT] = storage_state.read(limits.STORAGE_STATE_CHARACTERS + 1)
+        members["policy"] = {"storage_state_ref": _STATE_INPUT}
     if inputs:
         members["inputs"] = inputs
     with connected(url, key) as client:

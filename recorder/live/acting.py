@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recorder.capture.targets import describe_target
-from recorder.live.actions import NOTHING_TO_DO, PERFORMED, changes_address, list_signals, make_command
+from recorder.live.actions import NOTHING_TO_DO, PERFORMED, list_signals, make_command
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.finding import VISITS, locate, was_shown
 from recorder.live.hidden_inputs import HiddenInputs
@@ -158,7 +158,6 @@ class StepActor:
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
         before = scene.similarity
         version, quiet = "", 0
-        leads_away = changes_address(scene.step.event)
         while True:
             state = self.read()
             quiet = quiet + 1 if state.page is not None and state.version == version else 0
@@ -177,9 +176,8 @@ class StepActor:
                 is_near = similarity is None or similarity >= self.policy.diverged
                 is_ready = is_near and (is_done or is_over) and is_open and not state.has_failed
             else:
-                # A page like the next one is not the next one before its address is.
-                is_ready = state.page is not None and (not leads_away or state.url != self._url or is_over)
-            if is_ready:
+                is_ready = state.page is not None
+            if is_ready and (is_over or not self._awaits_load(scene.step.event, state)):
                 break
             if is_over or (is_done and (state.has_failed or not is_open)):
                 kind: DivergenceKind = "http_error" if state.has_failed else "state_mismatch"
@@ -189,6 +187,11 @@ class StepActor:
         if state.pages > 1:
             self.browser.call("follow_popup", is_expected=bool(list_signals(scene.step.event, "popup")))
         return scene.conclude()
+
+    def _awaits_load(self, event: EventItem, state: LiveState) -> bool:
+        """Return whether an action led to another page in the recording, and the browser opens none yet."""
+        is_announced = event["type"] != "navigate" and bool(list_signals(event, "navigation"))
+        return is_announced and not state.loads and state.url == self._url
 
     def open(self, event: EventItem) -> bool:
         """Open the page of an event; return whether the browser could."""

@@ -46,13 +46,6 @@ def list_signals(event: EventItem, type: str) -> list[Mapping[str, Any]]:
     return [signal for signal in event.get("signals") or () if signal.get("type") == type]
 
 
-def changes_address(event: EventItem) -> bool:
-    """Return whether an act on a page led to another address when it was recorded."""
-    if event["type"] == "navigate":
-        return False
-    return any(signal.get("url") != event.get("url") for signal in list_signals(event, "navigation"))
-
-
 def _name_key(given: Mapping[str, Any]) -> str | None:
     key = given.get("key")
     if not key:

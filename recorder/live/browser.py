@@ -39,6 +39,10 @@ class BrowserLost(Exception):
     """The browser, or the process that holds it, has ended."""
 
 
+class StoredStateRefused(Exception):
+    """The browser does not take the stored state with which it was to begin."""
+
+
 class PageStuck(Exception):
     """The page keeps the browser from answering."""
 
@@ -55,11 +59,16 @@ class Browser:
         self._received = b""
         self._log = Path()
 
-    def start(self, viewport: tuple[int, int]) -> str:
+    def start(self, viewport: tuple[int, int], state: dict[str, Any] | None = None) -> str:
         """Start the browser, and return its version.
+
+        Args:
+            viewport: width and height of the page.
+            state: cookies and local storage with which it begins, as Playwright takes them.
 
         Raises:
             NoBrowser: if a part of it is missing, or the rights to start it.
+            StoredStateRefused: if it does not take the state.
         """
         executable = find_chromium(self._settings)
         user = _find_user(self._settings)
@@ -103,9 +112,13 @@ class Browser:
                 user=self._proxy.user,
                 password=self._proxy.password,
                 viewport={"width": width, "height": height},
+                state=state,
+                trusted_key=self._proxy.key_hash,
             )
         except BrowserLost as error:
             raise NoBrowser(self._explain_start(str(error))) from error
+        if answer["version"] is None:
+            raise StoredStateRefused
         return str(answer["version"])
 
     def call(self, command: str, *, timeout_ms: int = 0, **arguments: Any) -> dict[str, Any]:

@@ -110,12 +110,15 @@ class BrowserSession:
         self._failed_pictures = 0
 
     def open(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Start the browser behind its proxy, with one empty page."""
+        """Start the browser behind its proxy, with one empty page.
+
+        The answer's `version` is None if the browser does not take the stored state.
+        """
         browser = self._driver.chromium.launch(
             executable_path=command["executable"],
             headless=True,
             chromium_sandbox=not command["no_sandbox"],
-            args=list(_FLAGS),
+            args=[*_FLAGS, *_trust_key(command["trusted_key"])],
             proxy=ProxySettings(
                 server=command["server"],
                 username=command["user"],
@@ -127,12 +130,18 @@ class BrowserSession:
             handle_sighup=False,
             timeout=command["timeout_ms"],
         )
-        context = browser.new_context(
-            viewport=command["viewport"],
-            accept_downloads=False,
-            service_workers="block",
-            permissions=[],
-        )
+        try:
+            context = browser.new_context(
+                viewport=command["viewport"],
+                accept_downloads=False,
+                service_workers="block",
+                permissions=[],
+                storage_state=command["state"],
+            )
+        except PlaywrightError:
+            if command["state"] is None or not browser.is_connected():
+                raise
+            return {"version": None}  # the error may quote the state
         context.on("page", self._add_page)
         context.on("response", self._note_response)
         context.on("requestfailed", self._note_failure)
@@ -293,6 +302,11 @@ class BrowserSession:
             dialog.accept()
         else:
             dialog.dismiss()
+
+
+def _trust_key(key_hash: str | None) -> list[str]:
+    """Return the flag by which the browser trusts certificates with one key, where the proxy has one."""
+    return [] if key_hash is None else [f"--ignore-certificate-errors-spki-list={key_hash}"]
 
 
 def _is_page_load(request: Request) -> bool:

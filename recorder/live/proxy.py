@@ -6,15 +6,19 @@ name is resolved once, and the connection goes to an address that was checked (d
 
 import asyncio
 import base64
-import re
 import secrets
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import httpcore
 
 from recorder.errors import InvalidUrl
+from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, read_head, write_head
+from recorder.live.tunnel_certificate import TunnelCertificate
 from recorder.net.addresses import RequestTarget, read_url
 from recorder.net.guard import AddressGuard, BlockedAddress, UnresolvedName
 from recorder.net.reachable_hosts import ReachableHosts
@@ -28,15 +32,7 @@ _START_S = 10.0
 _STOP_S = 5.0
 #: Different targets of which refusals are told apart.
 _KEPT_TARGETS = 100
-_REQUEST_LINE = re.compile(rb"([A-Za-z]{1,20}) ([^\x00-\x20\x7f]{1,32768}) HTTP/1\.[01]")
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?")
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}):[ \t]*([^\r\n\x00]*)")
-#: Fields of one connection, which are not passed on.
-_OWN_FIELDS = frozenset(
-    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection",
-     b"te", b"trailer", b"upgrade")
-)  # fmt: skip
-_Fields = list[tuple[bytes, bytes]]
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 #: Opens a connection to an address that was checked.
 Dial = Callable[[str, int], Awaitable[_Streams]]
@@ -70,6 +66,7 @@ class FilteringProxy:
         guard: AddressGuard,
         limits: ProxyLimits | None = None,
         dial: Dial = asyncio.open_connection,
+        trust: ssl.SSLContext | None = None,
     ) -> None:
         """Create a proxy; `start` begins to serve.
 
@@ -78,9 +75,14 @@ class FilteringProxy:
             guard: checks the addresses that they have.
             limits: by default those of the deployment.
             dial: opens connections.
+            trust: certificates of hosts whose methods are limited; by default those that browsers trust.
         """
         self._hosts, self._guard, self._dial = hosts, guard, dial
         self._limits = limits or ProxyLimits()
+        self._certificate: TunnelCertificate | None = None
+        if hosts.limits_methods:
+            self._certificate = TunnelCertificate()
+            self._trust = trust or httpcore.default_ssl_context()
         self._bytes_left = self._limits.total_bytes
         self._open = 0
         self._stopped: asyncio.Event | None = None
@@ -111,6 +113,11 @@ class FilteringProxy:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(_STOP_S)
+
+    @property
+    def key_hash(self) -> str | None:
+        """Hash of the key that the browser must trust; None if no methods are limited."""
+        return None if self._certificate is None else self._certificate.key_hash
 
     @property
     def is_serving(self) -> bool:
@@ -168,10 +175,10 @@ class FilteringProxy:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_HEAD_S):
-            line, fields = await _read_head(reader)
+            line, fields = await read_head(reader)
         if self._open > self._limits.connections or self._bytes_left <= 0:
             raise _Refused("503 Service Unavailable")
-        parts = _REQUEST_LINE.fullmatch(line)
+        parts = REQUEST_LINE.fullmatch(line)
         if parts is None:
             raise _Refused("400 Bad Request")
         if not any(
@@ -184,17 +191,64 @@ class FilteringProxy:
         method, address = parts[1].decode(), parts[2].decode("latin-1")
         is_tunnel = method.upper() == "CONNECT"
         target = _read_target(f"https://{address}/" if is_tunnel else address, is_tunnel=is_tunnel)
+        if not is_tunnel:
+            await self._pass_request_on(method, fields, target, reader, writer)
+        elif self._hosts.list_methods(target) is not None:
+            await self._read_tunnel(target, reader, writer)
+        else:
+            upstream_reader, upstream_writer = await self._connect(target)
+            try:
+                writer.write(_ESTABLISHED)
+                answer = self._copy(upstream_reader, writer)
+                await _until_answered(self._copy(reader, upstream_writer), answer)
+            finally:
+                upstream_writer.close()
+
+    async def _read_tunnel(
+        self, target: RequestTarget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Read the request inside a tunnel to a host whose methods are limited, and pass it on."""
+        if not self._hosts.hold(target):
+            raise _Refused("403 Forbidden", _name_target(target))
+        assert self._certificate is not None
+        writer.write(_ESTABLISHED)
+        async with asyncio.timeout(_HEAD_S):
+            await writer.drain()
+            try:
+                await writer.start_tls(self._certificate.context)
+            except (OSError, ssl.SSLError):
+                self._note_refusal(_name_target(target))  # a WebSocket without TLS, say
+                raise
+            line, fields = await read_head(reader)
+        parts = REQUEST_LINE.fullmatch(line)
+        if parts is None or not parts[2].startswith(b"/"):
+            raise _Refused("400 Bad Request")
+        inside = replace(target, path=parts[2].decode("latin-1"))
+        await self._pass_request_on(parts[1].decode(), fields, inside, reader, writer)
+
+    async def _pass_request_on(
+        self,
+        method: str,
+        fields: Fields,
+        target: RequestTarget,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Pass one request on if its host takes its method, and then the answer."""
+        methods = self._hosts.list_methods(target)
+        if methods is not None and method.upper() not in methods:
+            raise _Refused("403 Forbidden", _name_target(target))
         upstream_reader, upstream_writer = await self._connect(target)
         try:
-            if is_tunnel:
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                answer = self._copy(upstream_reader, writer)
-            else:
-                upstream_writer.write(
-                    _write_head(f"{method} {target.path} HTTP/1.1".encode(), fields, target)
-                )
-                answer = self._answer(upstream_reader, writer)
+            if target.scheme == "https":
+                async with asyncio.timeout(_CONNECT_S):
+                    await upstream_writer.start_tls(self._trust, server_hostname=target.host)
+            head = f"{method} {target.path} HTTP/1.1".encode("latin-1")
+            upstream_writer.write(write_head(head, fields, target))
+            answer = self._answer(upstream_reader, writer)
             await _until_answered(self._copy(reader, upstream_writer), answer)
+        except ssl.SSLError as error:
+            raise _Refused("502 Bad Gateway") from error
         finally:
             upstream_writer.close()
 
@@ -219,11 +273,11 @@ class FilteringProxy:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass an answer on, as the last one of its connection: the next request may be for another host."""
         while True:
-            line, fields = await _read_head(reader)
-            status = _STATUS_LINE.fullmatch(line)
+            line, fields = await read_head(reader)
+            status = STATUS_LINE.fullmatch(line)
             if status is None or status[1] == b"101":
                 raise _Refused("502 Bad Gateway")
-            head = _write_head(line, fields, None)
+            head = write_head(line, fields, None)
             self._count(len(head))
             writer.write(head)
             if not status[1].startswith(b"1"):
@@ -276,27 +330,6 @@ async def _until_answered(request: Awaitable[None], answer: Awaitable[None]) -> 
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, _Fields]:
-    """Return first line and fields, their names in lower case.
-
-    Raises:
-        ValueError: if it is too long, or no head.
-        EOFError: if it is cut.
-    """
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError as error:
-        raise ValueError from error
-    line, *rest = head[:-4].split(b"\r\n")
-    fields = []
-    for text in rest:
-        parts = _FIELD.fullmatch(text)
-        if parts is None:
-            raise ValueError
-        fields.append((parts[1].lower(), parts[2].rstrip(b" \t")))
-    return line, fields
-
-
 def _read_target(address: str, *, is_tunnel: bool) -> RequestTarget:
     try:
         target = read_url(address)
@@ -309,19 +342,3 @@ def _read_target(address: str, *, is_tunnel: bool) -> RequestTarget:
 
 def _name_target(target: RequestTarget) -> str:
     return f"{target.host}:{target.port}"
-
-
-def _write_head(line: bytes, fields: _Fields, target: RequestTarget | None) -> bytes:
-    """Return a head without the fields of one connection, with the host of a target."""
-    named = {
-        name.strip().lower()
-        for field, value in fields
-        if field == b"connection"
-        for name in value.split(b",")
-    }
-    dropped = _OWN_FIELDS | named | ({b"host"} if target is not None else set())
-    lines = [line]
-    if target is not None:
-        lines.append(b"Host: " + target.host_header.encode())
-    lines += [name + b": " + value for name, value in fields if name not in dropped]
-    return b"\r\n".join([*lines, b"Connection: close", b"", b""])

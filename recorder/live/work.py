@@ -20,7 +20,7 @@ from recorder.access.keys import Caller, Scope
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound
 from recorder.live.acting import StepActor
-from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck
+from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck, StoredStateRefused
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.journal import LiveResult
 from recorder.live.plan import Planner
@@ -42,6 +42,7 @@ from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.queue import end_failed
 from recorder.replay_service.recording import read_recording
 from recorder.replay_service.rows import has_sessions
+from recorder.replay_service.storage_state import StorageState, read_storage_state
 from recorder.replay_service.wire_objects import emit
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recordings import InvalidRecording
@@ -53,6 +54,10 @@ log = logging.getLogger("recorder.replays")
 LEASE_MS = 30_000
 LEASE_PREFIX = "replay/"
 _RENEW_S = 5.0
+_STATE_REFUSED = (
+    "The browser does not take the stored state that policy.storage_state_ref names; store it again with "
+    "Playwright's context.storage_state()."
+)
 _WORKER_LOST = "The worker that ran the replay is gone; nothing is sent again. Ask for another replay."
 
 
@@ -156,6 +161,8 @@ def run_replay(
                 journal.fail("sandbox", str(error))
             except PageStuck as error:
                 journal.fail("timeout", str(error))
+            except StoredStateRefused:
+                journal.fail("input_missing", _STATE_REFUSED)
             except InvalidRecording as error:
                 journal.fail("invalid_recording", str(error))
             except BudgetSpent:
@@ -196,20 +203,26 @@ def _do_replay(
     masker = None if masking is None else masking.masker()
     anchor, until = to_anchor(row.spec["anchor"]), to_anchor(row.spec["until"])
     plan = planner.plan(read_recording(runtime, session), anchor, until)
-    missing = sorted({step.input_name for step in plan.steps if step.input_name} - set(row.input_names))
+    typed = set(row.input_names) - {policy.storage_state_ref}
+    missing = sorted({step.input_name for step in plan.steps if step.input_name} - typed)
+    if policy.storage_state_ref not in (None, *row.input_names):
+        missing.append(str(policy.storage_state_ref))
     if missing:
         text = f"The replay needs the inputs {', '.join(missing)[:500]}; send them as inputs."
         journal.fail("input_missing", text)
         return None
     inputs = decrypt_inputs(runtime.settings.secret, row.id, row.input_values)
-    mask = _keep if masker is None else masker.mask_value
-    hidden = HiddenInputs(inputs, mask)
+    stored = inputs.pop(policy.storage_state_ref or "", None)
     narrowed = row.spec["policy"]["allow_hosts"]
     if narrowed is not None:
         whole = ReachableHosts(hosts)
         hosts = [host for host in narrowed if whole.include(host)]
+    reachable = ReachableHosts(hosts, policy.allow_methods)
+    state = None if stored is None else read_storage_state(stored).select(reachable)
+    mask = _keep if masker is None else masker.mask_value
+    hidden = HiddenInputs({**inputs, **({} if state is None else state.list_secrets())}, mask)
     journal.set_steps(plan.total)
-    with _sandbox(runtime, hosts, policy.viewport) as (browser, proxy):
+    with _sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
         caller = Caller(row.tenant, row.id, Scope("write"), TIERS[workspace.tier], masking=policies)
         recording = RunRecording(runtime, caller, journal.start_session(), masker)
         try:
@@ -224,18 +237,18 @@ def _do_replay(
 
 @contextmanager
 def _sandbox(
-    runtime: Runtime, hosts: list[str], viewport: tuple[int, int]
+    runtime: Runtime, hosts: ReachableHosts, viewport: tuple[int, int], state: StorageState | None
 ) -> Iterator[tuple[Browser, FilteringProxy]]:
     """Yield a browser behind its proxy; both end with the block."""
     try:
-        proxy = FilteringProxy(ReachableHosts(hosts), AddressGuard.of_live(runtime.settings))
+        proxy = FilteringProxy(hosts, AddressGuard.of_live(runtime.settings))
         proxy.start()
     except (InvalidAllowList, OSError) as error:
         raise NoBrowser(str(error)) from error
     try:
         browser = Browser(runtime.settings, proxy)
         try:
-            browser.start(viewport)
+            browser.start(viewport, None if state is None else state.to_browser())
             yield browser, proxy
         finally:
             browser.close()

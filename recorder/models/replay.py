@@ -10,6 +10,7 @@ from sqlmodel import Field, SQLModel
 
 from recorder import limits
 from recorder.models.wire import WireInput, WireOutput, WireTime
+from recorder.models.workspace import HostEntry
 from recorder.tenant import Tenant
 
 ReplayStatus = Literal["queued", "running", "completed", "diverged", "failed"]
@@ -19,12 +20,14 @@ DecisionAction = Literal["act", "skip", "retarget", "abort"]
 
 #: Id of an event or frame.
 ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
-_HostName = Annotated[str, StringConstraints(min_length=1, max_length=limits.HOST_CHARACTERS)]
+_Method = Annotated[str, StringConstraints(pattern=r"^[A-Z]{1,20}$")]
+_Methods = Annotated[list[_Method], WireField(min_length=1, max_length=limits.LIVE_METHODS)]
 _Address = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)
 ]
 _InputName = Annotated[str, StringConstraints(min_length=1, max_length=limits.REPLAY_INPUT_NAME_CHARACTERS)]
-_InputValue = Annotated[str, StringConstraints(max_length=limits.REPLAY_INPUT_CHARACTERS)]
+#: `check_inputs` has the limits of those that hold no stored state.
+_InputValue = Annotated[str, StringConstraints(max_length=limits.STORAGE_STATE_CHARACTERS)]
 
 
 def require_one_member(body: WireInput) -> None:
@@ -89,7 +92,11 @@ class ReplayPolicyBody(WireInput):
     repeat_consequential: bool = False
     base_url_map: dict[_Address, _Address] = WireField(default_factory=dict, max_length=limits.LIVE_HOSTS)
     #: Hosts of the workspace's list that the replay may reach; absent, all of them.
-    allow_hosts: list[_HostName] | None = WireField(default=None, max_length=limits.LIVE_HOSTS)
+    allow_hosts: list[HostEntry] | None = WireField(default=None, max_length=limits.LIVE_HOSTS)
+    #: Methods by host of that list; other hosts take every method.
+    allow_methods: dict[HostEntry, _Methods] = WireField(default_factory=dict, max_length=limits.LIVE_HOSTS)
+    #: Input that holds the stored state of a browser, with which a live replay begins.
+    storage_state_ref: _InputName | None = None
     viewport: ReplayViewport = WireField(default_factory=ReplayViewport)
 
 

@@ -31,6 +31,7 @@ from recorder.recording.stops import stop_session
 from recorder.replay_service.inputs import encrypt_inputs
 from recorder.replay_service.request_checks import (
     check_hosts,
+    check_inputs,
     check_places,
     find_other,
     find_sealed,
@@ -47,7 +48,7 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     """Check what needs no look-up: that modes and anchors fit, and the scope of a live replay.
 
     Raises:
-        ValidationFailed: if the mode needs an anchor, or takes none.
+        ValidationFailed: if the mode needs an anchor, or takes none, or an input is too long.
         InsufficientScope: if the key may not start live replays.
     """
     if body.mode == "partial" and body.anchor is None:
@@ -62,6 +63,7 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     if body.sandbox == "live" and body.against is not None:
         text = "A live replay is compared with the recording itself; leave against out, or replay dry."
         raise ValidationFailed.of("/against", "invalid_value", message=text)
+    check_inputs(body.inputs, body.policy.storage_state_ref)
     require_scope(caller, body.sandbox)
 
 

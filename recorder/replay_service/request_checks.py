@@ -1,11 +1,20 @@
 """Checks of the sessions, places and hosts that a replay names. Spec §4.6, contract §8."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.errors import InvalidRange, NotFound, SessionNotSealed, UrlNotAllowed, ValidationFailed
+from recorder import limits
+from recorder.errors import (
+    InvalidRange,
+    NotFound,
+    SessionNotSealed,
+    UrlNotAllowed,
+    ValidationFailed,
+    json_pointer,
+)
 from recorder.memory.storage.graph_store import scope_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.memory import GraphPathRow
@@ -17,6 +26,7 @@ from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import find_session
 from recorder.replay_service.failures import find_failure
+from recorder.replay_service.storage_state import InvalidStorageState, StorageState, read_storage_state
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
@@ -49,17 +59,45 @@ def require_live_hosts(db: DbSession, tenant: Tenant) -> list[str]:
     return allowed
 
 
+def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None) -> None:
+    """Check the values of inputs; the one that a policy names must hold the stored state of a browser.
+
+    Raises:
+        ValidationFailed: if a value is too long, or no such state.
+    """
+    for name, value in inputs.items():
+        pointer = json_pointer("inputs", name)
+        if name == storage_state_ref:
+            try:
+                read_storage_state(value)
+            except InvalidStorageState as error:
+                raise ValidationFailed.of(pointer, "invalid_value", message=str(error)) from None
+        elif len(value) > limits.REPLAY_INPUT_CHARACTERS:
+            text = f"String should have at most {limits.REPLAY_INPUT_CHARACTERS} characters"
+            raise ValidationFailed.of(pointer, "invalid_value", message=text)
+
+
 def check_hosts(allowed: list[str], body: ReplayCreate) -> None:
     """Check that a live replay names only hosts that its workspace allows.
 
     Raises:
-        UrlNotAllowed: if it names another one.
+        UrlNotAllowed: if it names another one, or its stored state is of other ones.
     """
     reachable = ReachableHosts(allowed)
     for index, host in enumerate(body.policy.allow_hosts or []):
         if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
             raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
+    for host in body.policy.allow_methods:
+        if not reachable.include(host):
+            text = "The workspace's live_replay.allow_hosts lacks this host; name methods of listed ones."
+            raise UrlNotAllowed(text, json_pointer("policy", "allow_methods", host))
+    name = body.policy.storage_state_ref
+    if name is not None and name in body.inputs:
+        given = read_storage_state(body.inputs[name])
+        if given != StorageState() and given.select(reachable) == StorageState():
+            text = "Nothing of the stored state is of a host of the workspace's live_replay.allow_hosts."
+            raise UrlNotAllowed(text, json_pointer("inputs", name))
 
 
 def find_other(db: DbSession, session: SessionRow, body: ReplayCreate) -> SessionRow | None:

@@ -27,6 +27,7 @@ class ReplayPolicy:
     repeat_consequential: bool = False
     base_url_map: Mapping[str, str] = field(default_factory=dict)
     allow_hosts: tuple[str, ...] = ()
+    allow_methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     storage_state_ref: str | None = None
     viewport: tuple[int, int] = (1280, 800)
     speed: Speed = "fast"

@@ -4,6 +4,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -63,7 +64,7 @@ def run(
 
 
 def test_steps_and_divergences_are_printed_in_80_columns(
-    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = make_run(caller, *USUAL, pages={"Review": page("Archive of all invoices of this year", "Back")})
     session_id = make_run(caller, *USUAL, tags=[("ready", 1_900)], seal=True)
@@ -81,6 +82,12 @@ def test_steps_and_divergences_are_printed_in_80_columns(
     options = ("--against", "graph", "--input", "password=ERP_PASSWORD", "--json")
     shown = json.loads(run("replay", session_id, *options).out)
     assert (shown["against"], shown["inputs"], len(shown["data"])) == ({"graph": True}, ["password"], 3)
+    stored = tmp_path / "login.json"
+    stored.write_text('{"cookies": []}')
+    shown = json.loads(run("replay", session_id, "--storage-state", str(stored), "--json").out)
+    assert (shown["inputs"], shown["policy"]["storage_state_ref"]) == (["storage_state"], "storage_state")
+    stored.write_text("no JSON")
+    assert "context.storage_state()" in run("replay", session_id, "--storage-state", str(stored)).err
     for wrong in (["--from", "ready"], ["--until", "auto"], ["--against", "rpl_1"], ["--input", "a=NOWHERE"]):
         assert run("replay", session_id, *wrong).code == 2
 

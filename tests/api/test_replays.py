@@ -1,5 +1,6 @@
 """Replays over HTTP: requests, the work of a drain run, steps, decisions, events. Spec §4.6; contract §8."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,27 @@ def test_inputs_are_named_and_never_shown(caller: Caller) -> None:
     assert "hush" not in caller.get(f"/v1/replays/{made['id']}").text
 
 
+def test_a_stored_state_must_be_of_an_allowed_host(caller: Caller) -> None:
+    allow_hosts(caller, "erp.example")
+    live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
+    state = {"cookies": [{"name": "sid", "value": "hush-hush-42", "domain": "bank.example"}]}
+    body = {
+        "session_id": sealed_run(caller),
+        "sandbox": "live",
+        "policy": {"storage_state_ref": "login"},
+        "inputs": {"login": json.dumps(state)},
+    }
+    problem = assert_problem(live.post("/v1/replays", body), 422, "url_not_allowed")
+    assert problem["errors"][0]["pointer"] == "/inputs/login"
+    methods = {"policy": {"allow_methods": {"bank.example": ["GET"]}}}
+    problem = assert_problem(live.post("/v1/replays", {**body, **methods}), 422, "url_not_allowed")
+    assert problem["errors"][0]["pointer"] == "/policy/allow_methods/bank.example"
+    state["cookies"].append({"name": "sid", "value": "hush", "domain": ".example"})
+    made = live.post("/v1/replays", {**body, "inputs": {"login": json.dumps(state)}})
+    assert (made.status_code, made.json()["inputs"]) == (202, ["login"]), made.text
+    assert made.json()["policy"]["storage_state_ref"] == "login" and "hush" not in made.text
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no sandbox": ({"sandbox": None}, "/sandbox"),
     "unknown sandbox": ({"sandbox": "wet"}, "/sandbox"),
@@ -197,7 +219,25 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"policy": {"thresholds": {"ok": 0.1, "diverged": 0.5}}},
         "/policy/thresholds",
     ),
+    "host that is none": ({"policy": {"allow_hosts": ["erp.example:x"]}}, "/policy/allow_hosts/0"),
+    "method that is none": (
+        {"policy": {"allow_methods": {"erp.example": ["get"]}}},
+        "/policy/allow_methods/erp.example/0",
+    ),
+    "host without methods": (
+        {"policy": {"allow_methods": {"erp.example": []}}},
+        "/policy/allow_methods/erp.example",
+    ),
     "input of the wrong type": ({"inputs": {"password": 7}}, "/inputs/password"),
+    "input that is too long": ({"inputs": {"a/b": "x" * 4_097}}, "/inputs/a~1b"),
+    "stored state that is none": (
+        {"inputs": {"state": "{}x"}, "policy": {"storage_state_ref": "state"}},
+        "/inputs/state",
+    ),
+    "stored state that is too long": (
+        {"inputs": {"state": " " * 262_145}, "policy": {"storage_state_ref": "state"}},
+        "/inputs/state",
+    ),
 }
 
 

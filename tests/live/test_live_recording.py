@@ -91,11 +91,11 @@ def _record_search(caller: Caller, first_url: str) -> str:
     masked = {"value": None, "masked": True, "secret_ref": "customer"}
     find = {"role": "button", "name": "Find", "selectors": ["aria/Find", "text/Find"]}
     more = {"role": "button", "name": "More", "selectors": ["aria/More"]}
-    leads_on = {"type": "navigation", "url": f"{RECORDED}/found?q=•••"}
+    signals = [{"type": "navigation", "url": f"{RECORDED}/found?q=•••"}]
     items = (
         event(0, "navigate", url=first_url),
         event(100, "fill", target=field, input=masked, url=f"{RECORDED}/form"),
-        event(200, "click", target=find, url=f"{RECORDED}/form", signals=[leads_on]),
+        event(200, "click", target=find, url=f"{RECORDED}/form", signals=signals),
         event(300, "click", target=more, url=f"{RECORDED}/found?q=•••"),
     )
     assert caller.add_events(session_id, *items).status_code == 202
@@ -121,7 +121,7 @@ def _replay(shop: Recorded, session_id: str, port: int, **policy: Any) -> str:
     return str(answer.json()["id"])
 
 
-def _read_all(caller: Caller, session_id: str) -> dict[str, Any]:
+def read_all(caller: Caller, session_id: str) -> dict[str, Any]:
     """Everything that the service shows of a session, with its pictures."""
     path = f"/v1/sessions/{session_id}"
     frames = caller.get(f"{path}/frames").json()["data"]
@@ -142,7 +142,7 @@ def test_a_run_that_diverges_is_recorded_without_the_input_that_its_page_echoes(
     shown = show(caller, replay_id)
     assert queries == [SECRET], json.dumps(shown)
     assert (shown["status"], shown["divergence"]["kind"]) == ("diverged", "target_missing"), shown
-    run = _read_all(caller, shown["result_session_id"])
+    run = read_all(caller, shown["result_session_id"])
     session, events = run["session"], run["events"]
     assert (session["status"], session["origin"], session["outcome"]) == ("stopped", "replay", "error")
     assert session["actor"] == {"id": replay_id, "kind": "script"}
@@ -189,7 +189,7 @@ def test_an_input_is_typed_on_the_recorded_site_alone(shop: Recorded) -> None:
         divergence = shown["divergence"]
         assert (shown["status"], divergence["kind"]) == ("diverged", "unexpected_navigation"), shown
         assert not divergence["acted"] and divergence["observed"]["url"] == f"http://127.0.0.1:{port}/form"
-        run = _read_all(shop.caller, shown["result_session_id"])
+        run = read_all(shop.caller, shown["result_session_id"])
         assert [item["type"] for item in run["events"]] == ["navigate", "custom", "error"]
         assert '"__v": "•••"' not in json.dumps(run["doms"], ensure_ascii=False)
         # Where the policy maps the recorded site to that one, it is the recorded one.

@@ -1,0 +1,118 @@
+"""Live replays that begin with the stored state of a browser. Spec §4.6, contract §8."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from examples.webapp.server import WebApp, run_webapp
+from tests.live.conftest import Recorded
+from tests.live.test_live_recording import read_all
+from tests.support.completed_work import seal_all
+from tests.support.factories import event
+from tests.support.live_replays import allow_hosts, ask_live, read_row, show, work_live
+
+RECORDED = "http://account.example"
+SESSION = "c0ffee00c0ffee00"
+TOKEN = "eyJ0b2tlbiI6ImJsdWUtd2hhbGUifQ"
+PAGE = f"""<!doctype html><title>Account</title><h1>Account</h1><p>Session {SESSION}, token <b id=t></b>.</p>
+<a href="/orders?sid={SESSION}">Orders</a>
+<script>t.textContent = JSON.parse(localStorage.login).token</script>"""
+
+
+def make_cookie(value: str, domain: str = "localhost", **members: Any) -> dict[str, Any]:
+    """A cookie as Playwright stores it."""
+    fixed = {"path": "/", "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
+    return {"name": "session", "value": value, "domain": domain, **fixed, **members}
+
+
+@contextmanager
+def running_account() -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
+    """A server whose pages show a session and a token; its port, and the paths and cookies that it got."""
+    requests: list[tuple[str, str | None]] = []
+
+    class Account(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append((self.path, self.headers.get("Cookie")))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(PAGE.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Account) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server.server_port, requests
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def calls_of(app: WebApp) -> list[str]:
+    """Paths of the requests that the application was asked for."""
+    return [call["path"] for call in app.calls]
+
+
+def test_a_replay_that_begins_signed_in_needs_no_steps_for_it(recorded: Recorded) -> None:
+    with run_webapp("base") as app:
+        app.sessions.add(SESSION)
+        replay_id = ask_live(
+            recorded.caller,
+            recorded.session_id,
+            app,
+            mode="partial",
+            anchor={"tag": "ready_to_approve"},
+            policy={"storage_state_ref": "state"},
+            inputs={"state": json.dumps({"cookies": [make_cookie(SESSION)]}), "password": "unused"},
+        )
+        work_live(recorded.caller)
+        shown = show(recorded.caller, replay_id)
+        assert calls_of(app) == ["/invoices/1042/approve"], shown
+    assert shown["status"] == "completed", shown
+
+
+def test_a_state_reaches_the_page_and_nothing_that_is_kept(recorded: Recorded) -> None:
+    caller = recorded.caller
+    session_id = caller.make_session(workflow="account")
+    items = (event(0, "navigate", url=f"{RECORDED}/"), event(100, "navigate", url=f"{RECORDED}/orders"))
+    assert caller.add_events(session_id, *items).status_code == 202
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller)
+    with running_account() as (port, requests):
+        allow_hosts(caller, f"localhost:{port}")
+        item = {"name": "login", "value": json.dumps({"token": TOKEN})}
+        origins = [f"http://localhost:{port}", f"http://127.0.0.1:{port}"]
+        state = {
+            "cookies": [make_cookie(SESSION), make_cookie("other-other", "127.0.0.1")],
+            "origins": [{"origin": origin, "localStorage": [item]} for origin in origins],
+        }
+        policy = {"base_url_map": {RECORDED: f"http://localhost:{port}"}, "storage_state_ref": "state"}
+        body = {"session_id": session_id, "sandbox": "live", "policy": policy}
+        replay_id = caller.post("/v1/replays", {**body, "inputs": {"state": json.dumps(state)}}).json()["id"]
+        work_live(caller)
+        shown = show(caller, replay_id)
+        assert shown["status"] == "completed", shown
+        pages = [request for request in requests if request[0] != "/favicon.ico"]
+        assert pages == [("/", f"session={SESSION}"), ("/orders", f"session={SESSION}")]
+        kept = json.dumps([read_all(caller, shown["result_session_id"]) | {"images": []}, shown])
+        assert SESSION not in kept and TOKEN not in kept and "Account" in kept
+        for path in filter(Path.is_file, caller.service.runtime.settings.data_dir.rglob("*")):
+            content = path.read_bytes()
+            assert SESSION.encode() not in content and TOKEN.encode() not in content, path
+        assert read_row(caller, replay_id).input_values is None
+        # Without the input that it names, and with a cookie that Chromium refuses, no page is opened.
+        requests.clear()
+        refused = {"cookies": [make_cookie(SESSION, name="__Host-session")]}
+        for inputs, word in (({}, "inputs state"), ({"state": json.dumps(refused)}, "does not take")):
+            replay_id = caller.post("/v1/replays", {**body, "inputs": inputs}).json()["id"]
+            work_live(caller)
+            error = show(caller, replay_id)["error"]
+            assert error["type"] == "input_missing" and word in error["message"], error
+            assert SESSION not in error["message"]
+        assert requests == []

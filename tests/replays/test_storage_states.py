@@ -1,0 +1,69 @@
+"""Stored states of browsers: what is read of them, for which hosts, and what pages must not show."""
+
+import json
+from typing import Any
+
+import pytest
+
+from recorder.net.reachable_hosts import ReachableHosts
+from recorder.replay_service.storage_state import InvalidStorageState, read_storage_state
+
+COOKIE = {
+    "name": "sid", "value": "9f8e7d6c", "domain": "shop.example", "path": "/", "expires": -1,
+    "httpOnly": True, "secure": True, "sameSite": "None", "partitionKey": "later",
+}  # fmt: skip
+TOKEN = "eyJhbGciOiJub25lIn0.e30."
+
+
+def make_state(cookies: list[Any] | None = None, **storage: str) -> str:
+    """A state with cookies, and local storage of the shop."""
+    items = [{"name": name, "value": value} for name, value in storage.items()]
+    origins = [{"origin": "https://shop.example", "localStorage": items, "indexedDB": []}]
+    return json.dumps({"cookies": [COOKIE] if cookies is None else cookies, "origins": origins})
+
+
+def test_a_state_is_narrowed_to_hosts() -> None:
+    domains = ("shop.example", ".shop.example", ".example", "pay.example", ".pay.example", "evilshop.example")
+    state = read_storage_state(make_state([COOKIE | {"domain": domain} for domain in domains], theme="dark"))
+    chosen = state.select(ReachableHosts(["shop.example"]))
+    assert [cookie.domain for cookie in chosen.cookies] == ["shop.example", ".shop.example", ".example"]
+    assert [stored.origin for stored in chosen.origins] == ["https://shop.example"]
+    assert state.select(ReachableHosts(["shop.example:8443"])).origins == []
+    first = chosen.to_browser()["cookies"][0]
+    assert first == {name: value for name, value in COOKIE.items() if name != "partitionKey"}
+
+
+def test_pages_must_not_show_what_may_be_secret() -> None:
+    script = COOKIE | {"httpOnly": False}
+    cookies = [COOKIE, script | {"value": "dashboard"}, script | {"value": "0123456789abcdef"}]
+    account = json.dumps({"name": "Ada Lovelace of Ledgerly", "tokens": [{"access": TOKEN}], "n": 1})
+    state = read_storage_state(
+        make_state(cookies, theme="dark", note="a text with some spaces", account=account)
+    )
+    assert set(state.list_secrets().values()) == {"9f8e7d6c", "0123456789abcdef", TOKEN}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        "\ud800",
+        '{"cookies": [{"name": "a"}]}',
+        make_state([COOKIE | {"sameSite": "hush"}]),
+        make_state([COOKIE | {"value": "a\r\nb"}]),
+        make_state([COOKIE | {"value": "x" * 5_000}]),
+        make_state([COOKIE | {"path": "hush"}]),
+        make_state([COOKIE | {"domain": "."}]),
+        make_state([COOKIE | {"expires": -2}]),
+        json.dumps({"origins": [{"origin": "file:///etc/hush", "localStorage": []}]}),
+        json.dumps({"origins": [{"origin": "https://shop.example/hush", "localStorage": []}]}),
+        json.dumps({"origins": [{"origin": f"https://{n}.example"} for n in range(101)]}),
+        make_state(tokens=json.dumps([f"{number:016}" for number in range(1_001)])),
+    ],
+)
+def test_other_texts_are_refused_without_quoting_them(text: str) -> None:
+    with pytest.raises(InvalidStorageState) as refused:
+        read_storage_state(text)
+    assert "hush" not in str(refused.value)
