@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,13 +56,11 @@ class Blobs:
         Raises:
             Unavailable: if the store refuses or does not answer.
         """
-        try:
+        with _convert_errors():
             if self._is_local:
                 _write_durably(Path(self._make_path(key)), *parts)
             else:
                 self._fs.pipe_file(self._make_path(key), b"".join(parts))
-        except OSError as error:
-            raise Unavailable("The blob store") from error
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return the bytes of an object, or `length` of them from `offset`.
@@ -72,13 +71,12 @@ class Blobs:
         """
         end = None if length is None else offset + length
         try:
-            data: bytes = self._fs.cat_file(self._make_path(key), start=offset, end=end)
+            with _convert_errors(FileNotFoundError):
+                data: bytes = self._fs.cat_file(self._make_path(key), start=offset, end=end)
         except FileNotFoundError as error:
             if self._archive_url is None:
                 raise KeyError(key) from error
             return Blobs(self._archive_url).get(key, offset, length)
-        except OSError as error:
-            raise Unavailable("The blob store") from error
         return data
 
     def set_storage_class(self, key: str, storage_class: str) -> None:
@@ -90,20 +88,19 @@ class Blobs:
         """
         path = self._make_path(key)
         try:
-            self._fs.copy(path, path, StorageClass=storage_class, MetadataDirective="COPY")
+            with _convert_errors(FileNotFoundError):
+                self._fs.copy(path, path, StorageClass=storage_class, MetadataDirective="COPY")
         except FileNotFoundError as error:
             raise KeyError(key) from error
-        except OSError as error:
-            raise Unavailable("The blob store") from error
 
     def delete(self, key: str) -> None:
-        """Remove one object; a missing one is no error."""
-        try:
+        """Remove one object; a missing one is no error.
+
+        Raises:
+            Unavailable: if the store refuses or does not answer.
+        """
+        with suppress(FileNotFoundError), _convert_errors(FileNotFoundError):
             self._fs.rm_file(self._make_path(key))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise Unavailable("The blob store") from error
 
     def delete_below(self, *prefixes: str) -> int:
         """Remove every object below some folders, temporary files among them; return their bytes.
@@ -115,14 +112,12 @@ class Blobs:
             Unavailable: if the store refuses or does not answer.
         """
         folders = [self._make_path(prefix).rstrip("/") for prefix in prefixes]
-        try:
+        with _convert_errors():
             if not self._is_local:
                 # Each folder takes a request or more, whose answers are waited for together.
                 with ThreadPoolExecutor(_FOLDERS_AT_ONCE) as pool:
                     return sum(pool.map(self._delete_folder, folders))
             size = sum(self._delete_folder(folder) for folder in folders if Path(folder).is_dir())
-        except OSError as error:
-            raise Unavailable("The blob store") from error
         # Also those of missing folders: a process that was killed may have left the sync out.
         for parent in sorted({folder.rpartition("/")[0] for folder in folders}):
             if Path(parent).is_dir():
@@ -154,12 +149,11 @@ class Blobs:
         """
         root = self._make_path("").rstrip("/") + "/"
         try:
-            self._fs.invalidate_cache()
-            infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
+            with _convert_errors(FileNotFoundError):
+                self._fs.invalidate_cache()
+                infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
-        except OSError as error:
-            raise Unavailable("The blob store") from error
         objects = [
             StoredObject(path.removeprefix(root), int(info["size"] or 0), _read_version(info))
             for path, info in infos.items()
@@ -174,12 +168,11 @@ class Blobs:
             Unavailable: if the store does not answer.
         """
         try:
-            self._fs.invalidate_cache()
-            infos = self._fs.ls(self._make_path(prefix).rstrip("/"), detail=True)
+            with _convert_errors(FileNotFoundError):
+                self._fs.invalidate_cache()
+                infos = self._fs.ls(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
-        except OSError as error:
-            raise Unavailable("The blob store") from error
         names = [info["name"].rstrip("/") for info in infos if info["type"] == "directory"]
         return [name.rpartition("/")[2] for name in names]
 
@@ -193,11 +186,10 @@ class Blobs:
         """
         root = self._make_path("").rstrip("/") + "/"
         try:
-            infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
+            with _convert_errors(FileNotFoundError):
+                infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
-        except OSError as error:
-            raise Unavailable("The blob store") from error
         return [
             (path.removeprefix(root), int(info["size"] or 0))
             for path, info in infos.items()
@@ -212,6 +204,24 @@ class Blobs:
 
     def _make_path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"
+
+
+@contextmanager
+def _convert_errors(*passed: type[Exception]) -> Iterator[None]:
+    """Convert errors of a store that refuses or does not answer to `Unavailable`.
+
+    Clients of object stores raise errors of their own, which are no `OSError`, such as botocore's
+    `EndpointConnectionError` and azure-core's `ServiceRequestError`.
+
+    Args:
+        passed: errors that the caller handles, which are raised as they are.
+    """
+    try:
+        yield
+    except passed:
+        raise
+    except Exception as error:
+        raise Unavailable("The blob store") from error
 
 
 def _read_version(info: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from s3fs import S3FileSystem
 from sqlmodel import col, select
 
 from recorder import clock
@@ -16,9 +15,10 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
+from tests.support.blob_stores import blobs_lead_to
 from tests.support.completed_work import completed_export, patch
 from tests.support.factories import Caller
-from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
+from tests.support.object_stores import BUCKET, running_store
 from tests.support.purges import Canary, count_hits, finish_purges, recorded_canary
 from tests.support.recorded_sessions import session_row
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
@@ -152,15 +152,10 @@ def test_nothing_is_deleted_while_the_cold_store_is_away(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def s3() -> Iterator[None]:
     """A store that speaks like S3, in a process of its own."""
-    with running_store("s3") as store:
-        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url, "AWS_REGION": "us-east-1"}.items():
-            monkeypatch.setenv(name, value)
-        # Clients are kept by their arguments, whatever address the environment gave.
-        S3FileSystem.clear_instance_cache()
+    with running_store("s3") as store, blobs_lead_to(store.url):
         yield
-        S3FileSystem.clear_instance_cache()
 
 
 @pytest.mark.parametrize("storage_class", [None, "GLACIER_IR"])

@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from s3fs import S3FileSystem
 
 from recorder import clock
 from recorder.access.keys import Caller as AccessCaller
@@ -26,9 +25,10 @@ from recorder.recording.frames import store_objects
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
+from tests.support.blob_stores import blobs_lead_to
 from tests.support.completed_work import patch
 from tests.support.factories import Caller
-from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
+from tests.support.object_stores import BUCKET, running_store
 from tests.support.project_texts import ROOT
 from tests.support.purges import recorded_canary
 from tests.support.recorded_sessions import execute, session_row
@@ -155,15 +155,10 @@ def test_an_instant_in_the_future_makes_no_upload_old(caller: Caller) -> None:
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def s3() -> Iterator[None]:
     """A store that speaks like S3, in a process of its own."""
-    with running_store("s3") as store:
-        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url, "AWS_REGION": "us-east-1"}.items():
-            monkeypatch.setenv(name, value)
-        # Clients are kept by their arguments, whatever address the environment gave.
-        S3FileSystem.clear_instance_cache()
+    with running_store("s3") as store, blobs_lead_to(store.url):
         yield
-        S3FileSystem.clear_instance_cache()
 
 
 @pytest.mark.usefixtures("s3")

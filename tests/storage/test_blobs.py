@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3fs import S3FileSystem
 
 from recorder.errors import Unavailable
 from recorder.storage.blobs import Blobs
+from tests.support.blob_stores import blob_url, blobs_lead_to
 
 
 @pytest.fixture(params=["folder", "fsspec"])
@@ -112,3 +114,21 @@ def test_a_store_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:
     blobs = Blobs(str(tmp_path / "file"))
     with pytest.raises(Unavailable):
         blobs.ping()
+
+
+def test_a_bucket_that_takes_no_connections_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(S3FileSystem, "retries", 1)
+    # Nothing listens on this port.
+    with blobs_lead_to("http://127.0.0.1:1"):
+        blobs = Blobs(blob_url("s3", "hot"))
+        for call in (
+            lambda: blobs.put("frames/a", b"x"),
+            lambda: blobs.get("frames/a"),
+            lambda: blobs.delete("frames/a"),
+            lambda: blobs.delete_below("frames/"),
+            lambda: blobs.list_objects("frames/"),
+            lambda: blobs.list_folders("frames/"),
+        ):
+            with pytest.raises(Unavailable):
+                call()

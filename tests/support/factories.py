@@ -110,9 +110,11 @@ class Caller:
 
 
 @contextmanager
-def running_app(folder: Path, database_url: str) -> Iterator[Service]:
+def running_app(folder: Path, database_url: str | None = None, **chosen: Any) -> Iterator[Service]:
     """The application on a folder and a database, without a server."""
-    app = create_app(make_settings(folder, database_url=database_url))
+    if database_url is not None:
+        chosen["database_url"] = database_url
+    app = create_app(make_settings(folder, **chosen))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield Service(app, client, app.state.runtime)
 

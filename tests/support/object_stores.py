@@ -87,8 +87,8 @@ class EmulatedS3(EmulatedStore):
         self.client.put_object(Bucket=BUCKET, Key=key, Body=data)
 
     def objects(self, prefix: str) -> dict[str, bytes]:
-        listed = self.client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
-        keys = [item["Key"] for item in listed]
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
         return {key: self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
 
     def uploads(self) -> list[str]:
