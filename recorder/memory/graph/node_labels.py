@@ -171,10 +171,10 @@ class NodeLabels:
         for step in steps:
             node = number_of[step.micro_key]
             for kind, text in _list_texts(step):
-                place = (node, kind, text)
-                if self._settled.get(place, _NO_ACTOR) == actor or place in seen:
+                text_key = (node, kind, text)
+                if self._settled.get(text_key, _NO_ACTOR) == actor or text_key in seen:
                     continue
-                seen.add(place)
+                seen.add(text_key)
                 given = LabelText(step.micro_key, kind, text, session_id, actor)
                 template = template_of(text)
                 if self._needs(node, template, given):
