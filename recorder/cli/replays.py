@@ -72,7 +72,7 @@ def replay(
         members["against"] = _read_against(against)
     inputs = dict(map(_read_input, input or []))
     if storage_state is not None:
-        inputs[_STATE_INPUT] = storage_state.read(limits.STORAGE_STATE_CHARACTERS + 1)
+        inputs[_STATE_INPUT] = storage_state.read(limits.LARGE_INPUT_CHARACTERS + 1)
         members["policy"] = {"storage_state_ref": _STATE_INPUT}
     if inputs:
         members["inputs"] = inputs
