@@ -43,8 +43,8 @@ ADDRESS_CHARACTERS = 2_048
 REPLAY_INPUTS = 100
 REPLAY_INPUT_NAME_CHARACTERS = 256
 REPLAY_INPUT_CHARACTERS = 4_096
-#: Of the input that holds the stored state of a browser.
-STORAGE_STATE_CHARACTERS = 262_144
+#: Of an input that holds the stored state of a browser, or the contents of a file as a `data:` URL.
+LARGE_INPUT_CHARACTERS = 262_144
 SELECTOR_CHARACTERS = 2_048
 #: Replays of a workspace and mode that have not ended.
 OPEN_REPLAYS = 10_000

@@ -13,7 +13,6 @@ from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, Reco
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
 from recorder.replay_service import recoveries, rows
-from recorder.replay_service.queue import require_scope
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
 
@@ -24,10 +23,10 @@ async def get_admitted(request: Request, caller: CallerDep, body: RecoveryCreate
     """Return the body of a request that its key may send, after drawing on the limit of live replays.
 
     Raises:
-        InsufficientScope: if the key may not start live replays.
+        ValidationFailed, InsufficientScope: as `recoveries.check_recovery_request`.
         RateLimited: if too many live replays were asked for.
     """
-    require_scope(caller, body.sandbox)
+    recoveries.check_recovery_request(caller, body)
     if body.sandbox == "live":
         await limit_live_replay(request)
     return body

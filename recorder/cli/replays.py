@@ -20,6 +20,12 @@ _STATE_INPUT = "storage_state"
 _ACTIONS = ("act", "skip", "retarget", "abort")
 
 Live = Annotated[bool, typer.Option("--live", help="In the live sandbox: a browser acts on real pages.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", help="Name of an input, asked without echo; or NAME=VARIABLE.", show_default=False
+    ),
+]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the end.")]
 
 
@@ -39,10 +45,7 @@ def replay(
         str | None, typer.Option(help="tag:NAME, frame:ID or event:ID.", show_default=False)
     ] = None,
     guided: Annotated[bool, typer.Option("--guided", help="Ask before steps with consequences.")] = False,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(help="Name of an input, asked without echo; or NAME=VARIABLE.", show_default=False),
-    ] = None,
+    input: Inputs = None,
     storage_state: Annotated[
         typer.FileText | None,
         typer.Option(
@@ -69,7 +72,7 @@ def replay(
         members["against"] = _read_against(against)
     inputs = dict(map(_read_input, input or []))
     if storage_state is not None:
-        inputs[_STATE_INPUT] = storage_state.read(limits.STORAGE_STATE_CHARACTERS + 1)
+        inputs[_STATE_INPUT] = storage_state.read(limits.LARGE_INPUT_CHARACTERS + 1)
         members["policy"] = {"storage_state_ref": _STATE_INPUT}
     if inputs:
         members["inputs"] = inputs
@@ -97,13 +100,17 @@ def recover(
         str | None,
         typer.Option(help="Name of the tag of the failure. [default: any error tag]", show_default=False),
     ] = None,
+    input: Inputs = None,
     live: Live = False,
     timeout: Timeout = 600.0,
     as_json: AsJson = False,
 ) -> None:
     """Recover a failed session and print the candidates; exit with 1 if none leads to success."""
+    inputs = dict(map(_read_input, input or [])) or None
     with connected(url, key) as client:
-        made = client.create_recovery(session, sandbox="live" if live else "dry", failure_tag=failure_tag)
+        made = client.create_recovery(
+            session, sandbox="live" if live else "dry", failure_tag=failure_tag, inputs=inputs
+        )
         ended = client.wait_recovery(made["id"], timeout_s=timeout)
     if as_json:
         print_json(ended)

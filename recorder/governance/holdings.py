@@ -43,9 +43,9 @@ TABLES = (
     ),
     Holding(
         "recoveries",
-        ("failure_tag", "point_session_id", "candidates", "recovery_point"),
+        ("failure_tag", "point_session_id", "candidates", "recovery_point", "input_names", "input_values"),
         "content",
-        "ids of events and frames; those of other sessions until the recovery ends",
+        "ids of events and frames; those of other sessions, and inputs encrypted, until the recovery ends",
     ),
     Holding("replay_steps", ("event_id", "locator", "frame_id", "delivery"), "content"),
     Holding("tags", ("name", "data", "event_id", "frame_id"), "content"),

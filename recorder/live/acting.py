@@ -29,7 +29,7 @@ _QUIET_READINGS = 3
 #: Attempts on a page that changes between the verification and the action.
 _MOST_CHANGES = 20
 _PICTURE_MS = 3_000
-_INPUT_MEMBERS = ("button", "delta", "key", "masked", "modifiers", "secret_ref", "value")
+_INPUT_MEMBERS = ("button", "delta", "files", "key", "masked", "modifiers", "secret_ref", "value")
 
 
 @dataclass(frozen=True)

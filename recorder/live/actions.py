@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from recorder.live.upload_files import read_file
 from recorder.replays.recordings import EventItem, find_input_name
 
 #: Events that need nothing to be done.
 NOTHING_TO_DO = frozenset(("window_focus", "copy"))
 #: Actions that the live sandbox performs, beside opening an address.
 PERFORMED = frozenset(
-    ("click", "dblclick", "fill", "select", "check", "uncheck", "press", "hover", "focus", "scroll")
+    ("click", "dblclick", "fill", "select", "check", "uncheck", "press", "hover", "focus", "scroll", "upload")
 )
 #: Those that need an element.
 ON_ELEMENTS = PERFORMED - {"press", "scroll"}
@@ -31,6 +32,8 @@ def make_command(event: EventItem, inputs: Mapping[str, str]) -> dict[str, Any]:
         value = "" if value is None else str(value)
     elif event["type"] == "select":
         value = [str(option) for option in value] if isinstance(value, list) else [str(value or "")]
+    elif event["type"] == "upload":
+        value = read_file(given, value).to_browser() if value else None
     return {
         "type": event["type"],
         "value": value,

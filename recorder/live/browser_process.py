@@ -22,6 +22,7 @@ from playwright.sync_api import (
     BrowserContext,
     Dialog,
     ElementHandle,
+    FilePayload,
     JSHandle,
     Page,
     Playwright,
@@ -199,7 +200,7 @@ class BrowserSession:
                 element.scroll_into_view_if_needed(timeout=timeout)
                 if kind in ("click", "dblclick", "check", "uncheck"):
                     element.click(trial=True, timeout=timeout)
-                elif kind in ("fill", "select"):
+                elif kind in ("fill", "select", "upload"):
                     element.wait_for_element_state("enabled", timeout=timeout)
                 assert self._reader is not None
                 if command["version"] not in (None, self._reader.evaluate("reader => reader.version()")):
@@ -325,6 +326,8 @@ def _act(page: Page, element: ElementHandle | None, command: dict[str, Any]) -> 
             element.click(timeout=timeout, click_count=count, button=button, no_wait_after=True)
         case "fill" if element is not None:
             element.fill(value, timeout=timeout)
+        case "upload" if element is not None:
+            element.set_input_files([] if value is None else _make_file(value), timeout=timeout)
         case "select" if element is not None:
             element.select_option(value, timeout=timeout)
         case "check" | "uncheck" if element is not None:
@@ -339,6 +342,10 @@ def _act(page: Page, element: ElementHandle | None, command: dict[str, Any]) -> 
             page.keyboard.press(command["key"])
         case "scroll":
             page.mouse.wheel(*command["delta"])
+
+
+def _make_file(value: dict[str, str]) -> FilePayload:
+    return FilePayload(name=value["name"], mimeType=value["type"], buffer=base64.b64decode(value["content"]))
 
 
 def _first_line(error: PlaywrightError) -> str:

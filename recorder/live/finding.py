@@ -2,8 +2,9 @@
 
 from recorder.live.actions import ON_ELEMENTS, PERFORMED
 from recorder.replays.budget import Budget
-from recorder.replays.dom import find_role
+from recorder.replays.dom import DomElement, find_role
 from recorder.replays.pages import find_obstacle
+from recorder.replays.recordings import EventItem
 from recorder.replays.resolve import resolve
 from recorder.replays.results import Decision, Divergence, DivergenceKind
 from recorder.replays.step_checks import StepScene, find_retarget
@@ -49,4 +50,11 @@ def locate(scene: StepScene, decision: Decision | None) -> DivergenceKind | None
         return "target_missing"
     if scene.element is not None and find_obstacle(scene.element, event) is not None:
         return "action_failed"
-    return None
+    return None if event["type"] != "upload" or _takes_file(scene.element, event) else "action_failed"
+
+
+def _takes_file(element: DomElement | None, event: EventItem) -> bool:
+    """Return whether an element is a field for the one file that an upload has."""
+    if element is None or len((event.get("input") or {}).get("files") or ()) > 1:
+        return False
+    return element.tag == "input" and element.read_attribute("type") == "file"

@@ -28,6 +28,7 @@ from recorder.live.proxy import FilteringProxy
 from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
+from recorder.live.upload_files import InvalidFile, read_file
 from recorder.masking.policies import load_policies
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
@@ -54,6 +55,9 @@ log = logging.getLogger("recorder.replays")
 LEASE_MS = 30_000
 LEASE_PREFIX = "replay/"
 _RENEW_S = 5.0
+_NO_FILE = (
+    "An input of an upload holds no file: send a text, or a URL such as data:application/pdf;base64,JVBERi0="
+)
 _STATE_REFUSED = (
     "The browser does not take the stored state that policy.storage_state_ref names; store it again with "
     "Playwright's context.storage_state()."
@@ -161,6 +165,8 @@ def run_replay(
                 journal.fail("sandbox", str(error))
             except PageStuck as error:
                 journal.fail("timeout", str(error))
+            except InvalidFile:
+                journal.fail("input_missing", _NO_FILE)
             except StoredStateRefused:
                 journal.fail("input_missing", _STATE_REFUSED)
             except InvalidRecording as error:
@@ -218,6 +224,9 @@ def _do_replay(
         whole = ReachableHosts(hosts)
         hosts = [host for host in narrowed if whole.include(host)]
     reachable = ReachableHosts(hosts, policy.allow_methods)
+    for step in (*plan.steps, *plan.prefix):
+        if step.type == "upload" and step.input_name in inputs:
+            read_file(step.read().event.get("input") or {}, inputs[step.input_name])
     state = None if stored is None else read_storage_state(stored).select(reachable)
     mask = _keep if masker is None else masker.mask_value
     hidden = HiddenInputs({**inputs, **({} if state is None else state.list_secrets())}, mask)

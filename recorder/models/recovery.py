@@ -9,7 +9,7 @@ from sqlalchemy import JSON, BigInteger, Index, false, text
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
-from recorder.models.replay import ItemId, Sandbox
+from recorder.models.replay import ItemId, ReplayInputs, Sandbox
 from recorder.models.wire import WireInput, WireOutput, WireTime
 from recorder.tenant import Tenant
 
@@ -47,6 +47,8 @@ class RecoveryCreate(WireInput):
     failure_tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
     #: Absent: the best candidates, up to three.
     recovery_point: RecoveryPlace | None = None
+    #: Values to type in the live attempt, as those of a replay; never shown.
+    inputs: ReplayInputs = WireField(default_factory=dict, max_length=limits.REPLAY_INPUTS)
 
     @field_validator("failure_tag")
     @classmethod
@@ -105,6 +107,8 @@ class Recovery(WireOutput):
     #: The best first; empty before they are computed.
     candidates: list[ScoredNode]
     replay_ids: list[str]
+    #: Names only.
+    inputs: list[str]
     reason: RecoveryReason | None
     #: Time from the request to success.
     recovery_ms: int | None
@@ -150,6 +154,10 @@ class RecoveryRow(SQLModel, table=True):
     #: Null before they are computed; while the recovery is open, each has the places of its donor.
     candidates: list[dict[str, Any]] | None = Field(default=None, sa_type=JSON)
     replay_ids: list[str] = Field(sa_type=JSON)
+    #: Null for recoveries of earlier releases.
+    input_names: list[str] | None = Field(default=None, sa_type=JSON)
+    #: Nonce and ciphertext of the inputs; null once the live attempt has them, or the recovery ended.
+    input_values: bytes | None = None
     #: Searches for candidates that began and gave no answer.
     searches: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     #: An attempt was started live; its row goes with its donor.

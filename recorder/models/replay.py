@@ -26,8 +26,10 @@ _Address = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)
 ]
 _InputName = Annotated[str, StringConstraints(min_length=1, max_length=limits.REPLAY_INPUT_NAME_CHARACTERS)]
-#: `check_inputs` has the limits of those that hold no stored state.
-_InputValue = Annotated[str, StringConstraints(max_length=limits.STORAGE_STATE_CHARACTERS)]
+#: `check_inputs` has the lower limit of those that hold neither a stored state nor a file.
+_InputValue = Annotated[str, StringConstraints(max_length=limits.LARGE_INPUT_CHARACTERS)]
+#: Values to type, by `input.secret_ref` or the event's id.
+ReplayInputs = dict[_InputName, _InputValue]
 
 
 def require_one_member(body: WireInput) -> None:
@@ -123,8 +125,8 @@ class ReplayCreate(WireInput):
     until: ReplayPlace | None = None
     #: Absent: the recording itself.
     against: ReplayOther | None = None
-    #: Values to type, by `input.secret_ref` or the event's id; never shown.
-    inputs: dict[_InputName, _InputValue] = WireField(default_factory=dict, max_length=limits.REPLAY_INPUTS)
+    #: Never shown.
+    inputs: ReplayInputs = WireField(default_factory=dict, max_length=limits.REPLAY_INPUTS)
     policy: ReplayPolicyBody = WireField(default_factory=ReplayPolicyBody)
 
 

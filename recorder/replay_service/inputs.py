@@ -1,4 +1,4 @@
-"""Inputs of replays, encrypted under a key of the deployment until the replay ends. Contract §8."""
+"""Inputs of replays and recoveries, encrypted under a key of the deployment until they end. Contract §8."""
 
 import secrets
 
@@ -11,16 +11,16 @@ from recorder.digest import keyed_digest
 _NONCE_BYTES = 12
 
 
-def encrypt_inputs(secret: bytes, replay_id: str, inputs: dict[str, str]) -> bytes | None:
-    """Return nonce and ciphertext of the inputs of a replay; None without any."""
+def encrypt_inputs(secret: bytes, owner_id: str, inputs: dict[str, str]) -> bytes | None:
+    """Return nonce and ciphertext of the inputs of a replay or recovery; None without any."""
     if not inputs:
         return None
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    return nonce + _cipher(secret).encrypt(nonce, orjson.dumps(inputs), replay_id.encode())
+    return nonce + _cipher(secret).encrypt(nonce, orjson.dumps(inputs), owner_id.encode())
 
 
-def decrypt_inputs(secret: bytes, replay_id: str, stored: bytes | None) -> dict[str, str]:
-    """Return the inputs of a replay; for the run that holds its lease.
+def decrypt_inputs(secret: bytes, owner_id: str, stored: bytes | None) -> dict[str, str]:
+    """Return the inputs of a replay or recovery; for the run that holds its lease.
 
     Raises:
         ValueError: if they were encrypted with another secret.
@@ -28,7 +28,7 @@ def decrypt_inputs(secret: bytes, replay_id: str, stored: bytes | None) -> dict[
     if stored is None:
         return {}
     try:
-        text = _cipher(secret).decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], replay_id.encode())
+        text = _cipher(secret).decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], owner_id.encode())
     except InvalidTag as error:
         raise ValueError("The inputs cannot be decrypted: the deployment's secret is another one.") from error
     inputs: dict[str, str] = orjson.loads(text)

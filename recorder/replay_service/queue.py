@@ -1,6 +1,6 @@
 """Queue of replays: create, find, list, cancel and decide; the row is the queue. Spec §4.6, contract §8."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -87,6 +87,8 @@ def create_attempt(
     event_ids: tuple[str, str],
     start: dict[str, Any] | None,
     request_id: str | None,
+    input_names: list[str],
+    encrypt: Callable[[str], bytes | None],
 ) -> ReplayRow:
     """Queue an attempt of a recovery. Needs a write transaction.
 
@@ -99,6 +101,8 @@ def create_attempt(
         event_ids: ids of the first and the last event.
         start: session and event of the failed session before which it begins.
         request_id: the POST that asked for the recovery.
+        input_names: names of the inputs.
+        encrypt: returns their values, encrypted for the id of a replay.
     """
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
@@ -118,7 +122,8 @@ def create_attempt(
             "start": start,
         },
         against_session_id=None if start is None else start["session_id"],
-        input_names=[],
+        input_names=input_names,
+        input_values=encrypt(replay_id),
         decisions={},
         cause=cause,
         attempt=attempt,

@@ -13,14 +13,26 @@ from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayPlace, ReplayRow
 from recorder.replay_service.failures import find_failure
+from recorder.replay_service.inputs import encrypt_inputs
 from recorder.replay_service.queue import end_failed, require_scope
-from recorder.replay_service.request_checks import find_sealed, find_time, require_live_hosts
+from recorder.replay_service.request_checks import check_inputs, find_sealed, find_time, require_live_hosts
 from recorder.replay_service.rows import check_open, find_row
 from recorder.request_context import current_request_id, following
 from recorder.runtime import Runtime
 from recorder.webhooks.outbox import add_event
 
-_COLUMNS = set(Recovery.model_fields) - {"candidates"}
+_COLUMNS = set(Recovery.model_fields) - {"candidates", "inputs"}
+
+
+def check_recovery_request(caller: Caller, body: RecoveryCreate) -> None:
+    """Check what needs no look-up: the inputs, and the scope of a live recovery.
+
+    Raises:
+        ValidationFailed: if an input is too long.
+        InsufficientScope: if the key may not start live replays.
+    """
+    check_inputs(body.inputs)
+    require_scope(caller, body.sandbox)
 
 
 def create_recovery(
@@ -63,6 +75,8 @@ def create_recovery(
         point_session_id=None if body.recovery_point is None else body.recovery_point.session_id,
         point_t_ms=point_t_ms,
         replay_ids=[],
+        input_names=sorted(body.inputs),
+        input_values=encrypt_inputs(runtime.settings.secret, recovery_id, body.inputs),
         request_id=current_request_id(),
         created_at=now,
     )
@@ -95,8 +109,9 @@ def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: 
 
 
 def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | None = None) -> None:
-    """End a recovery, failed for a reason or else succeeded, and queue the event."""
+    """End a recovery, failed for a reason or else succeeded, forget its inputs, and queue the event."""
     row.status, row.reason = "succeeded" if reason is None else "failed", reason
+    row.input_values = None
     row.finished_at = clock.now()
     if reason is None:
         row.recovery_ms = clock.to_ms(row.finished_at) - clock.to_ms(row.created_at)
@@ -108,8 +123,8 @@ def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | No
 
 def to_wire(row: RecoveryRow) -> Recovery:
     """Return the recovery object."""
-    candidates = _list_without_donors(row)
-    return Recovery.model_validate({**row.model_dump(include=_COLUMNS), "candidates": candidates})
+    named = {"candidates": _list_without_donors(row), "inputs": row.input_names or []}
+    return Recovery.model_validate({**row.model_dump(include=_COLUMNS), **named})
 
 
 def _list_without_donors(row: RecoveryRow) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
+from recorder.replay_service.inputs import decrypt_inputs, encrypt_inputs
 from recorder.replay_service.queue import create_attempt
 from recorder.replay_service.recoveries import end_recovery
 from recorder.replay_service.rows import has_sessions
@@ -83,7 +84,7 @@ def continue_recovery(
             return None
         if current.candidates is None:
             current.candidates = candidates or []
-        _continue_attempts(db, current)
+        _continue_attempts(db, runtime, current)
         return current if current.finished_at is not None else None
 
 
@@ -109,7 +110,7 @@ def lock_recovery(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:
     return None if current is None or current.finished_at is not None else current
 
 
-def _continue_attempts(db: DbSession, row: RecoveryRow) -> None:
+def _continue_attempts(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
     """Start the attempt that follows the last one, or end the recovery."""
     assert row.candidates is not None
     last = _read_last_attempt(db, row)
@@ -129,25 +130,30 @@ def _continue_attempts(db: DbSession, row: RecoveryRow) -> None:
         end_recovery(db, row, reason="live_replay_ended")
     elif last is not None and last.status == "completed":
         # Dry it matches; now the same live. The sandbox's worker ends the replay, and the recovery goes on.
-        if not _start_attempt(db, row, tried[-1], "live"):
+        if not _start_attempt(db, runtime, row, tried[-1], "live"):
             end_recovery(db, row, reason="candidates_exhausted")
     else:
-        _try_next(db, row)
+        _try_next(db, runtime, row)
 
 
-def _try_next(db: DbSession, row: RecoveryRow) -> None:
+def _try_next(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
     """Start a dry attempt from the candidate after the last one tried, if any is left."""
     assert row.candidates is not None
     numbers = [number for number, candidate in enumerate(row.candidates, 1) if candidate["replay_id"]]
     for candidate in row.candidates[max(numbers, default=0) : MOST_ATTEMPTS]:
-        if _start_attempt(db, row, candidate, "dry"):
+        if _start_attempt(db, runtime, row, candidate, "dry"):
             return
     reason: RecoveryReason = "candidates_exhausted" if row.candidates else "no_recovery_points"
     end_recovery(db, row, reason=reason)
 
 
-def _start_attempt(db: DbSession, row: RecoveryRow, candidate: dict[str, Any], sandbox: str) -> bool:
-    """Queue the replay of a candidate's donor; False if the donor was deleted."""
+def _start_attempt(
+    db: DbSession, runtime: Runtime, row: RecoveryRow, candidate: dict[str, Any], sandbox: str
+) -> bool:
+    """Queue the replay of a candidate's donor; False if the donor was deleted.
+
+    A live one gets the inputs of the recovery, which keeps none then; a dry one types nothing.
+    """
     donor = candidate["donor"]
     try:
         session: SessionRow = find_session(db, row.tenant, donor["session_id"])
@@ -156,6 +162,8 @@ def _start_attempt(db: DbSession, row: RecoveryRow, candidate: dict[str, Any], s
     start = None
     if candidate["event_id"] is not None:
         start = {"session_id": row.session_id, "event_id": candidate["event_id"]}
+    secret = runtime.settings.secret
+    inputs = decrypt_inputs(secret, row.id, row.input_values) if sandbox == "live" else {}
     replay = create_attempt(
         db,
         session,
@@ -165,7 +173,11 @@ def _start_attempt(db: DbSession, row: RecoveryRow, candidate: dict[str, Any], s
         event_ids=(donor["event_id"], donor["until_event_id"]),
         start=start,
         request_id=row.request_id,
+        input_names=row.input_names or [],
+        encrypt=lambda replay_id: encrypt_inputs(secret, replay_id, inputs),
     )
+    if sandbox == "live":
+        row.input_values = None
     row.replay_ids = [*row.replay_ids, replay.id]
     row.went_live = row.went_live or sandbox == "live"
     assert row.candidates is not None

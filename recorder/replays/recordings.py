@@ -120,9 +120,12 @@ def _select_actions(events: Sequence[EventItem]) -> list[EventItem]:
 
 
 def find_input_name(event: EventItem) -> str | None:
-    """Return the name under which a live replay needs the value of a masked input; None if it needs none."""
+    """Return the name of the input that a live replay needs for an event; None if it needs none.
+
+    It needs one for a masked value, and for the contents of a file that is uploaded.
+    """
     given = event.get("input") or {}
-    if not given.get("masked"):
+    if not given.get("masked") and event["type"] != "upload":
         return None
     return str(given.get("secret_ref") or event["id"])
 

@@ -38,7 +38,7 @@ NOT_RECORDED = {
     "POST /v1/webhooks": "an administrator's address, which must be called as it is",
     "PATCH /v1/webhooks/{webhook_id}": "the same",
     "POST /v1/replays": "ids and names to look up; inputs are kept encrypted until the end, and never shown",
-    "POST /v1/recoveries": "ids and the name of a tag, which must be found as they are",
+    "POST /v1/recoveries": "ids and a name to look up; inputs are kept encrypted until the end, never shown",
     "POST /v1/replays/{replay_id}/decision": "a selector, which must match as it is",
     "PATCH /v1/workspaces/current": "an administrator's settings; patterns must match what they name",
     "POST /v1/privacy/erasure": "whose data to erase: searched as it is, kept encrypted until the end",

@@ -16,6 +16,7 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.candidates import find_candidates
 from recorder.replay_service.failures import Failure
+from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.search_process import SearchProcess
@@ -232,7 +233,7 @@ def test_failures_by_an_error_event_and_by_a_named_tag(caller: Caller) -> None:
 
 
 def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
-    made = ask(caller, failing(caller))
+    made = ask(caller, failing(caller), inputs={"pin": "hush-hush-42"})
     database = caller.service.runtime.database
     with lease_for_block(database, "recoveries of a test", "tests", ttl_ms=60_000) as held:
         with database.transaction(write=False) as db:
@@ -247,6 +248,8 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
     path = f"/v1/recoveries/{made['id']}/cancel"
     cancelled = caller.post(path).json()
     assert (cancelled["status"], cancelled["reason"]) == ("failed", "cancelled")
+    with database.transaction(write=False) as db:
+        assert db.get_one(RecoveryRow, made["id"]).input_values is None
     (attempt,) = attempts_of(caller, cancelled)
     assert (attempt["status"], attempt["error"]["type"]) == ("failed", "cancelled")
     assert_problem(caller.post(path), 409, "invalid_state")
@@ -265,12 +268,23 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
         row = db.get_one(WorkspaceRow, caller.key.workspace_id)
         row.live_hosts = ["erp.example"]
         db.add(row)
-    made = live.post("/v1/recoveries", body).json()
+    made = live.post("/v1/recoveries", {**body, "inputs": {"pin": "hush-hush-42"}}).json()
     assert_problem(caller.post(f"/v1/recoveries/{made['id']}/cancel"), 403, "insufficient_scope")
+    runtime = caller.service.runtime
+    with runtime.database.transaction(write=False) as db:
+        stored = db.get_one(RecoveryRow, made["id"]).input_values
+    assert stored is not None and b"hush" not in stored and made["inputs"] == ["pin"]
     replay_all(caller)
     dry, tried = attempts_of(caller, show(caller, made["id"]))
     assert (tried["status"], show(caller, made["id"])["status"]) == ("queued", "started")
-    runtime = caller.service.runtime
+    with runtime.database.transaction(write=False) as db:
+        rows = [db.get_one(ReplayRow, attempt["id"]) for attempt in (dry, tried)]
+        assert db.get_one(RecoveryRow, made["id"]).input_values is None
+        assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
+    assert [row.input_names for row in rows] == [["pin"], ["pin"]] and rows[0].input_values is None
+    assert decrypt_inputs(runtime.settings.secret, tried["id"], rows[1].input_values) == {
+        "pin": "hush-hush-42"
+    }
     with runtime.database.transaction(write=True) as db:
         claimed = claim(db, "tests", replay_id=tried["id"])
     assert claimed is not None
@@ -305,6 +319,7 @@ def test_wrong_requests_are_refused_with_a_pointer(caller: Caller) -> None:
         ({"sandbox": None}, "/sandbox"),
         ({"sandbox": "wet"}, "/sandbox"),
         ({"mode": "full"}, "/mode"),
+        ({"inputs": {"pin": "x" * 4_097}}, "/inputs/pin"),
         ({"failure_tag": ""}, "/failure_tag"),
         ({"failure_tag": "a\u0007b"}, "/failure_tag"),
         ({"recovery_point": {"session_id": "ses_1"}}, "/recovery_point"),

@@ -230,6 +230,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "input of the wrong type": ({"inputs": {"password": 7}}, "/inputs/password"),
     "input that is too long": ({"inputs": {"a/b": "x" * 4_097}}, "/inputs/a~1b"),
+    "file that is too long": ({"inputs": {"evt_1": "data:," + "x" * 262_145}}, "/inputs/evt_1"),
     "stored state that is none": (
         {"inputs": {"state": "{}x"}, "policy": {"storage_state_ref": "state"}},
         "/inputs/state",

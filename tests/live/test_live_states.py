@@ -44,14 +44,74 @@ def running_account() -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Account) as server:
+    with serving(Account) as port:
+        yield port, requests
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """A server of pages; its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield server.server_port, requests
+            yield server.server_port
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_an_upload_sends_the_file_of_an_input(recorded: Recorded) -> None:
+    caller = recorded.caller
+    bodies: list[bytes] = []
+    page = b"""<title>Bill</title><form method=post enctype=multipart/form-data><input type=file id=bill
+aria-label=Bill name=bill><button id=send>Send</button></form>"""
+
+    class Bills(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    bill = {"tag": "input", "name": "Bill", "attrs": {"type": "file"}, "selectors": ["#bill", "aria/Bill"]}
+    send = {"role": "button", "name": "Send", "selectors": ["#send", "text/Send"]}
+    signals = [{"type": "navigation", "url": f"{RECORDED}/", "method": "POST"}]
+    session_id = caller.make_session(workflow="bill")
+    items = (
+        event(0, "navigate", url=f"{RECORDED}/"),
+        event(100, "upload", target=bill, url=f"{RECORDED}/", input={"files": ["bill.csv"]}),
+        event(200, "click", target=send, url=f"{RECORDED}/", signals=signals),
+    )
+    assert caller.add_events(session_id, *items).status_code == 202
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller)
+    upload_id = caller.get(f"/v1/sessions/{session_id}/events").json()["data"][1]["id"]
+    with serving(Bills) as port:
+        allow_hosts(caller, f"localhost:{port}")
+        ends = []
+        for value in (None, "data:no file", "data:text/csv;base64,YSxi"):
+            policy = {"base_url_map": {RECORDED: f"http://localhost:{port}"}, "repeat_consequential": True}
+            inputs = {} if value is None else {upload_id: value}
+            body = {"session_id": session_id, "sandbox": "live", "policy": policy, "inputs": inputs}
+            replay_id = caller.post("/v1/replays", body).json()["id"]
+            work_live(caller)
+            shown = show(caller, replay_id)
+            ends.append(shown["error"] and shown["error"]["type"])
+        assert ends == ["input_missing", "input_missing", None]
+    assert shown["status"] == "completed", shown
+    (sent,) = filter(None, bodies)
+    assert b'filename="bill.csv"\r\nContent-Type: text/csv\r\n\r\na,b\r\n' in sent
+    events = caller.get(f"/v1/sessions/{shown['result_session_id']}/events").json()["data"]
+    assert events[1]["input"] == {
+        "value": None, "masked": True, "secret_ref": upload_id, "files": ["bill.csv"],
+    }  # fmt: skip
 
 
 def calls_of(app: WebApp) -> list[str]:
