@@ -142,13 +142,13 @@ def read_tag_times(
     """
     statement = (
         select(TagRow.session_id, TagRow.t_ms)
-        .where(*_named(scope, names))
+        .where(*_match_tags(scope, names))
         .join(SessionRow, col(SessionRow.id) == col(TagRow.session_id))
         .where(SessionRow.workflow == scope.workflow)
         .order_by(col(TagRow.t_ms))
     )
     if among is not None:
-        tagged = select(TagRow.session_id).where(*_named(scope, among))
+        tagged = select(TagRow.session_id).where(*_match_tags(scope, among))
         statement = statement.where(col(TagRow.session_id).in_(tagged))
     tags = db.connection().execute(statement).all()
     times: dict[int, list[int]] = defaultdict(list)
@@ -159,7 +159,7 @@ def read_tag_times(
     return times
 
 
-def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
+def _match_tags(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
     """Return the conditions of tags with one of these names."""
     yield from in_tenant(TagRow, scope.tenant)
     yield col(TagRow.name).in_(sorted(names))
