@@ -36,7 +36,7 @@ class FoundAnchors:
     anchors: list[Anchor]
 
 
-def read_anchors(
+def list_recovery_anchors(
     db: DbSession,
     scope: GraphScope,
     *,
@@ -98,7 +98,7 @@ def list_recovery_points(
         Unavailable: if the lake does not answer.
     """
     scope = GraphScope(tenant, workflow)
-    recovery = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
+    recovery = list_recovery_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
     columns, anchors = recovery.columns, recovery.anchors[:limit]
     steps = read_steps(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
     points = []
