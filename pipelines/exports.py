@@ -104,7 +104,9 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
     runtime, config = recorder.runtime, context.op_execution_context.op_config
     # A run that was not started from the list of partitions may name a new one.
     context.instance.add_dynamic_partitions(str(PARTITIONS.name), [context.partition_key])
-    export_id = config.get("export_id") or _queue(runtime, config, context.partition_key, context.run.run_id)
+    export_id = config.get("export_id") or _queue_configured_export(
+        runtime, config, context.partition_key, context.run.run_id
+    )
     context.log.info(f"Export {export_id}, request {context.run.tags.get(REQUEST_TAG, 'none')}")
     _log_earlier_attempts(context, runtime, export_id)
     row = run_export(
@@ -143,7 +145,7 @@ def _build_failure(row: ExportRow) -> dg.Failure:
     )
 
 
-def _queue(runtime: Runtime, config: Mapping[str, Any], partition: str, run_id: str) -> str:
+def _queue_configured_export(runtime: Runtime, config: Mapping[str, Any], partition: str, run_id: str) -> str:
     """Create the export that a run configuration describes."""
     body = to_body(config, partition=partition)
     with runtime.database.transaction(write=False) as db:
@@ -231,7 +233,7 @@ def _follow_runs(
         return None
     # Run monitoring does not watch local processes: a lost run would hold a place in the queue's limits.
     fail_lost(instance, runs)
-    return _request(row, attempt=len(runs))
+    return _request_export_run(row, attempt=len(runs))
 
 
 def _request_partitions(
@@ -271,7 +273,7 @@ def _is_time(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
     return clock.now() - runs[0].update_timestamp > timedelta(seconds=pause)
 
 
-def _request(row: ExportRow, *, attempt: int) -> dg.RunRequest:
+def _request_export_run(row: ExportRow, *, attempt: int) -> dg.RunRequest:
     tags = {EXPORT_TAG: row.id, DATASET_TAG: row.dataset}
     if row.request_id is not None:
         tags[REQUEST_TAG] = row.request_id

@@ -41,10 +41,10 @@ def lake_tables(context: dg.AssetExecutionContext, recorder: RecorderResource) -
         report = maintain_lake(recorder.runtime, context.run.run_id, is_stopping=lambda: is_interrupted)
     for (tenant, kind), error in report.failures.items():
         context.log.error("The %s of %s (%s): %s", kind, tenant.workspace_id, tenant.mode, error)
-    return dg.MaterializeResult(metadata=_describe(report))
+    return dg.MaterializeResult(metadata=_describe_maintenance(report))
 
 
-def _describe(report: MaintenanceReport) -> dict[str, dg.MetadataValue]:
+def _describe_maintenance(report: MaintenanceReport) -> dict[str, dg.MetadataValue]:
     rows = report.list_rows()
     return {
         "tables": dg.MetadataValue.int(len(report.tables)),

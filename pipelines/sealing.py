@@ -53,7 +53,7 @@ class DrainConfig(dg.Config):
     )
 
 
-def _columns(kind: Kind) -> dict[str, dg.TableSchema]:
+def _describe_columns(kind: Kind) -> dict[str, dg.TableSchema]:
     columns = [
         dg.TableColumn(
             field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)
@@ -69,7 +69,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_columns("sessions"),
+        metadata=_describe_columns("sessions"),
         description=(
             "One row per sealed session. One table per workspace and mode, by workflow and date of sealing."
         ),
@@ -79,7 +79,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_columns("events"),
+        metadata=_describe_columns("events"),
         description=(
             "One row per event of a sealed session, in (t_ms, event_id) order. "
             "One table per workspace and mode, by workflow and date of sealing."
@@ -90,7 +90,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_columns("frames"),
+        metadata=_describe_columns("frames"),
         description=(
             "One row per screen frame of a sealed session (the picture itself is a blob), in "
             "(t_ms, frame_id) order. One table per workspace and mode, by workflow and date of sealing."

@@ -14,8 +14,9 @@ FileKind = Literal["events", "frames", "samples"]
 SPLITS = ("train", "validation", "test")
 #: Written last: a dataset with this file is complete.
 MANIFEST = "manifest.json"
-#: The dataset card.
+#: The dataset card, and the most bytes that are read of one: it lists workflows and columns, not rows.
 CARD = "README.md"
+CARD_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from recorder.datasets.errors import (
     ManifestRefused,
     ManifestUnreadable,
 )
-from recorder.datasets.formats import CARD
+from recorder.datasets.formats import CARD, CARD_BYTES
 from recorder.datasets.manifest import MAX_BYTES, Shard, parse_manifest
 
 _CHUNK_BYTES = 1024 * 1024
@@ -66,7 +66,7 @@ class ServiceSource:
             ApiError, Unreachable: if the service refuses or does not answer.
         """
         try:
-            return self._read(self._url, self._headers)
+            return self._read(self._url, self._headers, MAX_BYTES)
         except ApiError as error:
             if error.status in (401, 403):
                 raise KeyRefused(error, has_key=bool(self._headers)) from error
@@ -90,7 +90,7 @@ class ServiceSource:
             url = parse_manifest(self.read_manifest()).card_url
             if url is None or not _is_own_address(manifest_url=self._url, url=url, path=CARD):
                 return None
-            return self._read(url, {})
+            return self._read(url, {}, CARD_BYTES)
         except (ApiError, ManifestUnreadable):
             return None
 
@@ -114,11 +114,11 @@ class ServiceSource:
                 raise FileGone(shard.path) from error
             raise
 
-    def _read(self, url: str, headers: Mapping[str, str]) -> bytes:
+    def _read(self, url: str, headers: Mapping[str, str], most_bytes: int) -> bytes:
         data = bytearray()
         for chunk in _read_with_retries(lambda start: _download_from(url, headers, start)):
             data += chunk
-            if len(data) > MAX_BYTES:
+            if len(data) > most_bytes:
                 raise ManifestUnreadable
         return bytes(data)
 

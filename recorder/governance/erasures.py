@@ -70,7 +70,7 @@ def request_erasure(
         mode=caller.mode,
         subject_hash=subject_hash,
         open_key=f"{caller.mode}:{subject_hash}",
-        subject=nonce + _cipher(secret).encrypt(nonce, body.subject.encode(), erasure_id.encode()),
+        subject=nonce + _make_cipher(secret).encrypt(nonce, body.subject.encode(), erasure_id.encode()),
         created_at=now,
         due_by=now + _DUE,
         counts=dict.fromkeys(_COUNTED, 0),
@@ -80,14 +80,14 @@ def request_erasure(
         # An open one may also be of an earlier release, or repeated by a restore, without the unique key.
         open_row = db.exec(same.order_by(col(ErasureRow.id))).first()
         if open_row is not None:
-            return _describe(open_row)
+            return _describe_erasure(open_row)
         # A request at the same moment makes this wait and insert nothing.
         is_made = insert_if_missing(db, ErasureRow, row.model_dump())
     # After a restore of an older backup both kinds of hashes find the subject again.
     tokens = hash_tokens(secret, caller.workspace_id, body.subject)
     details = {"scope": body.scope, "subject_hash": subject_hash, "token_hashes": tokens}
     record(db, origin, "privacy.request", resource_type="erasure", resource_id=row.id, details=details)
-    return _describe(row)
+    return _describe_erasure(row)
 
 
 def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
@@ -100,7 +100,7 @@ def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
         raise NotFound("erasure")
     row = db.get(ErasureRow, erasure_id)
     if row is not None and (row.workspace_id, row.mode) == (caller.workspace_id, caller.mode):
-        return _describe(row)
+        return _describe_erasure(row)
     ended = select(AuditRow.details).where(
         AuditRow.workspace_id == caller.workspace_id,
         AuditRow.action == "privacy.erase",
@@ -175,7 +175,7 @@ def run_erasures(
 
 def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None:
     """Begin the purge of every session that names the subject and was created before the request."""
-    subject = _cipher(runtime.settings.secret).decrypt(
+    subject = _make_cipher(runtime.settings.secret).decrypt(
         row.subject[:_NONCE_BYTES], row.subject[_NONCE_BYTES:], row.id.encode()
     )
     with runtime.database.transaction(write=False) as db:
@@ -340,7 +340,7 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
             db.add(row)
         if row.stale_tables:
             return False
-        ended = {**_describe(row).model_dump(mode="json"), "completed_at": clock.to_iso(clock.now())}
+        ended = {**_describe_erasure(row).model_dump(mode="json"), "completed_at": clock.to_iso(clock.now())}
         ended |= {"status": "failed", "error": _HELD} if row.held else {"status": "completed"}
         # The mode of the request: a test key reads back what test keys asked for.
         origin = Origin(row.workspace_id, "system", "privacy", mode=row.mode)
@@ -349,7 +349,7 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
         return True
 
 
-def _describe(row: ErasureRow) -> Erasure:
+def _describe_erasure(row: ErasureRow) -> Erasure:
     return Erasure(
         id=row.id,
         status="running" if row.status == "running" else "queued",
@@ -365,5 +365,5 @@ def _describe(row: ErasureRow) -> Erasure:
     )
 
 
-def _cipher(secret: bytes) -> AESGCM:
+def _make_cipher(secret: bytes) -> AESGCM:
     return AESGCM(keyed_digest(secret, "erasure-subjects", b""))

@@ -56,7 +56,9 @@ def describe_purge(
     }
 
 
-def request_recorded(db: DbSession, purges: Sequence[PurgeRow], recorded: Mapping[str, str]) -> None:
+def request_purges_of_recordings(
+    db: DbSession, purges: Sequence[PurgeRow], recorded: Mapping[str, str]
+) -> None:
     """Request the purges of sessions that live replays of purged sessions recorded, but for held ones.
 
     An erasure counts them with the session, which it waits for.

@@ -171,17 +171,17 @@ def run_retention(
             workspaces = _list_workspaces(runtime, workspace_id)
             for subject, work in _WORK.items():
                 for workspace in workspaces:
-                    with _reported(report, held, workspace.id, subject):
+                    with _report_failure(report, held, workspace.id, subject):
                         work(runtime, held, workspace, report)
-            with _reported(report, held, None, "delivery records"):
-                _repeat(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
+            with _report_failure(report, held, None, "delivery records"):
+                _repeat_step(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
             # After the pruning, which adds entries.
             report.heads = read_heads(runtime.database, workspace_id)
             return report
 
 
 @contextmanager
-def _reported(
+def _report_failure(
     report: RetentionReport, held: HeldLease, workspace_id: str | None, subject: str
 ) -> Iterator[None]:
     """Report the failure of the block, whatever its error, instead of raising it.
@@ -246,11 +246,11 @@ def _remove_records(
         report.add(name, "deliveries", _count_deliveries(db, name, at))
         _, size_bytes = idempotency.count_expired(db, name, at=at)
     prune = partial(pruning.prune_entries, workspace_id=name, before=audit_limit, limit=_ROWS)
-    report.add(name, "audit_entries", _repeat(runtime, held, lambda db: prune(db)))
+    report.add(name, "audit_entries", _repeat_step(runtime, held, lambda db: prune(db)))
     forget = partial(idempotency.purge_expired, limit=_ROWS, at=at, workspace_id=name)
-    report.add(name, "kept_answers", _repeat(runtime, held, lambda db: forget(db)), size_bytes)
+    report.add(name, "kept_answers", _repeat_step(runtime, held, lambda db: forget(db)), size_bytes)
     bury = partial(_delete_tombstones, workspace_id=name, before=audit_limit)
-    report.add(name, "tombstones", _repeat(runtime, held, lambda db: bury(db)))
+    report.add(name, "tombstones", _repeat_step(runtime, held, lambda db: bury(db)))
 
 
 def _remove_exports(
@@ -288,7 +288,7 @@ _WORK = {
 }
 
 
-def _repeat(runtime: Runtime, held: HeldLease, step: Callable[[DbSession], int]) -> int:
+def _repeat_step(runtime: Runtime, held: HeldLease, step: Callable[[DbSession], int]) -> int:
     """Repeat a step, each time in a transaction of its own, until it removes fewer rows than it may."""
     removed = 0
     while True:

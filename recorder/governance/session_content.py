@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select, tuple_
 
 from recorder.governance.holds import forget_holds
-from recorder.governance.purge_requests import request_recorded
+from recorder.governance.purge_requests import request_purges_of_recordings
 from recorder.memory.storage.purges import purge_sessions
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
@@ -106,7 +106,7 @@ def _remove_some_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool:
     if removed.ids:
         _remove_events(db, removed.ids)  # a replay has three, a recovery two
         has_more = True
-    request_recorded(db, purges, removed.recorded)
+    request_purges_of_recordings(db, purges, removed.recorded)
     return _remove_events(db, session_ids) or has_more
 
 

@@ -18,19 +18,19 @@ _PREFIX_BYTES = 512
 _IP_ADDRESS = re.compile(r"[0-9.]+")
 
 
-def _bucket(value: str) -> str:
+def _check_bucket(value: str) -> str:
     if ".." in value or ".-" in value or "-." in value or _IP_ADDRESS.fullmatch(value):
         raise ValueError("is no name of a bucket")
     return value
 
 
-def _container(value: str) -> str:
+def _check_container(value: str) -> str:
     if "--" in value:
         raise ValueError("is no name of a container")
     return value
 
 
-def _prefix(value: str) -> str:
+def _check_prefix(value: str) -> str:
     """Check a prefix and take the slash from its end.
 
     Dots at the end of a segment are cut by some stores, and backslashes read as slashes by others.
@@ -43,11 +43,13 @@ def _prefix(value: str) -> str:
     return prefix
 
 
-S3Bucket = Annotated[str, WireField(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"), AfterValidator(_bucket)]
-GcsBucket = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$"), AfterValidator(_bucket)
+S3Bucket = Annotated[
+    str, WireField(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"), AfterValidator(_check_bucket)
 ]
-KeyPrefix = Annotated[str, WireField(min_length=1), AfterValidator(_prefix)]
+GcsBucket = Annotated[
+    str, WireField(pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$"), AfterValidator(_check_bucket)
+]
+KeyPrefix = Annotated[str, WireField(min_length=1), AfterValidator(_check_prefix)]
 AwsRegion = Annotated[str, WireField(pattern=r"^[a-z]{2,4}(-[a-z]{2,12}){1,3}-[0-9]{1,2}$")]
 RoleArn = Annotated[
     str,
@@ -61,7 +63,7 @@ ServiceAccount = Annotated[
 ]
 AzureAccount = Annotated[str, WireField(pattern=r"^[a-z0-9]{3,24}$")]
 AzureContainer = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$"), AfterValidator(_container)
+    str, WireField(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$"), AfterValidator(_check_container)
 ]
 
 
@@ -74,7 +76,7 @@ def _in_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _printable(value: str) -> str:
+def _check_printable(value: str) -> str:
     if not value.isprintable():
         raise ValueError("takes printable characters")
     return value
@@ -82,7 +84,7 @@ def _printable(value: str) -> str:
 
 Slug = Annotated[str, WireField(pattern=limits.WORKFLOW_PATTERN)]
 Label = Annotated[
-    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_printable)
+    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_check_printable)
 ]
 
 

@@ -119,14 +119,14 @@ def allowed_members(annotation: Any, path: Sequence[Part], value: Any = None) ->
         An empty list if there is no object at that place.
     """
     place_type, place_value = type_at(annotation, path, value)
-    kinds = [kind for kind in _classes(place_type) if _fits(kind, place_value)]
-    return sorted({name for kind in kinds for name in _members(kind)})
+    kinds = [kind for kind in _list_classes(place_type) if _has_fitting_literals(kind, place_value)]
+    return sorted({name for kind in kinds for name in _list_members(kind)})
 
 
 def type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tuple[Any, Any]:
     """Return the type and the value at a place of a body; None where the types name no such place."""
     for part in path:
-        annotation = _step(annotation, part, value)
+        annotation = _find_member_type(annotation, part, value)
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
@@ -144,33 +144,39 @@ def describe_allowed(names: Sequence[str]) -> str:
     return f"Allowed here: {', '.join(names)}." if names else "No member is allowed here."
 
 
-def _step(annotation: Any, part: Part, value: Any) -> Any:
-    for option in _options(annotation):
+def _find_member_type(annotation: Any, part: Part, value: Any) -> Any:
+    for option in _list_options(annotation):
         arguments = get_args(option)
         if get_origin(option) is list and arguments:
             return arguments[0]
         if get_origin(option) is dict and arguments:
             return arguments[1]
-        if isinstance(option, type) and _fits(option, value) and part in (members := _members(option)):
+        if (
+            isinstance(option, type)
+            and _has_fitting_literals(option, value)
+            and part in (members := _list_members(option))
+        ):
             return members[str(part)]
     return None
 
 
-def _classes(annotation: Any) -> list[type]:
-    return [option for option in _options(annotation) if isinstance(option, type) and _members(option)]
+def _list_classes(annotation: Any) -> list[type]:
+    return [
+        option for option in _list_options(annotation) if isinstance(option, type) and _list_members(option)
+    ]
 
 
-def _options(annotation: Any) -> list[Any]:
+def _list_options(annotation: Any) -> list[Any]:
     """Return the types that a type is made of, without their metadata."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _options(get_args(annotation)[0])
+        return _list_options(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return [part for option in get_args(annotation) for part in _options(option)]
+        return [part for option in get_args(annotation) for part in _list_options(option)]
     return [annotation]
 
 
-def _members(kind: Any) -> dict[str, Any]:
+def _list_members(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -178,13 +184,13 @@ def _members(kind: Any) -> dict[str, Any]:
     return {}
 
 
-def _fits(kind: Any, value: Any) -> bool:
+def _has_fitting_literals(kind: Any, value: Any) -> bool:
     """Return whether no member that takes one of a few values holds another one."""
     if not isinstance(value, dict):
         return True
     return all(
         value[name] in get_args(annotation)
-        for name, annotation in _members(kind).items()
+        for name, annotation in _list_members(kind).items()
         if get_origin(annotation) is Literal and isinstance(value.get(name), str)
     )
 

@@ -14,7 +14,7 @@ from recorder.models.workspace import Masking
 from recorder.tenant import Tenant
 
 
-def _printable(name: str) -> str:
+def _check_printable(name: str) -> str:
     if not name.isprintable():
         raise ValueError("takes printable characters")
     return name
@@ -27,7 +27,7 @@ def _named_once(names: list[str]) -> list[str]:
 
 
 _Name = Annotated[
-    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_printable)
+    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_check_printable)
 ]
 _Names = Annotated[list[_Name], WireField(max_length=limits.OUTCOME_NAMES), AfterValidator(_named_once)]
 _Types = Annotated[

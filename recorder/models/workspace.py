@@ -79,7 +79,7 @@ _HOST = re.compile(rf"(?:{_LABEL}\.)*(?=[A-Za-z]){_LABEL}", re.ASCII)
 _HOST_CHARACTERS = 253
 
 
-def _read_host_entry(entry: str) -> str:
+def _check_host(entry: str) -> str:
     name, colon, port = entry.partition(":")
     is_port = not colon or (re.fullmatch("[1-9][0-9]{0,4}", port, re.ASCII) and int(port) < 65_536)
     if len(name) > _HOST_CHARACTERS or not _HOST.fullmatch(name) or not is_port:
@@ -95,7 +95,7 @@ def _without_repeats(names: list[str]) -> list[str]:
 
 
 #: A host of live replays: `name` or `name:port`.
-HostEntry = Annotated[str, AfterValidator(_read_host_entry)]
+HostEntry = Annotated[str, AfterValidator(_check_host)]
 _Days = Annotated[int, WireField(ge=limits.RETENTION_DAYS[0], le=limits.RETENTION_DAYS[1])]
 _Hosts = Annotated[
     list[HostEntry],

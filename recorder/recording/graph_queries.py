@@ -21,7 +21,7 @@ from recorder.memory.views.graph_view import GraphView, view_of
 from recorder.models.memory import MemoryComparison, OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
-from recorder.recording.recovery_points import read_anchors
+from recorder.recording.recovery_points import list_recovery_anchors
 from recorder.recording.sessions import find_session, to_wire
 from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
@@ -177,7 +177,7 @@ def read_view(
         NotFound: for an unknown workflow.
     """
     scope = GraphScope(tenant, workflow)
-    anchors = read_anchors(db, scope, since=since, until=until, is_timed=False)
+    anchors = list_recovery_anchors(db, scope, since=since, until=until, is_timed=False)
     columns = anchors.columns
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
     recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in anchors.anchors)

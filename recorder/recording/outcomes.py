@@ -23,11 +23,11 @@ class OutcomeRules:
 
     def of_tag(self, name: str) -> Outcome | None:
         """Return the outcome that a tag name marks; None if it marks none."""
-        return _kind(name, error=self.error_tags, success=self.success_tags)
+        return _classify_name(name, error=self.error_tags, success=self.success_tags)
 
     def of_event(self, type: str) -> Outcome | None:
         """Return the outcome that an event type marks; None if it marks none."""
-        return _kind(type, error=self.error_events, success=self.success_events)
+        return _classify_name(type, error=self.error_events, success=self.success_events)
 
     @property
     def event_types(self) -> frozenset[str]:
@@ -60,7 +60,7 @@ def outcome_of(mark: Mark | None) -> Outcome:
     return "abandoned" if mark is None else mark.outcome
 
 
-def _kind(name: str, *, error: frozenset[str], success: frozenset[str]) -> Outcome | None:
+def _classify_name(name: str, *, error: frozenset[str], success: frozenset[str]) -> Outcome | None:
     if name in error:
         return "error"
     return "success" if name in success else None

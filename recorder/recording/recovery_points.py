@@ -36,7 +36,7 @@ class FoundAnchors:
     anchors: list[Anchor]
 
 
-def read_anchors(
+def list_recovery_anchors(
     db: DbSession,
     scope: GraphScope,
     *,
@@ -98,7 +98,7 @@ def list_recovery_points(
         Unavailable: if the lake does not answer.
     """
     scope = GraphScope(tenant, workflow)
-    recovery = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
+    recovery = list_recovery_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
     columns, anchors = recovery.columns, recovery.anchors[:limit]
     steps = read_steps(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
     points = []
@@ -142,13 +142,13 @@ def read_tag_times(
     """
     statement = (
         select(TagRow.session_id, TagRow.t_ms)
-        .where(*_named(scope, names))
+        .where(*_match_tags(scope, names))
         .join(SessionRow, col(SessionRow.id) == col(TagRow.session_id))
         .where(SessionRow.workflow == scope.workflow)
         .order_by(col(TagRow.t_ms))
     )
     if among is not None:
-        tagged = select(TagRow.session_id).where(*_named(scope, among))
+        tagged = select(TagRow.session_id).where(*_match_tags(scope, among))
         statement = statement.where(col(TagRow.session_id).in_(tagged))
     tags = db.connection().execute(statement).all()
     times: dict[int, list[int]] = defaultdict(list)
@@ -159,7 +159,7 @@ def read_tag_times(
     return times
 
 
-def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
+def _match_tags(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
     """Return the conditions of tags with one of these names."""
     yield from in_tenant(TagRow, scope.tenant)
     yield col(TagRow.name).in_(sorted(names))

@@ -158,7 +158,7 @@ class EventPortions:
             if batch.num_rows > missing:
                 self._rows.appendleft(batch.slice(missing))
             missing -= taken[-1].num_rows
-        return _joined(taken)
+        return _join_batches(taken)
 
 
 def read_events_page(
@@ -273,7 +273,7 @@ def _portion_rows(batches: Sequence[pa.RecordBatch]) -> int | None:
     return None
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows as one batch of its own: encoded, its bytes follow from its rows alone."""
     rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches]).combine_chunks()
     (joined,) = rows.to_batches()

@@ -75,7 +75,7 @@ def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
     row = db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, workflow))
     if row is None:
         raise NotFound("workflow")
-    return _describe(db, [row])[0]
+    return _describe_workflows(db, [row])[0]
 
 
 def list_workflows(
@@ -100,7 +100,7 @@ def list_workflows(
         limit=limit,
         position_of=lambda row: (clock.to_ms(row.created_at), row.workflow),
     )
-    return FetchedPage(_describe(db, page.items), page.position)
+    return FetchedPage(_describe_workflows(db, page.items), page.position)
 
 
 def update_workflow(
@@ -118,18 +118,18 @@ def update_workflow(
         workspace_id=tenant.workspace_id, mode=tenant.mode, workflow=workflow
     )
     row = db.exec(statement.with_for_update()).one()
-    before = {} if is_new else _settings(row)
-    _apply(db, row, body)
-    changes = describe_changes(before, _settings(row))
+    before = {} if is_new else _describe_settings(row)
+    _apply_update(db, row, body)
+    changes = describe_changes(before, _describe_settings(row))
     if changes:
         row.updated_at = row.created_at if is_new else clock.now()
         db.add(row)
         action: Action = "workflow.create" if is_new else "workflow.update"
         record(db, origin, action, resource_type="workflow", resource_id=workflow, details=changes)
-    return _describe(db, [row])[0]
+    return _describe_workflows(db, [row])[0]
 
 
-def _apply(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
+def _apply_update(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
     sent = body.model_fields_set
     if "outcome_rules" in sent:
         row.outcome_rules = _merged_rules(row.outcome_rules, body.outcome_rules)
@@ -161,17 +161,17 @@ def _merged_rules(stored: dict[str, Any] | None, changes: OutcomeNamesUpdate | N
     return merged
 
 
-def _settings(row: WorkflowRow) -> dict[str, Any]:
+def _describe_settings(row: WorkflowRow) -> dict[str, Any]:
     """Return the settings that a PATCH may change, in the form of the audit log."""
     return {
         "memory_graph": row.memory_graph,
         "tags": row.tags,
-        "masking": describe_masking(_masking(row)),
-        "outcome_rules": _rules(row).model_dump(),
+        "masking": describe_masking(_read_masking(row)),
+        "outcome_rules": _read_rules(row).model_dump(),
     }
 
 
-def _describe(db: DbSession, rows: list[WorkflowRow]) -> list[Workflow]:
+def _describe_workflows(db: DbSession, rows: list[WorkflowRow]) -> list[Workflow]:
     if not rows:
         return []
     names = [row.workflow for row in rows]
@@ -184,8 +184,8 @@ def _to_wire(row: WorkflowRow, graph: WorkflowGraph) -> Workflow:
         workflow=row.workflow,
         memory_graph=row.memory_graph,
         tags=row.tags,
-        masking=_masking(row),
-        outcome_rules=_rules(row),
+        masking=_read_masking(row),
+        outcome_rules=_read_rules(row),
         session_count=row.session_count,
         last_session_at=row.last_session_at,
         graph=graph,
@@ -194,11 +194,11 @@ def _to_wire(row: WorkflowRow, graph: WorkflowGraph) -> Workflow:
     )
 
 
-def _masking(row: WorkflowRow) -> Masking:
+def _read_masking(row: WorkflowRow) -> Masking:
     return Masking.model_validate(row.masking or {})
 
 
-def _rules(row: WorkflowRow) -> OutcomeNames:
+def _read_rules(row: WorkflowRow) -> OutcomeNames:
     rules = asdict(OutcomeRules.of(row.outcome_rules))
     return OutcomeNames.model_validate({name: sorted(names) for name, names in rules.items()})
 

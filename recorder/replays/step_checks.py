@@ -128,7 +128,7 @@ def check_step(
             return scene.diverge(
                 "edge_unseen", expected=DivergenceSide(name=expected), observed=DivergenceSide(name=observed)
             )
-    if other is not None and _differs(scene, policy, scene.recorded, scene.observed):
+    if other is not None and _differs_too_much(scene, policy, scene.recorded, scene.observed):
         return scene.diverge("state_mismatch")
     failed = _find_target(scene, pages.budget, policy, decision)
     if failed is not None:
@@ -150,7 +150,7 @@ def check_start(
     """
     recorded = pages.get_frame(step.before)
     scene = StepScene(step, recorded, start.get_frame(), start.read_page())
-    _differs(scene, policy, scene.recorded, scene.observed)
+    _differs_too_much(scene, policy, scene.recorded, scene.observed)
     if scene.similarity is not None and scene.similarity < policy.ok:
         return scene.diverge("anchor_unreachable")
     return _find_target(scene, pages.budget, policy, None)
@@ -209,13 +209,13 @@ def _compare_next(
         observed = DivergenceSide(target.get("role"), target.get("name"), url=event.get("url"))
         return scene.diverge("edge_unseen", observed=observed)
     after, observed_after = pages.get_frame(scene.step.after), other.move()
-    if _differs(scene, policy, after, observed_after):
+    if _differs_too_much(scene, policy, after, observed_after):
         scene.recorded, scene.observed = after, observed_after
         return scene.diverge("state_mismatch", acted=True)
     return scene.conclude()
 
 
-def _differs(
+def _differs_too_much(
     scene: StepScene, policy: ReplayPolicy, expected: RecordedFrame | None, observed: RecordedFrame | None
 ) -> bool:
     """Return whether two states differ too much; the least similarity of the step is kept."""

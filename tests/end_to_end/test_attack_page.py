@@ -1,35 +1,10 @@
 """A hostile page in Chromium against a deployment, in a network that has only loopback. Decision 0031."""
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
 from tests.support.browser import find_chromium
-from tests.support.databases import part_is_missing
-
-ROOT = Path(__file__).parents[2]
-_ENTER = ["unshare", "--map-root-user", "--net"]
-_BEGIN = 'ip link set lo up && exec "$@"'
+from tests.support.isolated_network import ROOT, run_isolated
 
 
 def test_a_hostile_page_gets_nowhere() -> None:
     find_chromium()
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        part_is_missing("unshare and ip are not installed (apt-get install util-linux iproute2).")
-    if subprocess.run([*_ENTER, "true"], capture_output=True, check=False).returncode != 0:
-        # A right, not a part that could be installed: where it is missing this test never runs open.
-        pytest.skip("This user may not make a network of its own (unshare --net).")
-    file = str(ROOT / "tests" / "net" / "isolated" / "attack_page.py")
-    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", file]
-    done = subprocess.run(
-        [*_ENTER, "sh", "-c", _BEGIN, "sh", sys.executable, *tests],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout, done.stdout
+    printed = run_isolated([ROOT / "tests" / "net" / "isolated" / "attack_page.py"])
+    assert "4 passed" in printed, printed

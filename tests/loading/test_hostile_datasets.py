@@ -19,6 +19,7 @@ import recorder
 from recorder.client.errors import ApiError
 from recorder.datasets import service_source, sources
 from recorder.datasets.errors import FileDamaged, ManifestRefused, ManifestUnreadable
+from recorder.datasets.formats import CARD_BYTES
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
 from recorder.loading.rows import read_rows
@@ -28,17 +29,18 @@ from recorder.loading.rows import read_rows
 def service(exports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
     """A service that gives a manifest with addresses of its own choice, and counts what else is asked."""
     manifest = orjson.loads((exports["parquet"] / "manifest.json").read_bytes())
-    state: dict[str, Any] = {"asked": []}
+    state: dict[str, Any] = {"asked": [], "card": b""}
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if not self.path.endswith("/manifest"):
+            is_card = self.path.endswith("/README.md") and state["card"]
+            if not (is_card or self.path.endswith("/manifest")):
                 state["asked"].append(self.path)
                 self.send_response(302)
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
                 return
-            body = orjson.dumps(manifest)
+            body = state["card"] if is_card else orjson.dumps(manifest)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -52,7 +54,10 @@ def service(exports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
     thread.start()
     base = f"http://127.0.0.1:{server.server_port}"
 
-    def opened(address: Callable[[str, str], str], folder: Path) -> tuple[Dataset, list[str]]:
+    def opened(
+        address: Callable[[str, str], str], folder: Path, card: bytes = b""
+    ) -> tuple[Dataset, list[str]]:
+        state["card"] = card
         for shard in manifest["shards"]:
             shard["url"] = address(base, shard["path"])
         manifest["card_url"] = address(base, "README.md")
@@ -85,6 +90,16 @@ def test_no_address_but_the_exports_own_is_asked(
         dataset.download(tmp_path / "set")
     assert requests == []
     assert not (tmp_path / "set" / "README.md").exists()
+
+
+def test_a_card_without_end_is_not_taken(service: Callable[..., Any], tmp_path: Path) -> None:
+    for size, is_taken in ((CARD_BYTES, True), (CARD_BYTES + 1, False)):
+        dataset, _ = service(
+            lambda base, path: f"{base}/v1/exports/exp_1/files/{path}", tmp_path, b"#" * size
+        )
+        with pytest.raises(ApiError, match="302"):
+            dataset.download(tmp_path / str(size))
+        assert (tmp_path / str(size) / "README.md").exists() is is_taken
 
 
 def test_a_redirect_is_not_followed(service: Callable[..., Any], tmp_path: Path) -> None:

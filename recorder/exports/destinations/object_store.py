@@ -183,12 +183,12 @@ class ObjectStore(Destination):
                 try:
                     return self._store.put(staged, self._make_key(path), replace=replace)
                 except AlreadyThere:
-                    return self._require_same(staged, path)
+                    return self._require_same_bytes(staged, path)
                 except Damaged:
                     self.remove(path)
         raise Unavailable(_NAME)
 
-    def _require_same(self, staged: Staged, path: str) -> None:
+    def _require_same_bytes(self, staged: Staged, path: str) -> None:
         """Compare the bytes of the object that exists: anyone may have written its tags."""
         digest = hashlib.sha256()
         if self.size(path) == staged.size_bytes:

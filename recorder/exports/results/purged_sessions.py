@@ -130,7 +130,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
         at = row.expired_at or clock.now()
         return "removed" if expiry.delete_files(runtime, held, export_id, at=at) else "waits"
     elif row.destination["kind"] in _OURS:
-        result = _rewrite(runtime, held, row)
+        result = _rewrite_export(runtime, held, row)
     else:
         result = "out_of_reach"
     if result != "waits":
@@ -139,7 +139,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
     return result
 
 
-def _rewrite(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Result:
+def _rewrite_export(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Result:
     try:
         with held.transaction(runtime.database) as db:
             owner = f"{held.lease.owner}-{held.fence}"

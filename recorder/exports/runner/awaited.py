@@ -39,7 +39,7 @@ def recount_awaited(database: Database) -> None:
         waiting = select(ExportRow).where(
             ExportRow.status == "queued", col(ExportRow.awaited_sessions).is_not(None)
         )
-        counts = {row.id: (row.awaited_sessions, _count(db, row)) for row in db.exec(waiting)}
+        counts = {row.id: (row.awaited_sessions, _count_sessions(db, row)) for row in db.exec(waiting)}
     for export_id, (before, count) in counts.items():
         if before == count:
             continue
@@ -70,7 +70,7 @@ def wait_for_values(database: Database, claim: ExportClaim, export: ExportRow) -
         time.sleep(_POLL_S)
 
 
-def _count(db: DbSession, row: ExportRow) -> int:
+def _count_sessions(db: DbSession, row: ExportRow) -> int:
     return 0 if _is_late(row) else count_awaited(db, row.tenant, row.spec)
 
 

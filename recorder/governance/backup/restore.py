@@ -120,7 +120,7 @@ def restore_backup(
     files = _work_on_files(archive.read_listing(manifest), partial(_check_file, archive, on_bytes))
     if files != manifest.files:
         raise DamagedBackup("its list of files is incomplete")
-    with _staging(target):
+    with _staged_folder(target):
         on_step("write")
         gone = _write_files(archive, manifest, target, on_bytes)
         on_step("changes")
@@ -209,7 +209,7 @@ def _check_entry(entry: FileEntry) -> None:
 
 
 @contextmanager
-def _staging(target: _Target) -> Iterator[None]:
+def _staged_folder(target: _Target) -> Iterator[None]:
     """Create the folder beside the wanted one; rename it at the end, delete it after an error."""
     staged, wanted = target.staged.data_dir, target.wanted.data_dir
     make_folder(staged.parent)

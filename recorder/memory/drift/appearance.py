@@ -72,7 +72,7 @@ def find_growth(
     for subject in np.flatnonzero(is_rare & (live >= needed)).tolist():
         if subject not in known:
             kind_of_change: Literal["new", "grew"] = "grew" if earlier[subject] else "new"
-            growth = _find(history, subject, term, (begin, end), int(needed[subject]), rules)
+            growth = _find_window(history, subject, term, (begin, end), int(needed[subject]), rules)
             if growth is not None:
                 sightings, position, around = growth
                 growths.append(
@@ -92,7 +92,7 @@ def find_growth(
     return growths
 
 
-def _find(
+def _find_window(
     history: History, subject: int, term: Term, judged: tuple[int, int], needed: int, rules: DriftRules
 ) -> tuple[Ints, int, tuple[int, ...]] | None:
     """Return the first window with enough sightings: these, position of the alarm, and what is left out.

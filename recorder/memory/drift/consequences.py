@@ -28,10 +28,13 @@ def explain_fall(history: History, fall: Fall, changes: Collection[Change], rule
     for other in changes:
         if other.subject == fall.subject or (earlier and other.position <= earlier[0]):
             continue
-        if other.rose and other.is_reported and _replaces(history, fall.subject, other.subject):
+        if other.rose and other.is_reported and _leads_around(history, fall.subject, other.subject):
             return True
         is_together = not other.rose and since <= other.position + rules.window
-        if is_together and _share(history, fall.subject, other.subject, watch.start, watch.end) >= _SHARED:
+        if (
+            is_together
+            and _measure_overlap(history, fall.subject, other.subject, watch.start, watch.end) >= _SHARED
+        ):
             return True
     besides = leave_out_reported(history, watch, changes, rules)
     return bool(besides.left_out) and besides.seen < rules.least_seen
@@ -61,9 +64,9 @@ def explain_growth(
     others = [change for change in changes if change.subject != growth.subject]
     start, end = int(growth.sightings[0]), int(growth.sightings[-1]) + 1
     for other in others:
-        if other.rose and _share(history, growth.subject, other.subject, start, end) >= _SHARED:
+        if other.rose and _measure_overlap(history, growth.subject, other.subject, start, end) >= _SHARED:
             return True
-        if not other.rose and other.is_reported and _replaces(history, growth.subject, other.subject):
+        if not other.rose and other.is_reported and _leads_around(history, growth.subject, other.subject):
             return True
     fallen = [other.subject for other in others if other.is_reported and not other.rose]
     if fallen and growth.baseline_seen:
@@ -80,14 +83,14 @@ def explain_growth(
     )
 
 
-def _share(history: History, subject: int, other: int, start: int, end: int) -> float:
+def _measure_overlap(history: History, subject: int, other: int, start: int, end: int) -> float:
     """Return the sessions that two subjects share, as a share of those of the rarer one."""
     has, has_other = history.has(subject, start, end), history.has(other, start, end)
     least = min(has.sum(), has_other.sum())
     return float((has & has_other).sum() / least) if least else 0.0
 
 
-def _replaces(history: History, subject: int, other: int) -> bool:
+def _leads_around(history: History, subject: int, other: int) -> bool:
     """Return whether an edge or path leads through the neighbourhood of another subject."""
     if history.subjects.kind[subject] == NODE:
         return False

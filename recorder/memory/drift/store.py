@@ -111,8 +111,8 @@ def restore_state(
     reported = (numbers.find(alarm.subject_id) for alarm in alarms if _is_new(alarm))
     return DetectorState(
         judged=history.after(row.looked_seq) if row is not None else 0,
-        term=_term(row, history, numbers) if row is not None else None,
-        changes=_changes(row, alarms, history, numbers) if row is not None else {},
+        term=_read_term(row, history, numbers) if row is not None else None,
+        changes=_read_changes(row, alarms, history, numbers) if row is not None else {},
         reported=frozenset(number for number in reported if number is not None),
     )
 
@@ -121,7 +121,7 @@ def _is_new(alarm: DriftAlarmRow) -> bool:
     return alarm.type == NEW_NODE and alarm.data.get("window", {}).get("kind", "new") == "new"
 
 
-def _changes(
+def _read_changes(
     row: DriftStateRow, alarms: Sequence[DriftAlarmRow], history: History, numbers: _Numbers
 ) -> dict[int, Change]:
     entries = row.changes
@@ -203,7 +203,7 @@ def _number_from(history: History, position: int) -> int:
     return int(history.seal_seq[position - 1]) + 1 if position else 1
 
 
-def _term(row: DriftStateRow, history: History, numbers: _Numbers) -> Term | None:
+def _read_term(row: DriftStateRow, history: History, numbers: _Numbers) -> Term | None:
     if row.baseline_from_seq is None or row.baseline_to_seq is None:
         return None
     inherited: dict[int, Inherited] = {}
@@ -248,12 +248,14 @@ def read_history(
         seal_seq=columns.seal_seq[rows],
         variant=columns.variant[rows],
         started_ms=columns.started_ms[rows],
-        actor=_actors(db, scope, [session_id.decode() for session_id in columns.session_id[rows].tolist()]),
+        actor=_number_actors(
+            db, scope, [session_id.decode() for session_id in columns.session_id[rows].tolist()]
+        ),
         subjects=list_subjects(columns.variant_path, columns.variant_start, columns.variant_nodes),
     )
 
 
-def _actors(db: DbSession, scope: GraphScope, session_ids: list[str]) -> Ints:
+def _number_actors(db: DbSession, scope: GraphScope, session_ids: list[str]) -> Ints:
     """Return a number for the actor of each session; it is valid in this reading only."""
     statement = select(SessionRow.id, SessionRow.actor_id).where(
         *in_scope(SessionRow, scope), col(SessionRow.actor_id).is_not(None)

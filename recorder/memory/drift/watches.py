@@ -51,8 +51,8 @@ def watch_subjects(history: History, term: Term, rules: DriftRules) -> list[Watc
     ]
     watched = _count_distinct(history, common, term) + len(left - set(common.tolist()))
     return [
-        *(_watch(history, entry, watched, rules, is_inherited=False) for entry in fresh),
-        *(_watch(history, entry, watched, rules, is_inherited=True) for entry in term.inherited),
+        *(_make_watch(history, entry, watched, rules, is_inherited=False) for entry in fresh),
+        *(_make_watch(history, entry, watched, rules, is_inherited=True) for entry in term.inherited),
     ]
 
 
@@ -62,7 +62,7 @@ def _count_distinct(history: History, numbers: Ints, term: Term) -> int:
     return len({history.subjects.variants_with(number)[variants].tobytes() for number in numbers.tolist()})
 
 
-def _watch(
+def _make_watch(
     history: History, entry: Inherited, watched: int, rules: DriftRules, *, is_inherited: bool
 ) -> Watch:
     watch = Watch(

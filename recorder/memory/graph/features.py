@@ -57,7 +57,7 @@ class FeatureCounts:
         acts = np.array([first_with.setdefault(node.act, node.number) for node in nodes], dtype=np.int64)
         screens = np.array([node.screen for node in nodes], dtype=np.int64)
         values = (screens[flat], acts[flat], flat)
-        grams = [_grams(owners, value, grain) for grain, value in enumerate(values)]
+        grams = [_list_grams(owners, value, grain) for grain, value in enumerate(values)]
         parts = [*grams, _list_parts(owners, flat, nodes)]
         numbered = [self._number_grams(grams, grain) for grain, (_, grams) in enumerate(parts)]
         # One number for each pair: sorting pairs as such is many times slower.
@@ -115,7 +115,7 @@ class FeatureCounts:
         return number
 
 
-def _grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
+def _list_grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
     """Return 1- and 2-grams of runs of equal values, packed into one number: grain, first, second."""
     starts = np.ones(len(values), dtype=np.bool_)
     starts[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])

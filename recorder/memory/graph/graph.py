@@ -128,7 +128,7 @@ class Graph:
             if session_id not in skipped
         }
         nodes, micro_states = self._assign(fresh)
-        taken = [_taken(session_id, steps) for session_id, steps in fresh.items()]
+        taken = [_make_session_trace(session_id, steps) for session_id, steps in fresh.items()]
         unseen = {
             trace.trace_key: tuple(step.micro_key for step in fresh[trace.session_id])
             for trace in taken
@@ -185,6 +185,6 @@ class Graph:
         }
 
 
-def _taken(session_id: str, steps: Sequence[Step]) -> SessionTrace:
+def _make_session_trace(session_id: str, steps: Sequence[Step]) -> SessionTrace:
     key = trace_key(step.micro_key for step in steps)
     return SessionTrace(session_id, key, tuple(step.t_in_ms for step in steps))

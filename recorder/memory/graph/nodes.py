@@ -193,11 +193,11 @@ def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
     for states in by_act.values():
         nodes = sorted({state.node for state in states})
         if 1 < len(nodes) <= _MAX_NODES:
-            merged |= _linked(nodes, *_similarity(nodes, states))
+            merged |= _merge_alike(nodes, *_measure_similarity(nodes, states))
     return merged
 
 
-def _similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, Floats]:
+def _measure_similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, Floats]:
     """Return the mean Jaccard similarity of the screens of any two nodes, and each one's screen count."""
     share = max(1, _MAX_SCREENS // len(nodes))
     chosen: list[Shown] = []
@@ -223,7 +223,7 @@ def _similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, 
     return sums / np.outer(sizes, sizes), sizes
 
 
-def _linked(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, int]:
+def _merge_alike(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, int]:
     """Merge the most alike pair while there is one; of equals the oldest."""
     # Rounded: the order in which floats were summed must not decide.
     likeness = np.round(likeness, 9)
@@ -242,10 +242,10 @@ def _linked(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, 
         likeness[newer], likeness[:, newer] = _APART, _APART
         sizes[older] = total
         merged[nodes[newer]] = nodes[older]
-    return {node: _last(merged, node) for node in merged}
+    return {node: _follow_merges(merged, node) for node in merged}
 
 
-def _last(merged: dict[int, int], node: int) -> int:
+def _follow_merges(merged: dict[int, int], node: int) -> int:
     while node in merged:
         node = merged[node]
     return node

@@ -105,7 +105,7 @@ def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
     # By content, which decides among variants of equally many sessions: ids tell of the order things came in.
     for trace in sorted(recorded.traces, key=lambda trace: trace.trace_key):
         sequence = drop_repeats(index.number_of[key] for key in trace.steps)
-        key = _key(index.nodes, sequence)
+        key = _compute_variant_key(index.nodes, sequence)
         counted = variants.get(key, (sequence, 0))[1] + recorded.sessions.get(trace.trace_key, 0)
         variants[key] = (sequence, counted)
         graph.variant_of[trace.trace_key] = key
@@ -129,7 +129,7 @@ def _with_features(recorded: Recorded, state: MicroState) -> MicroState:
     return replace(state, features=recorded.nodes[state.node].features)
 
 
-def _key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
+def _compute_variant_key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
     return variant_key(nodes[number].node_id for number in sequence)
 
 
@@ -305,12 +305,15 @@ def _with_lasting_numbers(
     number_of = {key: number for number, keys in members.items() for key in keys}
     lasting = PathIndex(recorded.scope)
     lasting.restore(
-        [_stored(variant, number_of.get(key, NO_PATH)) for key, variant in grouped.variants.items()],
+        [
+            _list_stored_values(variant, number_of.get(key, NO_PATH))
+            for key, variant in grouped.variants.items()
+        ],
         (paths[number] for number in sorted(paths)),
         graph.nodes,
     )
     return lasting
 
 
-def _stored(variant: Variant, path: int) -> tuple[int, tuple[int, ...], int, int]:
+def _list_stored_values(variant: Variant, path: int) -> tuple[int, tuple[int, ...], int, int]:
     return (variant.variant_key, variant.nodes, path, variant.sessions)

@@ -227,8 +227,8 @@ def _read_dom(dom: Mapping[str, Any] | None) -> _DomReading | None:
         tag = tag.lower()
         if tag in _UNSEEN or attrs.get("__h") or "hidden" in attrs:
             continue
-        token = _token(tag[:64], _text_of(attrs, "id"), _text_of(attrs, "class"))
-        pairs.add(_pair(parent, token))
+        token = _make_token(tag[:64], _text_of(attrs, "id"), _text_of(attrs, "class"))
+        pairs.add(_make_pair_key(parent, token))
         role = role_of(tag, attrs)
         if tag == "title" and parent.startswith("head"):
             role = "title"
@@ -247,13 +247,13 @@ def _text_of(attrs: Mapping[str, Any], name: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _token(tag: str, identity: str, classes: str) -> str:
+def _make_token(tag: str, identity: str, classes: str) -> str:
     names = sorted({template_of(name) for name in classes.split()})
     return ".".join([f"{tag}#{template_of(identity)}", *names])
 
 
 @lru_cache(maxsize=65_536)
-def _pair(parent: str, child: str) -> int:
+def _make_pair_key(parent: str, child: str) -> int:
     return key_of(parent, child)
 
 

@@ -136,8 +136,8 @@ class StepWalk:
         if kind == "navigate" and event.get("url") in self.announced:
             self.announced -= {event["url"]}
             return
-        self.announced = _announced(event)
-        step = _step(event, action_token(kind, given), frame)
+        self.announced = _list_announced_urls(event)
+        step = _make_step(event, action_token(kind, given), frame)
         if kind in _PRESSED_ACTS and not is_press and self.pointer_acts and self.pointer_acts[-1].is_press:
             self._undo(self.pointer_acts.pop())
         if kind == "dblclick":
@@ -202,14 +202,14 @@ def _frame_order(frame: FrameScreen) -> tuple[int, str]:
     return (frame.t_ms, frame.frame_id)
 
 
-def _announced(event: Mapping[str, Any]) -> frozenset[str]:
+def _list_announced_urls(event: Mapping[str, Any]) -> frozenset[str]:
     """Return the addresses that an event makes the browser open: arriving there is not a step."""
     signals = event.get("signals") or ()
     urls = (signal.get("url") for signal in signals if signal.get("type") in ("navigation", "popup"))
     return frozenset(url for url in urls if isinstance(url, str))
 
 
-def _step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
+def _make_step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
     screen = event_screen(event, None if frame is None else frame.screen)
     screen_key = screen.state_key or ""
     target, texts = target_token(action, event, () if frame is None else frame.locations)

@@ -239,7 +239,7 @@ def _describe_target(
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
     role = (target.get("role") or role_of(tag, attrs)).lower()
-    identity = _identity(attrs)
+    identity = _describe_identity(attrs)
     name = target.get("name") if role in CONTROL_ROLES else None
     given_name = None
     if not (role or tag):
@@ -250,7 +250,7 @@ def _describe_target(
     if name and (not identity or "#" in identity):
         identity = f"{identity}~{normal_name(name)}"
     identity = identity or _last_resort(target, attrs)
-    token = _token(role or tag, identity)
+    token = _make_token(role or tag, identity)
     if given_name and action in _NAMED_ACTIONS:
         return token, StepTexts(make_label(action, readable(given_name)))
     kind = name_kind(role, tag)
@@ -322,7 +322,7 @@ def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
     return name if type(name) is str else None
 
 
-def _identity(attrs: Mapping[str, Any]) -> str:
+def _describe_identity(attrs: Mapping[str, Any]) -> str:
     for attribute in TEST_IDS:
         if attrs.get(attribute):
             return f"test={template_of(readable(attrs[attribute]))}"
@@ -345,5 +345,5 @@ def _last_resort(target: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
     return ""
 
 
-def _token(kind: str, identity: str) -> str:
+def _make_token(kind: str, identity: str) -> str:
     return readable(f"{kind[:64]} {identity}").strip()

@@ -60,8 +60,8 @@ def to_json(view: GraphView) -> bytes:
     nodes = [
         {
             "id": node.node_id,
-            "label": _whole(node.label),
-            "kind": _whole(node.kind),
+            "label": _replace_surrogates(node.label),
+            "kind": _replace_surrogates(node.kind),
             "sessions": node.sessions,
             "visits": node.visits,
             "frequency": view.share(node.sessions),
@@ -186,19 +186,19 @@ def to_mermaid(view: GraphView) -> bytes:
 
 def to_dot(view: GraphView) -> bytes:
     """Return a Graphviz digraph with every node and edge, start and end included."""
-    head = f"digraph {_quoted(one_line(view.workflow))} {{"
+    head = f"digraph {_quote_dot(one_line(view.workflow))} {{"
     lines = [head, "  rankdir=LR;", '  node [shape=box, style="rounded,filled", fillcolor=white];']
     if view.sessions:
-        lines += [f"  {name} [shape=circle, label={_quoted(name)}];" for name in (START, END)]
+        lines += [f"  {name} [shape=circle, label={_quote_dot(name)}];" for name in (START, END)]
     for node in view.nodes:
-        colour = _COLOURS[_style(view, node)]
-        label = _quoted(one_line(node.label), f"\\n{node.sessions}")
-        lines.append(f'  {_quoted(node.node_id)} [label={label}, color="{colour}"];')
+        colour = _COLOURS[_choose_style(view, node)]
+        label = _quote_dot(one_line(node.label), f"\\n{node.sessions}")
+        lines.append(f'  {_quote_dot(node.node_id)} [label={label}, color="{colour}"];')
     for edge in view.edges:
         share = view.share(edge.sessions)
         source, target = edge.source or START, edge.target or END
         figures = f'label="{percent_text(share)}", penwidth={1 + 9 * share:.2f}, weight={edge.sessions}'
-        lines.append(f"  {_quoted(source)} -> {_quoted(target)} [{figures}];")
+        lines.append(f"  {_quote_dot(source)} -> {_quote_dot(target)} [{figures}];")
     return ("\n".join([*lines, "}"]) + "\n").encode()
 
 
@@ -216,7 +216,7 @@ _WRITERS: dict[GraphFormat, tuple[Callable[[GraphView], bytes], str]] = {
 }
 
 
-def _whole(label: str) -> str:
+def _replace_surrogates(label: str) -> str:
     """Return a label or a kind without halves of surrogate pairs, which no UTF-8 can carry."""
     return label.encode("utf-8", "replace").decode()
 
@@ -232,13 +232,13 @@ def _mermaid_text(label: str) -> str:
 def _mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, list[str]]]:
     members: dict[str, list[str]] = {}
     for node in view.nodes:
-        style = _style(view, node)
+        style = _choose_style(view, node)
         if style is not None and node.node_id in names:
             members.setdefault(style, []).append(names[node.node_id])
     return sorted(members.items())
 
 
-def _style(view: GraphView, node: ViewNode) -> str | None:
+def _choose_style(view: GraphView, node: ViewNode) -> str | None:
     """Return the style of the common path or of mostly bad endings; None for other nodes."""
     if node.node_id in view.spine:
         return "spine"
@@ -246,7 +246,7 @@ def _style(view: GraphView, node: ViewNode) -> str | None:
     return next((name for name, count in bad if 2 * count > node.sessions), None)
 
 
-def _quoted(text: str, escaped_rest: str = "") -> str:
+def _quote_dot(text: str, escaped_rest: str = "") -> str:
     """Return a DOT string; backslashes and entities, which labels would interpret, are written twice."""
     safe = text.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{safe}{escaped_rest}"'
