@@ -32,8 +32,6 @@ from recorder.recording.frame_validation import (
 
 #: Private memory of a worker process: a body that needs more is refused.
 WORKER_BYTES = 1024 * 1024 * 1024
-#: The API process has priority where processor time is short.
-_NICE = 5
 _CHUNK = 1024 * 1024
 _UNDECLARED = "No frame names this part: send the part `frames`, and one part for each name in it."
 
@@ -206,7 +204,6 @@ class _BoundedMemory:
         global _is_bounded
         if not _is_bounded:
             resource.setrlimit(resource.RLIMIT_DATA, (WORKER_BYTES, WORKER_BYTES))
-            os.nice(_NICE)
             # Parsed values form no cycles; the collector would visit millions of them repeatedly.
             gc.disable()
             _is_bounded = True

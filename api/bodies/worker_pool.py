@@ -17,6 +17,7 @@ import anyio
 import anyio.to_process
 from anyio import BrokenWorkerProcess
 
+from api.bodies.worker_start import run_niced
 from recorder.errors import Overloaded
 
 #: A larger body is checked in a worker process; for a smaller one the transfer takes longer than the check.
@@ -88,7 +89,7 @@ class BodyWorkers:
 
         Args:
             workspace_id: the workspace of the request.
-            function: the function; the path of the file is its first argument.
+            function: the function, by its name in its module; the path of the file is its first argument.
             file: the body.
             *arguments: further arguments of the function.
 
@@ -104,8 +105,15 @@ class BodyWorkers:
         try:
             with anyio.fail_after(_SECONDS):
                 async with turn:
-                    return await anyio.to_process.run_sync(
-                        function, file.path, *arguments, cancellable=True, limiter=self._all
+                    result: Result = await anyio.to_process.run_sync(
+                        run_niced,
+                        function.__module__,
+                        function.__name__,
+                        file.path,
+                        *arguments,
+                        cancellable=True,
+                        limiter=self._all,
                     )
+                    return result
         except (BrokenWorkerProcess, TimeoutError) as error:
             raise Overloaded("worker process for large bodies") from error

@@ -410,6 +410,21 @@ def take_memory(path: str) -> int:
         return len([bytes(64 * MB) for _ in range(64)])
 
 
+def read_niceness(path: str) -> int:
+    """Return how far the worker process lets others go first."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_a_worker_lets_the_api_process_go_first() -> None:
+    async def run() -> list[int]:
+        workers = BodyWorkers(1)
+        with body_file() as file:
+            return [await workers.run("a", read_niceness, file) for _ in range(2)]
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert asyncio.run(run()) == [min(19, own + 5)] * 2
+
+
 def test_a_worker_that_dies_costs_one_request() -> None:
     async def run() -> None:
         workers = BodyWorkers(2)
