@@ -1,4 +1,4 @@
-"""Retention under made-up clocks that jump both ways, with restarts: each thing goes in the first run after its day.
+"""Retention under made-up clocks that jump both ways, with restarts: each thing goes in the first run when due.
 
 `RECORDER_FAULT_CLOCKS` gives the number of clocks on each engine; `make system` does a few. Each clock is a
 sequence of instants, at which the runs of retention take place.
@@ -6,7 +6,7 @@ sequence of instants, at which the runs of retention take place.
 
 import os
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
