@@ -16,7 +16,7 @@ from recorder.storage.database import Database
 
 DAY = timedelta(days=1)
 _RANDOM_CHARACTERS = 16
-_INSTANTS = (
+INSTANTS = (
     datetime(2024, 2, 28, 23, 59, 59, 999999, UTC),
     datetime(2024, 2, 29, tzinfo=UTC),
     datetime(2024, 2, 29, 12, 30, tzinfo=UTC),
@@ -52,7 +52,7 @@ class History:
 def histories(draw: st.DrawFn) -> History:
     """Sessions of each kind of retention."""
     created_at = draw(
-        st.sampled_from(_INSTANTS) | st.datetimes(_first(2024), _first(2090), timezones=st.just(UTC))
+        st.sampled_from(INSTANTS) | st.datetimes(_first(2024), _first(2090), timezones=st.just(UTC))
     )
     ended_at = draw(st.none() | _GAPS.map(created_at.__add__))
     is_sealed = ended_at is not None and draw(st.booleans())
@@ -72,35 +72,40 @@ def _first(year: int) -> datetime:
     return datetime(year, 1, 1)
 
 
-@st.composite
-def runs(draw: st.DrawFn, history: History, days: list[int]) -> list[datetime]:
+def runs(history: History, days: list[int]) -> st.SearchStrategy[list[datetime]]:
     """Instants of runs in any order, most of them near a date at which something becomes due."""
     dates = [history.counted_from + number * DAY for number in days]
     dates += [history.created_at + number * DAY for number in days]
     dates += [] if history.purge_after is None else [history.purge_after]
-    steps = st.sampled_from([timedelta(0), *_STEPS, *(-step for step in _STEPS)])
-    return draw(st.lists(st.builds(datetime.__add__, st.sampled_from(dates), steps), min_size=1, max_size=8))
+    return st.lists(near(dates), min_size=1, max_size=8)
 
 
-def add_session(database: Database, history: History, *, events_days: int, frames_days: int) -> WorkspaceRow:
-    """Add a workspace with one session of a history."""
+def near(dates: list[datetime]) -> st.SearchStrategy[datetime]:
+    """Instants at one of the dates, or before or after it."""
+    steps = st.just(timedelta(0)) | st.sampled_from([*_STEPS, *(-step for step in _STEPS)])
+    return st.builds(datetime.__add__, st.sampled_from(dates), steps)
+
+
+def add_workspace(database: Database, **days: int) -> WorkspaceRow:
+    """Add a workspace with these days of retention."""
     workspace = WorkspaceRow(
-        id=new_id("wsp"),
-        name=new_id("wsp"),
-        region="us",
-        created_at=history.created_at,
-        events_days=events_days,
-        frames_days=frames_days,
+        id=new_id("wsp"), name=new_id("wsp"), region="us", created_at=INSTANTS[0], **days
     )
+    with database.transaction(write=True) as db:
+        db.add(workspace)
+    return workspace
+
+
+def add_session(database: Database, workspace_id: str, history: History) -> str:
+    """Add a session of a history; return its id."""
     # The time of creation is in the id; the rest of it is random.
     first = first_id_at("ses", history.created_at)
     session_id = first[:-_RANDOM_CHARACTERS] + new_id("ses")[-_RANDOM_CHARACTERS:]
     with database.transaction(write=True) as db:
-        db.add(workspace)
         db.add(
             SessionRow(
                 id=session_id,
-                workspace_id=workspace.id,
+                workspace_id=workspace_id,
                 mode="live",
                 workflow="checkout",
                 status="recording" if history.sealed_at is None else "sealed",
@@ -115,7 +120,7 @@ def add_session(database: Database, history: History, *, events_days: int, frame
             times = {"session_id": session_id, "status": "recording"}
             db.add(SessionStatusRow(position=1, at=min(history.created_at, history.changed_at), **times))
             db.add(SessionStatusRow(position=2, at=history.changed_at, **times))
-    return workspace
+    return session_id
 
 
 def is_past(history: History, limit: datetime) -> bool:
@@ -146,7 +151,8 @@ def test_each_kind_of_session_is_due_at_its_instant(
     database: Database, data: st.DataObject, history: History, days: tuple[int, int]
 ) -> None:
     events_days, frames_days = days
-    workspace = add_session(database, history, events_days=events_days, frames_days=frames_days)
+    workspace = add_workspace(database, events_days=events_days, frames_days=frames_days)
+    add_session(database, workspace.id, history)
     for at in data.draw(runs(history, [events_days, frames_days])):
         pages = find_due(database, workspace, at=at)
         assert [session.cause for page in pages for session in page] == expected_cause(
