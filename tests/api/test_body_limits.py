@@ -421,8 +421,8 @@ def test_a_worker_lets_the_api_process_go_first() -> None:
         with body_file() as file:
             return [await workers.run("a", read_niceness, file) for _ in range(2)]
 
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert asyncio.run(run()) == [min(19, own + 5)] * 2
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    assert asyncio.run(run()) == [min(19, niceness + 5)] * 2
 
 
 def test_a_worker_that_dies_costs_one_request() -> None:
