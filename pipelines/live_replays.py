@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
+from pipelines.divergence_picture import show_divergence
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, instance_of, pause_after_failures
 from recorder.live.work import claim, end_lost, list_waiting, run_replay
@@ -56,7 +57,12 @@ def live_replays(
         row = db.get(ReplayRow, config.replay_id)
     status = "removed" if row is None else row.status
     return dg.MaterializeResult(
-        metadata={"dagster/row_count": 1, "replay": config.replay_id, "status": status}
+        metadata={
+            "dagster/row_count": 1,
+            "replay": config.replay_id,
+            "status": status,
+            **show_divergence(runtime, config.replay_id),
+        }
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import dagster as dg
 from pydantic import Field
 
+from pipelines.divergence_picture import show_divergence
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import instance_of, request_run
@@ -63,7 +64,11 @@ def replays(
         values.end()
         run.release()
     return dg.MaterializeResult(
-        metadata={**describe_replays(run.report), "replayability": dg.MetadataValue.json(dict(values.counts))}
+        metadata={
+            **describe_replays(run.report),
+            **show_divergence(recorder.runtime, run.report.worst_id),
+            "replayability": dg.MetadataValue.json(dict(values.counts)),
+        }
     )
 
 

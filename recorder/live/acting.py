@@ -222,7 +222,10 @@ class StepActor:
         check = scene.diverge(kind, acted=self.has_acted, heal=suggests)
         assert check.divergence is not None
         observed = replace(check.divergence.observed, url=state.url)
-        divergence = replace(check.divergence, observed=observed, live_frame_id=self.take_frame(state))
+        live_frame_id = self.take_frame(state)
+        divergence = replace(
+            check.divergence, observed=observed, observed_frame_id=None, live_frame_id=live_frame_id
+        )
         return replace(check, divergence=divergence)
 
     def wait(self, ms: int) -> None:

@@ -58,6 +58,8 @@ class Divergence:
     unexpected: tuple[tuple[str, str], ...] = ()
     candidates: tuple[Suggestion, ...] = ()
     frame_id: str | None = None
+    #: Frame of another session with which a dry replay compared.
+    observed_frame_id: str | None = None
     #: Frame of the recorded run that shows the page of a live replay.
     live_frame_id: str | None = None
 

@@ -71,6 +71,9 @@ class StepScene:
             unexpected=unexpected,
             candidates=suggest(self.page, target) if heal and self.page is not None else (),
             frame_id=self.recorded.frame_id if self.recorded else None,
+            observed_frame_id=(
+                self.observed.frame_id if self.observed and self.observed is not self.recorded else None
+            ),
         )
         return self.conclude(divergence=replace(divergence, **members))
 

@@ -1,13 +1,18 @@
 """The run of replays in Dagster: started for sessions without replayability, and filled in by it."""
 
+import base64
+import io
 import os
+import re
 import signal
 import threading
 from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
+from PIL import Image
 
+from pipelines.divergence_picture import show_divergence
 from pipelines.replays import replays, request_replay_run
 from pipelines.resources import RecorderResource, close_runtimes
 from recorder import clock
@@ -16,7 +21,7 @@ from recorder.replay_service.work import LEASE
 from recorder.storage.leases import is_lease_held
 from tests.support.databases import create_file
 from tests.support.factories import running_app
-from tests.support.two_click_sessions import sealed_run
+from tests.support.two_click_sessions import DONE, OTHER, sealed_run
 
 
 def test_a_run_is_started_for_sealed_sessions_and_computes_their_replayability(tmp_path: Path) -> None:
@@ -36,6 +41,43 @@ def test_a_run_is_started_for_sealed_sessions_and_computes_their_replayability(t
         assert materialization.metadata["replayability"].value == {"computed": 1}
         assert caller.get(f"/v1/sessions/{session_id}").json()["replayability"] == 1.0
         assert isinstance(request_replay_run(lambda: instance, recorder), dg.SkipReason)
+    close_runtimes()
+
+
+def test_a_run_shows_the_pages_of_its_worst_divergence(tmp_path: Path) -> None:
+    recorder = RecorderResource(data_dir=str(tmp_path))
+    with running_app(tmp_path, create_file(tmp_path)) as service, dg.DagsterInstance.ephemeral() as instance:
+        caller = service.make_caller(scope="admin")
+        session_id, worst, other = (
+            sealed_run(caller),
+            sealed_run(caller, first=DONE),
+            sealed_run(caller, first=OTHER),
+        )
+        made = [
+            caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry", **members}).json()["id"]
+            for members in ({}, {"against": {"session_id": other}}, {"against": {"session_id": worst}})
+        ]
+        config = dg.RunConfig({"replays": {"config": {"idle_seconds": 0}}})
+        done = dg.materialize(
+            [replays], instance=instance, resources={"recorder": recorder}, run_config=config
+        )
+        (materialization,) = done.asset_materializations_for_node("replays")
+        shown = materialization.metadata["worst_divergence"]
+        # Erasures remove texts such as this from the records.
+        assert isinstance(shown, dg.MarkdownMetadataValue)
+        divergences = [caller.get(f"/v1/replays/{replay_id}").json()["divergence"] for replay_id in made]
+        assert divergences[2]["similarity"] < divergences[1]["similarity"]
+        text = str(shown.value)
+        assert text.startswith(f"{made[2]}: {divergences[2]['kind']} at step 1") and len(text) < 300_000
+        pictures = [
+            Image.open(io.BytesIO(base64.b64decode(data)))
+            for data in re.findall(r"data:image/jpeg;base64,([^)]+)\)", text)
+        ]
+        assert [picture.size for picture in pictures] == [(16, 12)] * 2
+        frames = caller.get(f"/v1/sessions/{worst}/frames").json()["data"]
+        assert divergences[2]["observed_frame_id"] in [row["id"] for row in frames]
+        assert caller.delete(f"/v1/sessions/{worst}").status_code == 204
+        assert show_divergence(recorder.runtime, made[2]) == show_divergence(recorder.runtime, made[0]) == {}
     close_runtimes()
 
 
