@@ -37,7 +37,16 @@ TABLES = (
     Holding("frames", ("frame_id", "url", "active_rect", "masked_rects", "digest", "sha256"), "content"),
     Holding(
         "replays",
-        ("spec", "anchor_event", "input_names", "input_values", "decisions", "summary", "divergence"),
+        (
+            "spec",
+            "anchor_event",
+            "input_names",
+            "input_values",
+            "decisions",
+            "summary",
+            "divergence",
+            "result_key",
+        ),
         "content",
         "inputs encrypted, until the replay ends",
     ),

@@ -232,6 +232,12 @@ class ReplayRow(SQLModel, table=True):
             postgresql_where=text("against_session_id IS NOT NULL"),
         ),
         Index(
+            "ix_replays_result",
+            "result_key",
+            sqlite_where=text("result_key IS NOT NULL"),
+            postgresql_where=text("result_key IS NOT NULL"),
+        ),
+        Index(
             "ix_replays_cause",
             "cause",
             sqlite_where=text("cause IS NOT NULL"),
@@ -274,6 +280,8 @@ class ReplayRow(SQLModel, table=True):
     steps: int | None = None
     summary: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     divergence: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: Of a dry one whose result another one may copy: hash of what it depends on.
+    result_key: str | None = None
     result_session_id: str | None = None
     cause: str | None = None
     attempt: int = 1

@@ -29,6 +29,7 @@ from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.queue import end, end_failed, lock_open
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
 from recorder.replay_service.report import ReplayReport
+from recorder.replay_service.result_cache import copy_results, set_result_keys
 from recorder.replay_service.rows import has_sessions
 from recorder.replay_service.searches import CandidateSearches
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
@@ -162,6 +163,11 @@ class ReplayRun:
                     row.status, row.started_at = "running", clock.now()
                     db.add(row)
                     emit(db, row)
+            set_result_keys(db, rows)
+            copied = copy_results(db, rows)
+        for row in copied:
+            self.report.count(row)
+        rows = [row for row in rows if row.finished_at is None]
         searched = [row for row in rows if row.awaiting_step is None and needs_search(row)]
         has_begun = sum(self._searches.add(row) for row in searched) > 0
         late = [row for row in rows if row.awaiting_step is not None]
@@ -172,7 +178,7 @@ class ReplayRun:
         while replayed < len(waiting) and time.monotonic() <= until_s:
             # The rest is listed again, in the turns of that moment.
             replayed += self._replay_together(waiting[replayed : replayed + _READ_TOGETHER], until_s)
-        return bool(late or waiting) or has_begun
+        return bool(copied or late or waiting) or has_begun
 
     def _replay_together(self, rows: Sequence[ReplayRow], until_s: float) -> int:
         """Replay the first of some replays, and store each result when it is there; return their number."""

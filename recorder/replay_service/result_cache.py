@@ -1,0 +1,82 @@
+"""Results of dry replays that are asked for again: copied, not computed. Spec §4.6.
+
+A result is kept by the replay that computed it, so it goes with every purge of a session that it is about.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import insert, literal
+from sqlmodel import Session as DbSession
+from sqlmodel import col, delete, func, select
+
+from recorder import clock
+from recorder.models.replay import ReplayRow, ReplayStepRow
+from recorder.models.session import SessionRow, TagRow
+from recorder.replay_service.queue import end
+from recorder.version import __version__
+
+_STEP_COLUMNS = [name for name in ReplayStepRow.model_fields if name != "replay_id"]
+
+
+def set_result_keys(db: DbSession, rows: Sequence[ReplayRow]) -> None:
+    """Set the keys of replays whose results depend on requests and sealed sessions alone.
+
+    Those that are compared with a graph, which grows, those that a person decides on, and those that begin at
+    a best candidate have none.
+    """
+    rows = [row for row in rows if _is_repeatable(row)]
+    if not rows:
+        return
+    ids = {row.session_id for row in rows} | {row.against_session_id for row in rows} - {None}
+    sealed = select(SessionRow.id, SessionRow.sealed_at).where(col(SessionRow.id).in_(ids))
+    sealed_at = {session_id: at and clock.to_iso(at) for session_id, at in db.exec(sealed)}
+    # Tags, which anchors name, are added to sealed sessions too, and never change.
+    tags = select(TagRow.session_id, func.count()).where(col(TagRow.session_id).in_(ids))
+    counts = dict(db.exec(tags.group_by(TagRow.session_id)).all())
+    for row in rows:
+        sessions = [
+            (session_id, sealed_at.get(session_id), counts.get(session_id, 0))
+            for session_id in (row.session_id, row.against_session_id)
+            if session_id is not None
+        ]
+        depends_on = [__version__, row.kind, sessions, row.spec, row.input_names]
+        packed = orjson.dumps(depends_on, option=orjson.OPT_SORT_KEYS)
+        row.result_key = hashlib.sha256(packed).hexdigest()
+        db.add(row)
+
+
+def copy_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
+    """End replays whose keys ended ones have, with their results; return those that ended.
+
+    Needs a write transaction that holds the rows.
+    """
+    waiting = [row for row in rows if row.result_key is not None]
+    keys = {row.result_key for row in waiting}
+    ended = select(ReplayRow).where(
+        col(ReplayRow.result_key).in_(keys), col(ReplayRow.status).in_(("completed", "diverged"))
+    )
+    sources = {row.result_key: row for row in db.exec(ended)} if keys else {}
+    copied = [row for row in waiting if row.result_key in sources]
+    if not copied:
+        return []
+    db.exec(delete(ReplayStepRow).where(col(ReplayStepRow.replay_id).in_([row.id for row in copied])))
+    for row in copied:
+        source = sources[row.result_key]
+        columns: list[Any] = [getattr(ReplayStepRow, name) for name in _STEP_COLUMNS]
+        steps = select(literal(row.id), *columns).where(ReplayStepRow.replay_id == source.id)
+        db.connection().execute(insert(ReplayStepRow).from_select(["replay_id", *_STEP_COLUMNS], steps))
+        row.summary, row.divergence = source.summary, source.divergence
+        row.anchor_event = row.anchor_event or source.anchor_event
+        row.step, row.steps = source.step, source.steps
+        row.result_key = None  # one replay keeps the result
+        end(db, row, source.status)
+    return copied
+
+
+def _is_repeatable(row: ReplayRow) -> bool:
+    against, anchor = row.spec["against"] or {}, row.spec["anchor"] or {}
+    is_decided = row.kind == "guided" or row.spec["policy"]["on_divergence"] == "ask"
+    return not is_decided and "auto" not in anchor and not {"graph", "path_id"} & against.keys()
