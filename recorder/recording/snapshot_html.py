@@ -17,6 +17,8 @@ SNAPSHOT_POLICY: Final = (
 MAX_NODES = 50_000
 #: Characters written at most.
 MAX_CHARACTERS = 8 * 1024 * 1024
+#: Shown in the place of nodes that the snapshot of another frame holds.
+_REFERENCE = "[a part that the snapshot of an earlier frame holds]"
 #: Elements inside elements written at most; requests hold no deeper ones.
 _MAX_DEPTH = 64
 
@@ -65,7 +67,7 @@ def render_snapshot(stored: bytes) -> str | None:
     """Return a snapshot as an HTML document without scripts, addresses and handlers.
 
     Nodes beyond the bounds are left out, and the document says so. Subtrees that refer to another frame's
-    snapshot are left out too.
+    snapshot are replaced by a text that says so.
 
     Args:
         stored: JSON of the snapshot, as a client sent it; nothing about its form is known.
@@ -107,6 +109,9 @@ def _write_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
     if isinstance(node, str):
         yield html.escape(node), False
         return
+    if _is_reference(node):
+        yield _REFERENCE, False
+        return
     if not isinstance(node, list) or not node or not isinstance(node[0], str) or depth > _MAX_DEPTH:
         return
     tag = node[0].lower()
@@ -128,6 +133,12 @@ def _write_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
         yield from _write_node(child, depth + 1)
     if tag not in _ROOT_TAGS:
         yield f"</{tag}>", True
+
+
+def _is_reference(node: Any) -> bool:
+    """Return whether a node is `[[k, n]]`: node n of the snapshot k frames back."""
+    inner = node[0] if isinstance(node, list) and len(node) == 1 else None
+    return isinstance(inner, list) and len(inner) == 2 and all(type(number) is int for number in inner)
 
 
 def _list_attributes(tag: str, sent: dict[str, Any]) -> dict[str, str]:

@@ -69,9 +69,16 @@ def test_other_formats_have_no_document(stored: Any) -> None:
     assert render_snapshot(orjson.dumps(stored)) is None
 
 
-@pytest.mark.parametrize("node", [[], [[]], [1, 2], [None], [["p"], "x"], [[1, 0]], ["p", [], 7, None, {}]])
+@pytest.mark.parametrize("node", [[], [[]], [1, 2], [None], [["p"], "x"], [[1.5, 0]], ["p", [], 7, None, {}]])
 def test_a_node_of_another_form_is_left_out(node: Any) -> None:
     assert render_body(node) in ("", "<p></p>")
+
+
+def test_a_text_stands_for_a_part_that_another_frame_holds() -> None:
+    assert (
+        render_body(["p", {}, "a", [[1, 0]]])
+        == "<p>a[a part that the snapshot of an earlier frame holds]</p>"
+    )
 
 
 def _fill(piece: Any) -> Any:
