@@ -10,6 +10,7 @@ import pytest
 from websockets.sync.client import connect
 
 from api.gate.open_connections import OpenConnections
+from api.gate.slow_clients import WatchedProtocol
 from recorder.errors import TooManyConnections
 from tests.support.http_service import RunningService, running_service
 from tests.support.stream_clients import wait_for
@@ -18,11 +19,19 @@ MOST = 16
 FLOODING, OTHER, PROXY = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
+class PatientProtocol(WatchedProtocol):
+    """The same, but no idle connection ends before the test."""
+
+    head_s = 120.0
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     """A service that lets an address have few connections."""
     environment = {"RECORDER_CONNECTIONS_PER_ADDRESS": str(MOST), "RECORDER_TRUSTED_PROXIES": PROXY}
-    with running_service(tmp_path_factory.mktemp("service"), environment=environment) as service:
+    with running_service(
+        tmp_path_factory.mktemp("service"), http=PatientProtocol, environment=environment
+    ) as service:
         yield service
 
 
@@ -87,6 +96,9 @@ def test_a_websocket_counts_until_it_is_closed(running: RunningService, held: Ex
     body = {"workflow": "checkout", "start": True}
     session = httpx.post(f"{running.url}/v1/sessions", json=body, headers=headers).json()
     url = f"{running.url.replace('http', 'ws')}/v1/sessions/{session['id']}/events/ws"
+    for _ in range(MOST):
+        with connect(url, additional_headers=headers, source_address=(FLOODING, 0)):
+            pass
     with connect(url, additional_headers=headers, source_address=(FLOODING, 0)):
         for _ in range(MOST - 1):
             dial(running, held, FLOODING)

@@ -89,7 +89,10 @@ def test_an_allowed_request_reaches_its_host_without_the_fields_of_the_connectio
 def test_only_who_knows_the_password_uses_the_proxy() -> None:
     dial = Dialer()
     with proxy("shop.example", dial=dial) as started:
-        assert b" 407 " in send(started, "GET http://shop.example/ HTTP/1.1", password=False)
+        request = "GET http://shop.example/ HTTP/1.1"
+        assert b" 407 " in send(started, request, password=False)
+        wrong = f"{request}\r\nProxy-Authorization: {started.credentials[:-1]}"
+        assert b" 407 " in send(started, wrong, password=False)
     assert dial.dialled == []
 
 

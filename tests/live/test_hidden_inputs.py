@@ -7,6 +7,7 @@ import pytest
 
 from recorder.live.hidden_inputs import HIDDEN_TEXT, HiddenInputs
 from recorder.masking.masker import Masker, compile_rules
+from recorder.replay_service.inputs import decrypt_inputs, encrypt_inputs
 
 SECRET = "Grüße + 7/Q&a"
 HIDDEN = HiddenInputs({"note": SECRET, "pin": "417"})
@@ -49,6 +50,27 @@ def test_an_input_that_masking_replaces_is_shown_as_its_token() -> None:
     hidden = HiddenInputs({"mail": "ada@ledgerly.example"}, masker.mask_value)
     shown = hidden.hide_text("for ADA@ledgerly.example")
     assert shown == "for " + masker.mask_text("ada@ledgerly.example")
+
+
+def test_an_input_that_masking_replaces_in_part_is_hidden_whole() -> None:
+    masker = Masker(compile_rules(('{"builtins":["email"]}',)), b"k" * 32)
+    hidden = HiddenInputs({"note": "from ada@ledgerly.example"}, masker.mask_value)
+    assert hidden.hide_text("from ada@ledgerly.example") == HIDDEN_TEXT
+
+
+def test_inputs_that_overlap_are_hidden_together() -> None:
+    hidden = HiddenInputs({"first": "abcdef", "second": "defghi"})
+    assert hidden.hide_text("<abcdefghi>") == f"<{HIDDEN_TEXT}>"
+
+
+def test_stored_inputs_need_their_replay_and_the_secret_of_the_deployment() -> None:
+    inputs = {"note": SECRET}
+    stored = encrypt_inputs(b"secret", "rpl_1", inputs)
+    assert stored is not None and decrypt_inputs(b"secret", "rpl_1", stored) == inputs
+    assert stored[:12] != (encrypt_inputs(b"secret", "rpl_1", inputs) or b"")[:12]
+    for secret, replay_id in ((b"other", "rpl_1"), (b"secret", "rpl_2")):
+        with pytest.raises(ValueError, match="cannot be decrypted"):
+            decrypt_inputs(secret, replay_id, stored)
 
 
 def test_a_snapshot_is_without_inputs_and_says_where_a_picture_would_show_them() -> None:
