@@ -285,7 +285,8 @@ class PurgeRun:
                 ended.count(row)
                 self.report.count(row)
             forgotten = [row.session_id for row in rows if row.cause == "erasure"]
-            db.exec(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten)))
+            # Not by the session, which would compare each of its rows with each id.
+            db.connection().execute(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten)))
             kept = [row.session_id for row in rows if row.cause != "erasure"]
             _update_purges(db, kept, step="done", done_at=clock.now())
             for workspace_id in sorted({workspace_id for workspace_id, _ in ended.causes}):

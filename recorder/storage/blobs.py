@@ -117,7 +117,7 @@ class Blobs:
                 # Each folder takes a request or more, whose answers are waited for together.
                 with ThreadPoolExecutor(_FOLDERS_AT_ONCE) as pool:
                     return sum(pool.map(self._delete_folder, folders))
-            size = sum(self._delete_folder(folder) for folder in folders if Path(folder).is_dir())
+            size = sum(self._delete_folder(folder) for folder in folders if os.path.isdir(folder))  # noqa: PTH112
         # Also those of missing folders: a process that was killed may have left the sync out.
         for parent in sorted({folder.rpartition("/")[0] for folder in folders}):
             if Path(parent).is_dir():
