@@ -40,6 +40,8 @@ FILES_GRACE = timedelta(seconds=20)
 #: 30 seconds, and storing it somewhat more.
 LONGEST_REQUEST = timedelta(seconds=120)
 _BATCH_PAUSE = timedelta(seconds=5)
+#: A file of the lake without an end is looked at again after so long.
+_FILES_PAUSE = timedelta(seconds=5)
 _EXPORT_PAUSE = timedelta(seconds=10)
 #: A step that failed waits for a quarter of the age of its purge, within these bounds.
 _FAILURE_PAUSE = timedelta(seconds=30)
@@ -264,7 +266,15 @@ class PurgeRun:
             with self._open_transaction() as db:
                 advance_purges(db, _ids_of(late), from_step="final_pass", to_step="lake")
         ending = self._try_contents(ending)
-        ending = self._try_groups(ending, _table_of, self._delete_dead_files)
+        unfinished: list[PurgeRow] = []
+        ending = self._try_groups(
+            ending,
+            _table_of,
+            lambda group: unfinished.extend(group if self._delete_dead_files(group) else ()),
+        )
+        self._postpone(unfinished, _FILES_PAUSE)
+        waiting = set(_ids_of(unfinished))
+        ending = [purge for purge in ending if purge.session_id not in waiting]
         ending = self._try_groups(ending, lambda purge: (purge.tenant, bool(purge.dates)), self._clean_logs)
         if not self._runtime.database.truncate_log():
             self._postpone(ending, _LOG_PAUSE)
@@ -287,7 +297,8 @@ class PurgeRun:
                 ended.count(row)
                 self.report.count(row)
             forgotten_ids = [row.session_id for row in rows if row.cause == "erasure"]
-            db.exec(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten_ids)))
+            # Not by the session, which would compare each of its rows with each id.
+            db.connection().execute(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten_ids)))
             finished_ids = [row.session_id for row in rows if row.cause != "erasure"]
             _update_purges(db, finished_ids, step="done", done_at=clock.now())
             for workspace_id in sorted({workspace_id for workspace_id, _ in ended.causes}):
@@ -303,13 +314,17 @@ class PurgeRun:
                     details={"sessions": sum(causes.values()), "causes": causes},
                 )
 
-    def _delete_dead_files(self, purges: list[PurgeRow]) -> None:
+    def _delete_dead_files(self, purges: list[PurgeRow]) -> int:
+        """Delete files that hold deleted rows; return the number of those that some run may be writing."""
         first, dates = purges[0], _dates_of(purges)
+        unfinished = 0
         for kind in LAYOUTS if dates else ():
             self._held.require_time()
-            self._runtime.lake.delete_dead_files(
+            dead = self._runtime.lake.delete_dead_files(
                 kind, first.tenant, workflow=first.workflow, dates=dates, session_ids=_ids_of(purges)
             )
+            unfinished += dead.unfinished
+        return unfinished
 
     def _find_batches(self, purges: list[PurgeRow]) -> NamingBatches:
         with self._runtime.database.transaction(write=False) as db:

@@ -17,7 +17,7 @@ from deltalake import Transaction
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage.lake_cleanup import clean_log, delete_dead_files
+from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_file
 from recorder.storage.lake_maintenance import TableMaintenance, maintain_table
 from recorder.storage.lake_reads import SessionPlace, read_again, read_session_batches
@@ -340,7 +340,7 @@ class Lake:
         workflow: str,
         dates: Collection[str],
         session_ids: Collection[str],
-    ) -> int:
+    ) -> DeadFiles:
         """Delete files of partitions that hold deleted rows; see `lake_cleanup.delete_dead_files`.
 
         Raises:

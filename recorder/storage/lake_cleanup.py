@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import orjson
@@ -22,6 +23,9 @@ from recorder.storage.lake_tables import LakeTable
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 #: Younger files that no commit names may still be committed.
 _ABANDONED_AFTER = timedelta(days=1)
+#: A file without an end that was not written to for so long is none that a run still writes: each row group
+#: takes seconds, and a run that was suspended for so long has lost its lease.
+_UNFINISHED_AFTER = timedelta(minutes=2)
 #: A reader that listed the log before may still open its entries for so long.
 _LOG_GRACE = timedelta(seconds=60)
 
@@ -38,6 +42,13 @@ class DataFiles:
         """Count files."""
         sizes = [info.size for info in infos]
         return cls(len(sizes), sum(sizes))
+
+
+class DeadFiles(NamedTuple):
+    """Numbers of files that were deleted, and of those that some run may be writing."""
+
+    deleted: int = 0
+    unfinished: int = 0
 
 
 def count_data_files(stored: LakeTable) -> DataFiles:
@@ -87,11 +98,12 @@ def delete_unused_files(
 
 def delete_dead_files(
     stored: LakeTable, *, workflow: str, dates: Collection[str], session_ids: Collection[str]
-) -> int:
+) -> DeadFiles:
     """Delete the files of partitions that later commits removed, or that hold rows of purged sessions.
 
     The second kind was written by a run that was killed, or lost against another one, before its commit. No
-    run that works now writes rows of these sessions.
+    run that works now writes rows of these sessions. A file without an end cannot be read, so that it counts
+    as one of them: that of a killed run is deleted, and a younger one may be complete at the next call.
 
     Args:
         stored: the table.
@@ -100,26 +112,28 @@ def delete_dead_files(
         session_ids: sessions whose rows were deleted from the table.
 
     Returns:
-        The number of deleted files.
+        The number of deleted files, and of younger files without an end.
     """
     table = stored.open()
     if table is None:
-        return 0
+        return DeadFiles()
     store = stored.data_files(table)
     active = {file.path for file in stored.list_files(table, workflow=workflow)}
     folders = [f"workflow={workflow}/date={date}" for date in sorted(dates)]
     files = [info for folder in folders for info in _list_data_files(store, folder)]
     candidates = [info for info in files if info.path not in active]
     removed = _read_removals(store) if candidates else {}
-    oldest = clock.now() - _ABANDONED_AFTER
-    dead = [
-        info.path
-        for info in candidates
-        if info.path in removed or info.mtime < oldest or _holds_sessions(store, info.path, session_ids)
-    ]
+    now, dead, unfinished = clock.now(), [], 0
+    for info in candidates:
+        is_dead = info.path in removed or info.mtime < now - _ABANDONED_AFTER
+        holds_sessions = None if is_dead else _holds_sessions(store, info.path, session_ids)
+        if is_dead or holds_sessions or (holds_sessions is None and info.mtime < now - _UNFINISHED_AFTER):
+            dead.append(info.path)
+        elif holds_sessions is None:
+            unfinished += 1
     for path in dead:
         _delete_file(store, path)
-    return len(dead)
+    return DeadFiles(len(dead), unfinished)
 
 
 def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
@@ -209,11 +223,13 @@ def _delete_file(store: pa_fs.FileSystem, path: str) -> None:
         store.delete_file(path)
 
 
-def _holds_sessions(store: pa_fs.FileSystem, path: str, session_ids: Collection[str]) -> bool:
-    """Return whether a file holds rows of sessions; False for one that was cut off while it was written."""
+def _holds_sessions(store: pa_fs.FileSystem, path: str, session_ids: Collection[str]) -> bool | None:
+    """Return whether a file holds rows of sessions; None for a file without an end."""
     try:
         with store.open_input_file(path) as source:
             column = pq.ParquetFile(source).read(columns=["session_id"])["session_id"]
-    except (pa.ArrowInvalid, FileNotFoundError):
+    except pa.ArrowInvalid:
+        return None
+    except FileNotFoundError:
         return False
     return bool(pc.any(pc.is_in(column, pa.array(session_ids, pa.string()))).as_py())

@@ -1,9 +1,10 @@
 """Parquet data files of the lake: sorted writing in bounded memory, filtered and sorted reading."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -213,7 +214,10 @@ class RowFilter:
     def may_match(self, bounds_of: Callable[[str], Bounds]) -> bool:
         """Return whether a file or row group with these bounds may hold wanted rows."""
         ids, buckets = bounds_of("session_id"), bounds_of("bucket")
-        if not any(ids.may_hold(key) and buckets.may_hold(bucket) for key, bucket in self.sessions.items()):
+        ordered = self._ordered
+        first = 0 if buckets.least is None else bisect_left(ordered, (buckets.least, ""))
+        end = len(ordered) if buckets.greatest is None else bisect_left(ordered, (buckets.greatest + 1, ""))
+        if not any(ids.may_hold(ordered[index][1]) for index in range(first, end)):
             return False
         latest = bounds_of("t_ms").greatest
         return self.from_t_ms is None or latest is None or latest >= self.from_t_ms
@@ -225,9 +229,18 @@ class RowFilter:
             return False
         return self.from_t_ms is None or (earliest is not None and earliest >= self.from_t_ms)
 
+    @cached_property
+    def _ordered(self) -> list[tuple[int, str]]:
+        """Buckets and ids in order."""
+        return sorted((bucket, session_id) for session_id, bucket in self.sessions.items())
+
+    @cached_property
+    def _ids(self) -> pa.Array:
+        return pa.array(self.sessions, pa.string())
+
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         """Return for each row whether it is wanted."""
-        wanted = pc.is_in(batch["session_id"], value_set=pa.array(self.sessions, pa.string()))
+        wanted = pc.is_in(batch["session_id"], value_set=self._ids)
         if self.from_t_ms is not None:
             wanted = pc.and_(wanted, pc.greater_equal(batch["t_ms"], self.from_t_ms))
         return wanted
@@ -273,6 +286,21 @@ def read_file(
             rows = max(16, min(_BATCH_ROWS if first else batch_rows, batch_bytes // width))
             for batch in _read_range(parquet, index, columns, rows, first, end):
                 yield _complete_columns(batch, file, schema, filtered)
+
+
+def count_rows(files: pa_fs.FileSystem, file: DataFile, wanted: RowFilter) -> int:
+    """Return the number of wanted rows of a file; only columns of ids and times are read."""
+    columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
+    count = 0
+    with files.open_input_file(file.path) as source:
+        parquet = pq.ParquetFile(source, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
+        for index in range(parquet.num_row_groups):
+            if wanted.may_match(_read_group_bounds(parquet.metadata.row_group(index))):
+                for batch in parquet.iter_batches(
+                    _SCAN_ROWS, row_groups=[index], columns=columns, use_threads=False
+                ):
+                    count += pc.sum(wanted.mask(batch)).as_py() or 0
+    return count
 
 
 def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Rewrites of committed lake files: deletion of sessions, and compaction, both in sort order."""
 
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
@@ -9,12 +10,24 @@ from deltalake import DeltaTable
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage.lake_files import DataFile, LakeFile, RowFilter, SortedSource, merge_sorted, read_file
+from recorder.storage.lake_files import (
+    DataFile,
+    LakeFile,
+    RowFilter,
+    SortedSource,
+    count_rows,
+    merge_sorted,
+    read_file,
+)
 from recorder.storage.lake_tables import LakeTable, retry_conflicts
 
 _TARGET_FILE_BYTES = 16 * 1024 * 1024
 # Compaction holds so many bytes of all the files that it reads at once.
 _MERGE_BYTES = 32 * 1024 * 1024
+# A delete holds so many bytes of the file that it rewrites, beside a row group of the new one.
+_REWRITE_BYTES = 8 * 1024 * 1024
+# Files that a delete rewrites at the same time: decoding, encoding and stores take turns.
+_FILES_AT_ONCE = 2
 # Compaction reads so many files at once.
 _MERGED_FILES = 100
 
@@ -46,11 +59,16 @@ def delete_sessions(
     for attempt in retry_conflicts():
         table = stored.open_for_writing()
         removed, added, count = [], [], 0
-        for file in stored.list_files(table, workflow=workflow):
-            if file.partition["date"] not in dates or not wanted.may_match(file.bounds_of):
-                continue
-            if file.path not in rewritten:
-                rewritten[file.path] = _write_without(stored, table, file, wanted)
+        files = [
+            file
+            for file in stored.list_files(table, workflow=workflow)
+            if file.partition["date"] in dates and wanted.may_match(file.bounds_of)
+        ]
+        new = [file for file in files if file.path not in rewritten]
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            written = pool.map(partial(_write_without, stored, table, unwanted=wanted), new)
+            rewritten |= {file.path: result for file, result in zip(new, written, strict=True)}
+        for file in files:
             deleted, rest = rewritten[file.path]
             if deleted:
                 count += deleted
@@ -106,13 +124,14 @@ def _write_without(
     stored: LakeTable, table: DeltaTable, file: DataFile, unwanted: RowFilter
 ) -> tuple[int, LakeFile | None]:
     """Rewrite a file without some rows; return their number, and the new file if rows remain."""
-    deleted = sum(_count_in_file(stored, table, file, unwanted).values())
+    store, layout = stored.data_files(table), stored.layout
+    deleted = count_rows(store, file, unwanted)
     if deleted in (0, file.rows):
         return deleted, None
-    rest = (
-        batch.filter(pc.invert(unwanted.mask(batch)))
-        for batch in read_file(stored.data_files(table), file, stored.layout.schema)
+    batches = read_file(
+        store, file, layout.schema, batch_bytes=_REWRITE_BYTES, batch_rows=layout.row_group_rows
     )
+    rest = (batch.filter(pc.invert(unwanted.mask(batch))) for batch in batches)
     return deleted, stored.write_file(rest, file.partition, "kept")
 
 

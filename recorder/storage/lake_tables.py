@@ -169,7 +169,11 @@ class LakeTable:
         self, table: DeltaTable, *, workflow: str | None = None, date: str | None = None
     ) -> list[DataFile]:
         """Return the data files of a version; those of one partition if it is given."""
-        actions = pa.table(table.get_add_actions(flatten=True))
+        # Not `pa.table`, nor Python objects of timestamps: both import pandas.
+        actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+        actions = actions.select(
+            [field.name for field in actions.schema if not pa.types.is_timestamp(field.type)]
+        )
         for column, value in (("workflow", workflow), ("date", date)):
             if value is not None:
                 actions = actions.filter(pc.equal(actions[f"partition.{column}"], value))

@@ -18,7 +18,7 @@ from recorder.storage.blobs import Blobs
 from tests.support.blob_stores import blobs_lead_to
 from tests.support.completed_work import completed_export, patch
 from tests.support.factories import Caller
-from tests.support.object_stores import BUCKET, running_store
+from tests.support.object_stores import BUCKET, EmulatedS3, running_store
 from tests.support.purges import Canary, count_hits, finish_purges, recorded_canary
 from tests.support.recorded_sessions import session_row
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
@@ -151,17 +151,36 @@ def test_nothing_is_deleted_while_the_cold_store_is_away(tmp_path: Path) -> None
     runtime.close()
 
 
+def test_an_object_that_was_not_copied_is_not_deleted(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    before, at = objects_of(runtime, canary, runtime.blobs.url), days_later(runtime, canary, DAYS + 1)
+
+    def miss(*_: object) -> bytes:
+        raise KeyError
+
+    with monkeypatch.context() as patched:
+        # A store that misses for a moment an object which it lists.
+        patched.setattr("recorder.governance.archive._copy_object", miss)
+        run_retention(runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
+    assert objects_of(runtime, canary, runtime.blobs.url) == before
+    assert storage_of(caller, canary) == {"hot": 1, "cold": 0}
+    assert run_at(caller, at)["archived_sessions"] == 1
+
+
 @pytest.fixture
-def s3() -> Iterator[None]:
+def s3() -> Iterator[EmulatedS3]:
     """A store that speaks like S3, in a process of its own."""
     with running_store("s3") as store, blobs_lead_to(store.url):
-        yield
+        assert isinstance(store, EmulatedS3)
+        yield store
 
 
 @pytest.mark.parametrize("storage_class", [None, "GLACIER_IR"])
-@pytest.mark.usefixtures("s3")
 def test_frames_in_a_bucket_move_to_another_prefix_or_class(
-    tmp_path: Path, storage_class: str | None
+    s3: EmulatedS3, tmp_path: Path, storage_class: str | None
 ) -> None:
     runtime = make_runtime(
         tmp_path / "data",
@@ -172,9 +191,11 @@ def test_frames_in_a_bucket_move_to_another_prefix_or_class(
     add_workspace(runtime)
     (session_id,) = seal(runtime, [Recording(frames=[0, 500])])
     (stored,) = runtime.blobs.list_objects("frames/")
-    data = runtime.blobs.get(stored.key)
+    data, asked = runtime.blobs.get(stored.key), len(s3.requests())
     report = run_retention(runtime, "tests", at=clock.now() + timedelta(days=100))
     assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 1
+    # The store copies the object itself.
+    assert not [each for each in s3.requests()[asked:] if each["request"].startswith("GET /datasets/")]
     assert runtime.blobs.get(stored.key) == data
     assert session_row(runtime, session_id).frames_archived_at is not None
     kept = [len(Blobs(url).list_objects("frames/")) for url in (runtime.blobs.url, runtime.settings.cold_url)]

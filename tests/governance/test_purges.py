@@ -1,6 +1,9 @@
 """Runs of purges: one at a time, resumed after a kill, patient with stores that are away. Contract §2."""
 
+import os
+import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +102,22 @@ def test_old_files_stay_while_readers_may_open_them(caller: Caller) -> None:
     assert count_hits(runtime, word) == 0
     with runtime.database.transaction(write=False) as db:
         assert next_due(db) is None
+
+
+def test_a_lake_file_that_a_killed_run_left_half_written_goes_with_the_purge(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    session_id, word = hard_deleted(caller)
+    folder = Path(runtime.lake.stored_table("events", Tenant(caller.key.workspace_id, "live")).path)
+    (whole,) = folder.glob("workflow=*/**/*.parquet")
+    # As kill -9 leaves it: rows, but no footer. The word is in no other file of the lake afterwards.
+    cut = whole.with_name("compacted-cut.parquet")
+    cut.write_bytes(whole.read_bytes()[:-8] + word.encode())
+    with pytest.raises(AssertionError, match="final_pass"):
+        finish_purges(runtime)
+    assert open_purges(runtime) == [(session_id, "final_pass")] and cut.exists() and not whole.exists()
+    os.utime(cut, (time.time() - 180,) * 2)
+    finish_purges(runtime)
+    assert not cut.exists() and count_hits(runtime, word) == 0
 
 
 def test_what_a_request_under_way_stored_is_found_by_the_last_step(caller: Caller) -> None:

@@ -24,6 +24,8 @@ def blobs_lead_to(url: str) -> Iterator[None]:
         **ENVIRONMENT,
         "AWS_ENDPOINT_URL": url,
         "AWS_REGION": "us-east-1",
+        # Of the lake's client, which reads the same variables.
+        "AWS_ALLOW_HTTP": "true",
         "STORAGE_EMULATOR_HOST": url,
         # Google's client asks the machine that it runs on for credentials, unless it is kept from that.
         "NO_GCE_CHECK": "true",
