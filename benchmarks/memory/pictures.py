@@ -1,16 +1,21 @@
-"""Recorded tasks by their pictures alone: no DOM, no address, no targets. Spec §2.6.
+"""Recorded tasks by their pictures alone: no DOM, no address, no targets. Spec §2.6, decision 0046.
 
-Every page of a demonstration is drawn as the importer draws it; a step is then an action on a picture.
+Every page of a demonstration is drawn as the importer draws it; a step is then an action on a picture. A
+second set shows the same pages as other clients would send them: each session in a scale, format, quality
+and brightness of its own, each picture with a patch that differs.
 """
 
-from collections.abc import Sequence
+import io
+import random
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from PIL import Image, ImageDraw
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import Figure, Skipped, at_least
+from benchmarks.figures import Figure, Goal, Skipped, at_least
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.tasks import DATA, SAME_PAGES, Demonstration, in_order
 from recorder.importers.miniwob.elements import canvas_size, list_boxes, target_path
@@ -21,6 +26,7 @@ from recorder.memory.steps.session_steps import session_steps
 from recorder.sealing.frame_digests import read_cells
 
 _ORDERS, _QUICK_ORDERS = 5, 2
+_SETS = ("by pictures alone", "by pictures re-encoded, scaled and changed")
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
@@ -31,10 +37,20 @@ def measure(*, quick: bool = False) -> list[Figure]:
     """
     if not DATA.is_dir():
         raise Skipped("the demonstrations (../shared/data/miniwob) are absent")
-    demonstrations = _read_drawn(DATA)
+    drawn, changed = _read_drawn(DATA)
+    orders = _QUICK_ORDERS if quick else _ORDERS
+    return [
+        *_measure_set(_SETS[0], drawn, orders, goal=at_least(0.45)),
+        *_measure_set(_SETS[1], changed, orders, goal=None),
+    ]
+
+
+def _measure_set(
+    name: str, demonstrations: Sequence[Demonstration], orders: int, *, goal: Goal | None
+) -> list[Figure]:
     labels = [SAME_PAGES.get(item.task, item.task) for item in demonstrations]
     sealed, rebuilt = [], []
-    for order in range(_QUICK_ORDERS if quick else _ORDERS):
+    for order in range(orders):
         with stored_graph() as graph:
             graph.add([item.session for item in in_order(demonstrations, order)])
             for scores in (sealed, rebuilt):
@@ -44,40 +60,75 @@ def measure(*, quick: bool = False) -> list[Figure]:
                 graph.rebuild("anchored")
     return [
         Figure(
-            name=f"memory, MiniWoB by pictures alone: adjusted Rand index of paths and tasks, {state}",
+            name=f"memory, MiniWoB {name}: adjusted Rand index of paths and tasks, {state}",
             unit="",
             ours=scores,
-            goal=at_least(0.45),
+            goal=goal,
         )
         for state, scores in (("as sealed", sealed), ("rebuilt", rebuilt))
     ]
 
 
-def _read_drawn(folder: Path) -> Sequence[Demonstration]:
+def _read_drawn(folder: Path) -> tuple[list[Demonstration], list[Demonstration]]:
+    """Return the demonstrations as drawn, and as changed."""
     files = sorted(folder.glob("*/*.json.gz"))
     with ProcessPoolExecutor() as processes:
         runs = list(processes.map(_read_run, files, chunksize=16))
-    return [
-        Demonstration(replace(run, session_id=f"ses_{index:06d}"), file.parent.name)
-        for index, (file, run) in enumerate(zip(files, runs, strict=True))
+    numbered = [
+        [
+            Demonstration(replace(run, session_id=f"ses_{index:06d}"), file.parent.name)
+            for index, (file, run) in enumerate(zip(files, some, strict=True))
+        ]
+        for some in zip(*runs, strict=True)
     ]
+    return numbered[0], numbered[1]
 
 
-def _read_run(file: Path) -> Sealed:
+def _read_run(file: Path) -> tuple[Sealed, Sealed]:
+    """Return a demonstration with its pages as drawn, and as changed."""
     demonstration = read_file(file)[0]
     seen = whole_actions(demonstration.states)
-    cells: dict[object, bytes | None] = {}
-    events, frames = [], []
+    change = _choose_change(file)
+    cells: dict[object, tuple[bytes | None, bytes | None]] = {}
+    events = []
+    frames: tuple[list[FrameScreen], list[FrameScreen]] = ([], [])
     for item, members in zip(seen, event_members(seen), strict=True):
         page = demonstration.states[item.index].dom
         target_path(page)  # takes off the mark of the element acted on, which no picture shows
         drawn = list_boxes(page), canvas_size(page)
         if drawn not in cells:
-            cells[drawn] = read_cells(draw_screen(*drawn))
+            picture = draw_screen(*drawn)
+            cells[drawn] = read_cells(picture), read_cells(change(picture))
         t_ms, frame_id = round(demonstration.states[item.index].time), f"frm_{item.index:06d}"
-        screen = describe_screen(dom=None, url=None, title=None, cells=cells[drawn])
-        frames.append(FrameScreen(t_ms, frame_id, screen))
+        for shown, seen_cells in zip(frames, cells[drawn], strict=True):
+            screen = describe_screen(dom=None, url=None, title=None, cells=seen_cells)
+            shown.append(FrameScreen(t_ms, frame_id, screen))
         events.append({"id": f"evt_{item.index:06d}", "t_ms": t_ms, "frame_id": frame_id, **members})
-    steps = session_steps(events, frames)
     outcome = "success" if demonstration.raw_reward > 0 else "error"
-    return Sealed(file.name, steps, outcome=outcome, duration_ms=steps[-1].t_out_ms if steps else 0)
+    first, other = (
+        Sealed(file.name, steps, outcome=outcome, duration_ms=steps[-1].t_out_ms if steps else 0)
+        for steps in (session_steps(events, shown) for shown in frames)
+    )
+    return first, other
+
+
+def _choose_change(file: Path) -> Callable[[bytes], bytes]:
+    """Return what one client does to its pictures; the patch is an eighth of the width wide."""
+    draw_of = random.Random(f"{file.parent.name}/{file.name}")
+    scale, quality = draw_of.uniform(0.8, 1.6), draw_of.randrange(60, 96)
+    form, brighter = draw_of.choice(("JPEG", "WEBP")), draw_of.randrange(-6, 7)
+
+    def change(picture: bytes) -> bytes:
+        with Image.open(io.BytesIO(picture)) as drawn:
+            size = round(drawn.width * scale), round(drawn.height * scale)
+            image = drawn.convert("RGB").resize(size, Image.Resampling.BILINEAR)
+        image = image.point([min(255, max(0, shade + brighter)) for shade in range(256)] * 3)
+        width, height = image.width // 8, image.height // 20
+        left, top = draw_of.randrange(image.width - width), draw_of.randrange(image.height - height)
+        shade = draw_of.randrange(40, 216)
+        ImageDraw.Draw(image).rectangle((left, top, left + width, top + height), fill=(shade, shade, shade))
+        file = io.BytesIO()
+        image.save(file, form, quality=quality)
+        return file.getvalue()
+
+    return change

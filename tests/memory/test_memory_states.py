@@ -1,11 +1,13 @@
 """Screens of events. Spec §2.6, design §3 (state of an event)."""
 
+import io
 import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, ImageDraw
 
 from recorder.memory.steps.screens import (
     NO_SCREEN,
@@ -17,6 +19,7 @@ from recorder.memory.steps.screens import (
     locate_on_screen,
 )
 from recorder.memory.steps.targets import normal_name, target_token, template_of, url_template
+from recorder.sealing.frame_digests import read_cells
 
 
 def dom(*body: Any) -> dict[str, Any]:
@@ -140,7 +143,7 @@ def test_without_snapshot_the_address_decides() -> None:
 
 
 def test_without_address_the_picture_decides() -> None:
-    shades = [10 * (index % 7) + 20 * (index // 9 % 3) for index in range(72)]
+    shades = [25 * (index % 9 // 3) + 60 * (index // 18) for index in range(72)]
     noisy = bytes(shade + index % 3 for index, shade in enumerate(shades))
     shown, other = screen_of(cells=bytes(shades)), screen_of(cells=bytes(reversed(shades)))
     assert screen_of(cells=noisy).state_key == shown.state_key
@@ -150,6 +153,38 @@ def test_without_address_the_picture_decides() -> None:
         == screen_of(cells=bytes([200]) * 72).state_key
         != shown.state_key
     )
+
+
+def _draw_screen(*boxes: tuple[int, int, int, int]) -> Image.Image:
+    picture = Image.new("RGB", (1280, 720), (240, 240, 240))
+    pen = ImageDraw.Draw(picture)
+    for number, box in enumerate(boxes):
+        pen.rectangle(box, fill=(30 + 40 * number, 60, 120))
+    return picture
+
+
+def _read_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> Screen:
+    file = io.BytesIO()
+    picture.save(file, form, **options)
+    return screen_of(cells=read_cells(file.getvalue()))
+
+
+def test_pictures_alike_are_one_screen_and_others_are_not() -> None:
+    picture = _draw_screen((0, 0, 1279, 60), (0, 61, 260, 719), (500, 200, 1000, 420))
+    first = _read_picture(picture)
+    clock = picture.copy()
+    ImageDraw.Draw(clock).rectangle((1100, 640, 1270, 700), fill=(20, 20, 20))
+    alike = [
+        _read_picture(picture, "JPEG", quality=60),
+        _read_picture(picture, "WEBP", quality=60),
+        _read_picture(picture.resize((1024, 576))),
+        _read_picture(picture.point([min(255, shade + 6) for shade in range(256)] * 3)),
+        _read_picture(clock),
+    ]
+    assert [round(jaccard(first, screen), 2) for screen in alike if jaccard(first, screen) < 0.6] == []
+    other = _read_picture(_draw_screen((100, 300, 600, 719), (700, 40, 1200, 300)))
+    assert jaccard(first, other) < 0.3
+    assert first.state_key is not None and first.state_key.startswith("s1:g2")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from recorder.memory.steps.picture_features import PICTURE_VERSION, picture_features
 from recorder.memory.steps.step_labels import describe_location
 from recorder.memory.steps.targets import (
     FIELD_ROLES,
@@ -36,9 +37,6 @@ _UNSEEN = frozenset(["base", "link", "meta", "noscript", "script", "style", "tem
 _BLOCK_NODES, _BLOCK_CHARACTERS = 64, 160
 #: Screens of longer addresses and titles are described anew each time, so that the cache stays small.
 _REMEMBERED_CHARACTERS = 1_000
-_CELL_COLUMNS = 9
-#: Least difference of luminance, of 255 levels, between two cells that counts.
-_CLEAR_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +89,8 @@ def describe_screen(
     if page is not NO_SCREEN:
         return page
     if cells is not None:
-        features = _picture_features(cells)
-        return Screen(_state_key("g", list(features)), features, ())
+        features = picture_features(cells)
+        return Screen(_state_key(f"g{PICTURE_VERSION}", list(features)), features, ())
     return NO_SCREEN
 
 
@@ -176,28 +174,6 @@ def _describe_place(url: str | None, title: str | None) -> Screen:
     features.sort()
     tokens = (f"title {normal_name(title)}",) if title else ()
     return Screen(_state_key("u", features), tuple(features), tokens)
-
-
-def _picture_features(cells: bytes) -> tuple[int, ...]:
-    """Return each clear rise or fall of luminance from a cell to the one on its right or below it.
-
-    Steps of less than `_CLEAR_STEP` levels are noise: another encoding or scale of a picture flips them.
-    Pictures that share six of ten rises and falls are alike enough for one node. A plain one has one feature.
-    """
-    features = set()
-    for index, shade in enumerate(cells):
-        for is_below, other in ((0, index + 1), (1, index + _CELL_COLUMNS)):
-            if other >= len(cells) or (not is_below and other % _CELL_COLUMNS == 0):
-                continue
-            step = cells[other] - shade
-            if abs(step) >= _CLEAR_STEP:
-                features.add(_picture_feature(is_below, index, step > 0))
-    return tuple(sorted(features)) or (_picture_feature(0, -1, False),)
-
-
-@lru_cache(maxsize=512)
-def _picture_feature(is_below: int, index: int, is_rise: bool) -> int:
-    return key_of("picture", str(is_below), str(index), str(int(is_rise)))
 
 
 @dataclass(slots=True)
