@@ -14,8 +14,8 @@ from typing import get_args
 from benchmarks.drift_plants import NEW_SHARE, How, Kind, plant_change
 from benchmarks.drift_streams import Sample, Stream, plant_sessions, read_log, read_tasks, shuffle
 from benchmarks.figures import Figure, Skipped, at_least, at_most
+from recorder.memory.drift.baseline_terms import Term
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
-from recorder.memory.drift.terms import Term
 from recorder.memory.drift.thresholds import DriftRules
 
 _RULES = DriftRules()

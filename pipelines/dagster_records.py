@@ -1,4 +1,4 @@
-"""Daily removal of Dagster's own records: runs past their days, and texts of erased sessions. Contract §7."""
+"""Daily job that deletes Dagster's own records and rewrites its databases. Contract §7."""
 
 import logging
 from datetime import datetime, timedelta
@@ -6,8 +6,8 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.record_files import rewrite_databases
-from pipelines.record_removal import RecordReport, remove_records
+from pipelines.dagster_record_removal import RecordReport, remove_records
+from pipelines.dagster_table_rewrites import rewrite_databases
 from pipelines.resources import RecorderResource
 from recorder import clock, limits
 from recorder.governance.removals import read_last_removal

@@ -31,9 +31,9 @@ from recorder.exports.card import escape_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import make_due_exports
 from recorder.exports.requests.recipes import list_recipes
-from recorder.exports.runner.awaited import recount_awaited
 from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.replayability_wait import recount_awaited
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import give_own_run, is_first_try, list_writers, place_owner
 from recorder.models.export import ExportRow

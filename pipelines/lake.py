@@ -4,7 +4,7 @@ import dagster as dg
 
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from recorder.governance.lake_maintenance import MaintenanceReport, maintain_lake
+from recorder.governance.maintenance_pass import MaintenanceReport, maintain_lake
 
 _TEXTS = ("workspace_id", "mode", "kind", "error")
 _NUMBERS = (

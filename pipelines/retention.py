@@ -19,7 +19,7 @@ from pipelines.runs import QUEUE_TAG, instance_of, request_run
 from recorder import clock
 from recorder.audit.verify import Head
 from recorder.governance import erasures, purges, retention, table_rewrites
-from recorder.governance.purge_steps import PurgeReport
+from recorder.governance.due_purges import PurgeReport
 from recorder.governance.removals import run_removals
 from recorder.runtime import Runtime
 from recorder.storage.leases import is_lease_held

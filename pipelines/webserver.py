@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from pipelines.webserver_gate import DagsterGate
 from recorder import clock
 from recorder.logs import configure_logs
-from recorder.net.host_names import with_listening_host
+from recorder.net.host_header import with_listening_host
 from recorder.settings import Settings
 from recorder.supervisor.commands import http_address
 from recorder.supervisor.run_records import DAGSTER_WEBSERVER, AlreadyRunning, RunRecord

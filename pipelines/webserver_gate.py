@@ -18,7 +18,7 @@ from pipelines.webserver_pages import GateRefusal, logged_in_page, logged_out_pa
 from recorder import clock
 from recorder.access.dagster_login import LINK_PATH, LOGIN_SECONDS, Login, LoginCookies, LoginLinks
 from recorder.net.addresses import parse_resolved
-from recorder.net.host_names import AllowedHosts
+from recorder.net.host_header import AllowedHosts
 from recorder.settings import Settings
 
 log = logging.getLogger("recorder.dagster")

@@ -1,4 +1,4 @@
-"""Hashes and canonical JSON: row sets, manifests, cursors, idempotency, buckets."""
+"""Canonical JSON, SHA-256, keyed hashes, and the hash bucket of a session."""
 
 import hashlib
 import hmac

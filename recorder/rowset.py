@@ -1,4 +1,4 @@
-"""Digests of row sets: the contents of a dataset, independent of the file format. Spec §4.3 (determinism).
+"""Digests of a dataset's rows, independent of the file format. Spec §4.3 (determinism).
 
 Sealing computes the events' digest once per session; exports combine the sessions; `verify` computes
 both again from the files alone.

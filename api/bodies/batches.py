@@ -27,8 +27,8 @@ from recorder.recording.events import (
     read_event_batch,
 )
 from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
+from recorder.recording.ingest_statements import Replayed
 from recorder.recording.masking import event_documents
-from recorder.recording.sequence import Replayed
 
 
 def respond_accepted(answer: bytes) -> Response:

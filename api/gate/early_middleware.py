@@ -11,7 +11,7 @@ from api.gate.rate_limits import RateLimiter
 from api.gate.responses import GateSend, common_headers, send_refusal
 from recorder.errors import InvalidHost
 from recorder.ids import IdCounter
-from recorder.net.host_names import AllowedHosts
+from recorder.net.host_header import AllowedHosts
 
 _NO_BODY: Final[Message] = {"type": "http.request", "body": b"", "more_body": False}
 _END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": False}

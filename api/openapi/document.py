@@ -5,7 +5,7 @@ from typing import Any
 from api.errors import ProblemDocument, problem_responses
 from api.gate.versions import DEPRECATIONS, RELEASES
 from api.openapi.examples import add_examples
-from api.openapi.hot_routes import ITEM_SCHEMAS, REF
+from api.openapi.raw_body_routes import ITEM_SCHEMAS, REF
 from recorder import limits
 
 _Document = dict[str, Any]

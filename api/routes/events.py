@@ -9,13 +9,13 @@ from api.bodies.batches import EventBatches, respond_accepted
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import choose_format
-from api.openapi.hot_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
+from api.openapi.raw_body_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
 from api.streams.event_download import ARROW, JSON, NDJSON, Arrow, EventDownload, Ndjson
 from api.strict_routes import NO_QUERY, BatchRoute, check_query, refuse_encoding
 from recorder import limits
 from recorder.errors import InvalidRange
 from recorder.recording import sessions
-from recorder.recording.hot_events import EventFilter
+from recorder.recording.event_filter import EventFilter
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.session_events import read_events_page
 

@@ -11,7 +11,7 @@ from api.bodies.worker_pool import BodyWorkers, body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import choose_format, respond_with_bytes
-from api.openapi.hot_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
+from api.openapi.raw_body_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_encoding
 from recorder.errors import NotAcceptable, RecorderError, Unavailable
 from recorder.models.frame import Frame

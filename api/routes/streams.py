@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 from api.dependencies import CallerDep
 from api.errors import make_problem, problem_responses
 from api.gate.responses import refuse_handshake
-from api.openapi.hot_routes import EVENT_STREAM
+from api.openapi.raw_body_routes import EVENT_STREAM
 from api.streams.connections import EventStream, close_socket, run_socket
 from api.strict_routes import QueryRules, StrictRoute, check_query
 from recorder.access.ratelimit.stream_slots import StreamSlots

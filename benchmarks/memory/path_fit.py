@@ -7,7 +7,7 @@ import numpy as np
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.graph.shown_way import MAX_EDITS, Ways, count_edits
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.shown_ways import shown_ways
+from recorder.memory.queries.path_fit import shown_ways
 
 
 @dataclass(frozen=True, slots=True)

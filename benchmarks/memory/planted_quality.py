@@ -22,7 +22,7 @@ from benchmarks.memory.planted import (
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.recovery import find_anchors
+from recorder.memory.queries.recovery_anchors import find_anchors
 
 _SEEDS = range(3)
 _SESSIONS = 10_000

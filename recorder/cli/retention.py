@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from recorder.governance.lake_maintenance import MaintenanceReport
+    from recorder.governance.maintenance_pass import MaintenanceReport
     from recorder.governance.removals import Removals
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
@@ -60,7 +60,7 @@ def run_retention(
 ) -> None:
     """Remove what is due, work on purges that are due, and maintain the lake; `--at` moves the due dates."""
     from recorder.governance import retention
-    from recorder.governance.lake_maintenance import maintain_lake
+    from recorder.governance.maintenance_pass import maintain_lake
     from recorder.governance.removals import run_removals
     from recorder.governance.table_rewrites import RewriteReport, rewrite_tables
     from recorder.ids import new_id

@@ -21,7 +21,7 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
 from recorder.digest import keyed_digest
 from recorder.errors import NotFound
-from recorder.governance.holdings import list_rewritten_tables
+from recorder.governance.content_inventory import list_rewritten_tables
 from recorder.governance.holds import find_held
 from recorder.governance.purge_requests import count_deliveries, describe_purge
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in

@@ -9,8 +9,8 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.governance.due_purges import PurgeReport
 from recorder.governance.erasures import run_erasures
-from recorder.governance.purge_steps import PurgeReport
 from recorder.governance.purges import run_purges
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import AuditRow

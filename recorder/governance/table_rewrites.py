@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.governance.holdings import STATISTICS, list_rewritten_tables
+from recorder.governance.content_inventory import STATISTICS, list_rewritten_tables
 from recorder.governance.removals import try_erasures
 from recorder.models.governance import ErasureRow
 from recorder.runtime import Runtime

@@ -11,11 +11,11 @@ from recorder.live.actions import NOTHING_TO_DO, PERFORMED, list_signals, make_c
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.finding import VISITS, locate, was_shown
 from recorder.live.hidden_inputs import HiddenInputs
-from recorder.live.journal import StepJournal, TimeSpent
 from recorder.live.pages import LiveState, has_same_origin, map_url, read_state
 from recorder.live.plan import LivePlan, PlannedStep
 from recorder.live.proxy import FilteringProxy
 from recorder.live.run_recording import RunRecording
+from recorder.live.step_journal import StepJournal, TimeSpent
 from recorder.replays.budget import Budget
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import EventItem, InvalidRecording, RecordedFrame, RecordedStep

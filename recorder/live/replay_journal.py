@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.live.journal import LiveResult
+from recorder.live.step_journal import LiveResult
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import Actor, SessionCreate

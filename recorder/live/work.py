@@ -22,12 +22,12 @@ from recorder.errors import NotFound
 from recorder.live.acting import StepActor
 from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck, StoredStateRefused
 from recorder.live.hidden_inputs import HiddenInputs
-from recorder.live.journal import LiveResult
 from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
 from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
+from recorder.live.step_journal import LiveResult
 from recorder.live.upload_files import InvalidFile, read_file
 from recorder.masking.policies import load_policies
 from recorder.models.operations import LeaseRow

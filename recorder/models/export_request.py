@@ -1,4 +1,4 @@
-"""Names of places in clouds, as destinations take them. Spec §4.3.
+"""Bodies of `POST /v1/exports`: filter, sampling, split and destinations. Spec §4.3.
 
 Buckets, accounts and regions become parts of host names and paths: what the clouds themselves would not take
 is refused here, so that no name leads anywhere else.

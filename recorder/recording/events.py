@@ -17,8 +17,7 @@ from recorder.media_types import JSON, require_type
 from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.event_validation import check_events
 from recorder.recording.ingest import Cursor
-from recorder.recording.masking import mask_events
-from recorder.recording.sequence import (
+from recorder.recording.ingest_statements import (
     BatchKey,
     lock_session,
     require_minutes,
@@ -26,6 +25,7 @@ from recorder.recording.sequence import (
     require_room,
     reserve_positions,
 )
+from recorder.recording.masking import mask_events
 
 
 class TimedItem(msgspec.Struct):

@@ -19,8 +19,14 @@ from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
 from recorder.recording.frame_validation import CheckedFrame, check_frames, frames_digest
 from recorder.recording.ingest import Cursor
+from recorder.recording.ingest_statements import (
+    BatchKey,
+    Replayed,
+    lock_session,
+    require_recording,
+    reserve_positions,
+)
 from recorder.recording.masking import mask_frames
-from recorder.recording.sequence import BatchKey, Replayed, lock_session, require_recording, reserve_positions
 from recorder.recording.sessions import find_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database

@@ -16,8 +16,8 @@ from recorder.memory.storage.session_paths import read_path_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow, TagCreate
+from recorder.recording.event_filter import Position, decode_heads, decompress
 from recorder.recording.frame_validation import unpack_snapshot
-from recorder.recording.hot_events import Position, decode_heads, decompress
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import read_metadata, to_wire
 from recorder.recording.tags import list_tags

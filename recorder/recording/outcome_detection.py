@@ -11,7 +11,7 @@ from sqlmodel import col, select
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
-from recorder.recording.hot_events import decode_heads, decompress
+from recorder.recording.event_filter import decode_heads, decompress
 from recorder.recording.outcomes import Mark, OutcomeRules, last_mark, outcome_of
 
 log = logging.getLogger("recorder.recording")

@@ -15,7 +15,7 @@ from recorder.digest import bucket_of
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.paths import filter_rows, read_graph
-from recorder.memory.queries.recovery import WITNESSES, Anchor, Witness, find_anchors
+from recorder.memory.queries.recovery_anchors import WITNESSES, Anchor, Witness, find_anchors
 from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow

@@ -16,7 +16,7 @@ from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_node_at
 from recorder.memory.queries.paths import read_graph
-from recorder.memory.queries.recovery import Witness
+from recorder.memory.queries.recovery_anchors import Witness
 from recorder.memory.storage.graph_store import scope_of
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules

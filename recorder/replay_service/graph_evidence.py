@@ -7,7 +7,7 @@ from sqlmodel import Session as DbSession
 
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, lookup_of
 from recorder.memory.queries.paths import read_graph
-from recorder.memory.queries.recovery import Witness, list_visits
+from recorder.memory.queries.recovery_anchors import Witness, list_visits
 from recorder.memory.storage.graph_store import scope_of
 from recorder.memory.views.network import END, START, network_of
 from recorder.models.session import SessionRow

@@ -11,7 +11,7 @@ from sqlmodel import col, select
 
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.recording.hot_events import Entry, decode_between
+from recorder.recording.event_filter import Entry, decode_between
 from recorder.recording.item_reads import read_sealed_frames
 from recorder.recording.session_events import EventPortions
 from recorder.replay_service.dry_process import EventMessage, FrameMessage, RecordingMessage

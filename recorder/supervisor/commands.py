@@ -12,7 +12,7 @@ from pathlib import Path
 import recorder
 from recorder.errors import Conflict, Invalid
 from recorder.heartbeat import PulseReader
-from recorder.net.host_names import with_listening_host
+from recorder.net.host_header import with_listening_host
 from recorder.settings import Settings, child_environment
 from recorder.storage.temporary_files import service_folder
 from recorder.supervisor.liveness import accepts_connections, answers_http, has_status_200, serves_grpc

@@ -14,7 +14,7 @@ from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
 from recorder.recording import session_events
-from recorder.recording.hot_events import EVERY_EVENT
+from recorder.recording.event_filter import EVERY_EVENT
 from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads
 from recorder.sealing import Sealer

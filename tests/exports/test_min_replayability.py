@@ -9,9 +9,9 @@ import pytest
 from recorder import clock
 from recorder.exports.planning import selection
 from recorder.exports.requests.wire_objects import to_wire
-from recorder.exports.runner import awaited
-from recorder.exports.runner.awaited import recount_awaited
+from recorder.exports.runner import replayability_wait
 from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.replayability_wait import recount_awaited
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import claim_next
 from recorder.exports.verify.lake_check import compare_with_lake
@@ -108,7 +108,7 @@ def test_a_run_that_begins_before_the_values_waits_too(
         seen.append((seconds, read(runtime, row).awaited_sessions))
         store(runtime, ids[3], replayability=0.75, replayability_at=clock.now())
 
-    monkeypatch.setattr("recorder.exports.runner.awaited.time.sleep", compute)
+    monkeypatch.setattr("recorder.exports.runner.replayability_wait.time.sleep", compute)
     done = run_export(runtime, row.id, owner="test")
     assert (done.status, done.rows, seen) == ("completed", 6, [(1.0, 1)])
 
@@ -120,7 +120,7 @@ def test_an_export_that_waited_too_long_fails_with_the_reason(
     store(runtime, ids[3], replayability=None, replayability_at=None)
     monkeypatch.setattr(selection, "MOST_AWAITED", 0)
     row = ask(runtime, filter={"min_replayability": 0.5})
-    monkeypatch.setattr(awaited, "LONGEST_WAIT", timedelta(0))
+    monkeypatch.setattr(replayability_wait, "LONGEST_WAIT", timedelta(0))
     recount_awaited(runtime.database)
     assert not waits(runtime, row)
     failed = run_export(runtime, row.id, owner="test")

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import dagster as dg
 
-from pipelines.record_files import rewrite_databases
-from pipelines.record_removal import remove_records
+from pipelines.dagster_record_removal import remove_records
+from pipelines.dagster_table_rewrites import rewrite_databases
 from recorder import clock
 from tests.support.forked_lives import live_in_turns
 

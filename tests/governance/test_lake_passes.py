@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from recorder import clock
-from recorder.governance.lake_maintenance import maintain_lake
+from recorder.governance.maintenance_pass import maintain_lake
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.sealing.maintenance import name_table_lease

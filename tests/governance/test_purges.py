@@ -10,7 +10,7 @@ import pytest
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.governance import session_content
-from recorder.governance.purge_steps import FILES_GRACE
+from recorder.governance.due_purges import FILES_GRACE
 from recorder.governance.purges import LEASE, next_due, run_purges
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from recorder.governance.content_inventory import list_rewritten_tables
 from recorder.governance.erasures import has_open_erasures, run_erasures
-from recorder.governance.holdings import list_rewritten_tables
 from recorder.governance.overdue import count_overdue
 from recorder.governance.table_rewrites import LEASE, has_waiting_erasures, rewrite_tables
 from recorder.models.governance import ErasureRow

@@ -13,12 +13,12 @@ from recorder.access.keys import Caller as AccessCaller
 from recorder.live.acting import StepActor
 from recorder.live.browser import NoBrowser, find_chromium
 from recorder.live.hidden_inputs import HiddenInputs
-from recorder.live.journal import LiveResult
 from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
 from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
+from recorder.live.step_journal import LiveResult
 from recorder.live.work import LEASE_PREFIX, claim, end_lost, list_waiting, run_replay
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.operations import LeaseRow

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.memory.drift.appearance import Growth
+from recorder.memory.drift.baseline_terms import Term, first_term, latest_term, next_term
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.disappearance import Fall
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import list_subjects
-from recorder.memory.drift.terms import Term, first_term, latest_term, next_term
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watches import watch_subjects
+from recorder.memory.drift.watched_subjects import watch_subjects
 from recorder.memory.graph.paths import NO_PATH
 from tests.support.drift_histories import at_days, make_history, number_of
 

@@ -6,6 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
+from recorder.memory.drift.fall_evidence import FallEvidence, Trail
 from recorder.memory.drift.thresholds import (
     DriftRules,
     misses_needed,
@@ -13,8 +14,7 @@ from recorder.memory.drift.thresholds import (
     sightings_needed,
     unseen_subjects,
 )
-from recorder.memory.drift.trail import FallEvidence, Trail
-from recorder.memory.drift.watches import Watch
+from recorder.memory.drift.watched_subjects import Watch
 
 RULES = DriftRules()
 

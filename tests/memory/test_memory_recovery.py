@@ -6,7 +6,7 @@ import numpy as np
 
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.recovery import Anchor, find_anchors
+from recorder.memory.queries.recovery_anchors import Anchor, find_anchors
 from tests.support.graph_columns import Way, columns_of
 
 #: Every step takes a second: the nth node is entered n seconds after the start, the stop is one later.

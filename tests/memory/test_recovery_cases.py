@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.recovery import find_anchors
+from recorder.memory.queries.recovery_anchors import find_anchors
 from tests.support.graph_columns import Way, columns_of
 
 #: A capital is an act; `!` stands after the act that failed. Sessions without one succeeded.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.net.host_names import AllowedHosts, with_listening_host
+from recorder.net.host_header import AllowedHosts, with_listening_host
 from recorder.setting_values import InvalidSetting
 from recorder.settings import Settings
 

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from dagster_postgres import PostgresEventLogStorage
 
-from pipelines import dagster_records, record_files, retention
-from pipelines.record_files import rewrite_databases
-from pipelines.record_removal import STRIPPED_TAG, RecordReport, remove_records
+from pipelines import dagster_records, dagster_table_rewrites, retention
+from pipelines.dagster_record_removal import STRIPPED_TAG, RecordReport, remove_records
+from pipelines.dagster_table_rewrites import rewrite_databases
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
@@ -237,7 +237,7 @@ def test_files_of_runs_that_dagsters_pages_deleted_go(instance: dg.DagsterInstan
 def test_a_database_in_use_is_left_to_the_next_run(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_files, "_LOCK_S", 0.05)
+    monkeypatch.setattr(dagster_table_rewrites, "_LOCK_S", 0.05)
     path = tmp_path / "dagster" / "history" / "runs.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -250,7 +250,7 @@ def test_a_database_in_use_is_left_to_the_next_run(
 def test_a_table_in_use_is_left_to_the_next_run(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_files, "_LOCK_S", 0.05)
+    monkeypatch.setattr(dagster_table_rewrites, "_LOCK_S", 0.05)
     with closing(connect(instance)) as connection, connection.transaction():
         connection.execute("LOCK TABLE event_logs IN ACCESS SHARE MODE")
         _, failures = rewrite_databases(instance)

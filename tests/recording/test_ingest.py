@@ -14,7 +14,7 @@ from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording.ingest import Cursor, IngestWriter
-from recorder.recording.sequence import lock_session, reserve_positions
+from recorder.recording.ingest_statements import lock_session, reserve_positions
 from recorder.storage.database import Database
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START

@@ -11,7 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from sqlmodel import select
 
-from recorder.governance.purge_steps import PurgeReport
+from recorder.governance.due_purges import PurgeReport
 from recorder.governance.purges import run_purges
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime

@@ -17,7 +17,6 @@ from recorder.exports.planning.plan import Plan, without_sessions
 from recorder.exports.planning.selection import DeletedSessions, find_gone, read_plan
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
 from recorder.exports.requests.validation import series_of
-from recorder.exports.runner.awaited import wait_for_values
 from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
 from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
 from recorder.exports.runner.lease import (
@@ -28,6 +27,7 @@ from recorder.exports.runner.lease import (
     is_over,
     lock_export,
 )
+from recorder.exports.runner.replayability_wait import wait_for_values
 from recorder.exports.runner.shard_store import Ledger, make_shard_task
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
+from recorder.memory.drift.baseline_terms import Term
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import EDGE, KINDS, NODE, Subject
-from recorder.memory.drift.terms import Term
 from recorder.memory.drift.thresholds import DriftRules, sightings_needed, unseen_subjects
 from recorder.memory.graph.inverted_index import Ints
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from recorder.memory.drift.appearance import Growth, find_growth
+from recorder.memory.drift.baseline_terms import Term, latest_term, next_term
 from recorder.memory.drift.changes import Change, order_of
-from recorder.memory.drift.consequences import explain_fall, explain_growth, leave_out_reported
 from recorder.memory.drift.disappearance import Fall, compute_fall_evidence, find_falls
+from recorder.memory.drift.explained_changes import explain_fall, explain_growth, leave_out_reported
 from recorder.memory.drift.history import History
-from recorder.memory.drift.terms import Term, latest_term, next_term
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watches import Watch, inherit_watches, watch_subjects
+from recorder.memory.drift.watched_subjects import Watch, inherit_watches, watch_subjects
 
 Alarm = Fall | Growth
 

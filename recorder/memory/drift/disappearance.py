@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 
 from recorder.memory.drift.changes import Change
+from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.trail import FallEvidence, Trail, find_return
-from recorder.memory.drift.watches import Watch
+from recorder.memory.drift.watched_subjects import Watch
 from recorder.memory.graph.inverted_index import Ints
 
 View = tuple[Watch, Trail]

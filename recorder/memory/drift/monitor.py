@@ -23,7 +23,7 @@ from recorder.memory.drift.store import (
     subject_id_of,
 )
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watches import Watch, watch_subjects
+from recorder.memory.drift.watched_subjects import Watch, watch_subjects
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.workflow import WorkflowRow

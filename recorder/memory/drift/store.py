@@ -11,11 +11,11 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
+from recorder.memory.drift.baseline_terms import Inherited, Term
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.detector import DetectorState
 from recorder.memory.drift.history import NO_ACTOR, History
 from recorder.memory.drift.subjects import Subject, list_subjects
-from recorder.memory.drift.terms import Inherited, Term
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.versions import in_scope, place_of

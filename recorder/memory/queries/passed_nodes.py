@@ -15,7 +15,7 @@ import xxhash
 from recorder.event_types import event_type
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
-from recorder.memory.queries.recovery import (
+from recorder.memory.queries.recovery_anchors import (
     Basis,
     ReadSuccesses,
     Visits,

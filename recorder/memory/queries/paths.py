@@ -11,7 +11,7 @@ from recorder.errors import NotFound
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
-from recorder.memory.queries.shown_ways import count_variants, shown_ways
+from recorder.memory.queries.path_fit import count_variants, shown_ways
 from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes
 from recorder.models.wire import ActorKind, Outcome

@@ -1,4 +1,4 @@
-"""Replay of streams: from a position, or from the start, also of sealed sessions in the lake. Contract §3.
+"""Catch-up of streams: from a position, or from the start, also of sealed sessions in the lake. Contract §3.
 
 The lake keeps the order `(t_ms, id)`, not the one in which items came. Tags and status changes keep their
 positions; events and frames take the others, in the lake's order.

@@ -1,4 +1,4 @@
-"""Holdings: every place of a deployment that holds recorded content, and the part that removes it there.
+"""Inventory of recorded content: every place of a deployment that holds it, and the part that removes it.
 
 A test walks the tables, the lake's schemas and the stores, and fails for a column or kind that is not listed.
 Contract §7.

@@ -1,4 +1,4 @@
-"""Rewrites of Dagster's databases, whose free pages keep what was deleted. Contract §7."""
+"""Rewrites of Dagster's databases, whose free pages keep deleted content. Contract §7."""
 
 import sqlite3
 from collections.abc import Callable

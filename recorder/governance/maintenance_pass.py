@@ -1,4 +1,4 @@
-"""Maintenance of the lake: one pass over every table, each under a lease of its own. Design §3.
+"""Maintenance pass over the lake: every table, each under a lease of its own. Design §3.
 
 A table that fails is logged, and the others are worked on. A pass that was killed is done by the next one.
 """

@@ -1,4 +1,4 @@
-"""Values of XES attributes: from text, and into text. IEEE 1849 §4.3 (attributes).
+"""Conversion of XES attribute values, from text and to text. IEEE 1849 §4.3 (attributes).
 
 Text that does not fit its type is kept as text: logs in the wild mark what is missing with words.
 """

@@ -1,4 +1,4 @@
-"""Steps of purges: work on all that are due, in which a failure stops no other workspace. Contract §2, §7.
+"""Run over all due purges, in which a failure stops no other workspace. Contract §2, §7.
 
 Every step may be repeated. Purges that share a table of the lake are worked on together, and each such
 group, session or workspace fails and waits for itself.
@@ -20,7 +20,7 @@ from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import RecorderError
 from recorder.exports.results.purged_sessions import remove_from_exports
-from recorder.governance.naming_batches import NamingBatches
+from recorder.governance.referring_batches import ReferringBatches
 from recorder.governance.session_content import remove_contents
 from recorder.models.governance import ErasureRow, PurgeRow, PurgeStep
 from recorder.plurals import counted
@@ -210,7 +210,7 @@ class PurgeRun:
         ready = [row for row in rows if not batches.is_open(row)]
         self._try_groups(ready, _table_of, partial(self._delete_workflow_rows, batches))
 
-    def _delete_workflow_rows(self, batches: NamingBatches, purges: list[PurgeRow]) -> None:
+    def _delete_workflow_rows(self, batches: ReferringBatches, purges: list[PurgeRow]) -> None:
         """Delete the lake rows of sessions of one workflow: one commit for each table."""
         first, dates = purges[0], _dates_of(purges)
         for kind in LAYOUTS if dates else ():
@@ -326,9 +326,9 @@ class PurgeRun:
             unfinished += dead.unfinished
         return unfinished
 
-    def _find_batches(self, purges: list[PurgeRow]) -> NamingBatches:
+    def _find_batches(self, purges: list[PurgeRow]) -> ReferringBatches:
         with self._runtime.database.transaction(write=False) as db:
-            return NamingBatches(db, purges)
+            return ReferringBatches(db, purges)
 
 
 def _ids_of(purges: Sequence[PurgeRow]) -> list[str]:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from recorder.memory.drift.baseline_terms import Inherited, Term
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.history import History
-from recorder.memory.drift.terms import Inherited, Term
 from recorder.memory.drift.thresholds import DriftRules, misses_needed
 from recorder.memory.graph.inverted_index import Ints
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recorder.memory.graph.shown_way import Ways, choose_way, count_edits, list_optional, split_ways
-from recorder.memory.queries.shown_ways import shown_ways
+from recorder.memory.queries.path_fit import shown_ways
 from tests.support.graph_columns import columns_of
 
 

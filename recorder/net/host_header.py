@@ -1,4 +1,4 @@
-"""Host names under which a server of this deployment may be addressed. Contract §1.
+"""Host names that requests to servers of this deployment may have in `Host`. Contract §1.
 
 A page of another site can let its own name resolve to this machine (DNS rebinding); its browser then sends
 requests that count as same-origin. Such a request still carries the foreign name in its `Host` header.

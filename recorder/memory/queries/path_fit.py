@@ -1,4 +1,4 @@
-"""Shown ways of paths against what their sessions did: exact ones, variants, optional nodes. Contract §4."""
+"""Fit of paths: sessions that took exactly the shown way, variants, optional nodes. Contract §4."""
 
 from dataclasses import dataclass
 

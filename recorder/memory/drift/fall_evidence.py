@@ -1,4 +1,4 @@
-"""Trail: sightings and misses of one subject, and the evidence that its rate fell. Docs: docs/drift.md."""
+"""Evidence that the rate of a subject fell: its sightings and misses. Docs: docs/drift.md."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from recorder.memory.drift.history import DAY_MS, History
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watches import Watch
+from recorder.memory.drift.watched_subjects import Watch
 from recorder.memory.graph.inverted_index import Ints
 
 _LONG_AGO = -(2**62)

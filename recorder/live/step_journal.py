@@ -1,4 +1,4 @@
-"""Journal of a live replay, and its result. Spec §4.6."""
+"""Protocol of a live replay's journal: writes before and after each step, and the result. Spec §4.6."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol

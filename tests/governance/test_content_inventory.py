@@ -6,7 +6,7 @@ from collections import defaultdict
 import sqlalchemy as sa
 from sqlmodel import SQLModel
 
-from recorder.governance import holdings
+from recorder.governance import content_inventory
 from recorder.governance.session_content import object_folders
 from recorder.models.session import SessionRow
 from recorder.storage.lake_schemas import LAYOUTS
@@ -30,15 +30,15 @@ def is_text(column: sa.Column[object]) -> bool:
 
 
 def test_every_table_is_listed_once() -> None:
-    listed = {holding.name for holding in holdings.TABLES}
+    listed = {holding.name for holding in content_inventory.TABLES}
     tables = set(SQLModel.metadata.tables)
-    assert listed | holdings.WITHOUT_CONTENT == tables
-    assert listed & holdings.WITHOUT_CONTENT == set()
+    assert listed | content_inventory.WITHOUT_CONTENT == tables
+    assert listed & content_inventory.WITHOUT_CONTENT == set()
 
 
 def test_every_column_that_can_hold_content_is_listed() -> None:
     columns: defaultdict[str, set[str]] = defaultdict(set)
-    for holding in holdings.TABLES:
+    for holding in content_inventory.TABLES:
         columns[holding.name] |= set(holding.columns)
     for name, listed in columns.items():
         table = SQLModel.metadata.tables[name]
@@ -48,12 +48,12 @@ def test_every_column_that_can_hold_content_is_listed() -> None:
 
 
 def test_every_lake_kind_is_listed() -> None:
-    assert {holding.name for holding in holdings.LAKE} == set(LAYOUTS)
+    assert {holding.name for holding in content_inventory.LAKE} == set(LAYOUTS)
 
 
 def test_every_prefix_of_objects_is_listed(caller: Caller) -> None:
     recorded_canary(caller)
-    listed = {holding.name for holding in holdings.OBJECTS}
+    listed = {holding.name for holding in content_inventory.OBJECTS}
     stored = {f"{key.split('/')[0]}/" for key in caller.service.runtime.blobs.keys("") if "/" in key}
     written = set()
     for path in (ROOT / "recorder").rglob("*.py"):
@@ -68,4 +68,4 @@ def test_a_used_data_folder_has_only_listed_parts(caller: Caller) -> None:
     parts = {path.name.partition(".")[0] for path in folder.iterdir()}
     known = {"blobs", "cold", "lake", "exports", "local", "secret", "recorder", "logs", "dagster", "tmp", ""}
     assert parts <= known
-    assert SessionRow.__tablename__ in {holding.name for holding in holdings.TABLES}
+    assert SessionRow.__tablename__ in {holding.name for holding in content_inventory.TABLES}

@@ -1,4 +1,4 @@
-"""Exports that wait for the replayability of their sessions: counted until none is missing. Contract §5.
+"""Wait of an export until the replayability of its sessions is computed. Contract §5.
 
 A value never changes once it is computed. So an export that begins with all values of its selection, and a
 repeat with the same `until`, find the same sessions.

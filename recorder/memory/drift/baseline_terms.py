@@ -1,4 +1,4 @@
-"""Terms: which sessions are the baseline of which later ones. Spec §6.1, docs/drift.md."""
+"""Baseline terms: the sessions with which later ones are compared. Spec §6.1, docs/drift.md."""
 
 from dataclasses import dataclass
 

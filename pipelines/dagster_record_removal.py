@@ -1,4 +1,4 @@
-"""Removal of Dagster's records: runs past their days, and texts of runs from before an erasure. Contract §7.
+"""Deletion of old Dagster runs, and of texts in runs from before an erasure. Contract §7.
 
 A run's events quote recorded content: previews of datasets, pictures and tables of graphs, texts of errors.
 The newest materialization of an asset or partition and the newest result of a check stay, with numbers alone,
@@ -27,7 +27,7 @@ from dagster._core.storage.local_compute_log_manager import LocalComputeLogManag
 from dagster._serdes import deserialize_value, serialize_value
 from dagster_shared.serdes.errors import DeserializationError
 
-from pipelines.record_files import rewrite_file
+from pipelines.dagster_table_rewrites import rewrite_file
 
 #: Tag of runs whose texts were removed.
 STRIPPED_TAG = "recorder/texts_removed"

@@ -1,4 +1,4 @@
-"""Consequences: alarms that another change explains, and that are not sent. Docs: docs/drift.md.
+"""Changes that another change explains, whose alarms are not sent. Docs: docs/drift.md.
 
 A change of the work shows in many subjects: a path that stops takes its nodes and edges along, a step that is
 left out makes an edge around it, new work makes all other work rarer. One alarm reports it.
@@ -12,7 +12,7 @@ from recorder.memory.drift.disappearance import Fall, compute_fall_evidence
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watches import Watch, leave_out
+from recorder.memory.drift.watched_subjects import Watch, leave_out
 
 #: Share of the sessions of the rarer of two subjects from which on they change together.
 _SHARED = 0.5

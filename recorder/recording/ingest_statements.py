@@ -1,4 +1,4 @@
-"""Positions, size checks and batch ids of a session, for the statements of the ingest writer. Contract §3."""
+"""Statements of the ingest writer: positions, size checks and batch ids of a session. Contract §3."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Sealing batches that name sessions which are purged: their rows may reach the lake after the deletion."""
+"""Sealing batches that refer to purged sessions: their rows may reach the lake after the deletion."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from recorder.models.operations import SealBatchRow
 _BATCHES_SINCE = timedelta(days=2)
 
 
-class NamingBatches:
+class ReferringBatches:
     """Sealing batches that name sessions which are purged."""
 
     def __init__(self, db: DbSession, purges: list[PurgeRow]) -> None:
