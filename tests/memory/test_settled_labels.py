@@ -27,7 +27,9 @@ class _Forgetful(dict[object, int]):
         max_size=40,
     )
 )
-def test_the_same_texts_are_stored_as_if_each_were_decided_anew(sessions: list[tuple[int, list[str]]]) -> None:
+def test_the_same_texts_are_stored_as_if_each_were_decided_anew(
+    sessions: list[tuple[int, list[str]]],
+) -> None:
     labels, forgetful = NodeLabels(), NodeLabels()
     forgetful._settled = _Forgetful()  # type: ignore[assignment]
 
