@@ -1,6 +1,7 @@
 """Reads of large sessions: memory, time, pages, and the calls of another tenant beside them. Contract §2."""
 
 import multiprocessing
+import os
 import re
 import socket
 import statistics
@@ -269,7 +270,11 @@ def call_quietly(url: str, key: str, session_id: str, seconds: float) -> list[fl
 
 
 def read_on(host: str, port: int, key: str, session_id: str, accept: str, stop: Any) -> None:
-    """Read a session eight times at once, again and again, until the event is set."""
+    """Read a session eight times at once, again and again, until the event is set.
+
+    It runs at a lower priority: readers run on other machines.
+    """
+    os.nice(10)
 
     def read_again() -> None:
         while not stop.is_set():

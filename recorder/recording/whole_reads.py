@@ -18,8 +18,9 @@ _Result = TypeVar("_Result")
 
 # Decoding holds the interpreter's lock: a second thread only made other requests wait longer for it.
 _THREADS = 1
-# While several reads are under way, the thread rests as long as it worked, at most so long.
-_REST_S = 0.02
+# While several reads are under way, the thread rests as long as it worked, within these bounds. Reading a
+# portion of a sealed session takes a millisecond, and the event loop works longer on sending it.
+_LEAST_REST_S, _LONGEST_REST_S = 0.003, 0.02
 #: A refused client tries again after this: reads of usual sessions end sooner.
 _RETRY_S = 5
 
@@ -70,7 +71,8 @@ class WholeReads:
             return work()
         finally:
             if self._limiter.count > 1:
-                time.sleep(min(_REST_S, time.perf_counter() - began))
+                worked_s = time.perf_counter() - began
+                time.sleep(min(max(worked_s, _LEAST_REST_S), _LONGEST_REST_S))
 
     def close(self) -> None:
         """Drop what has not begun, at the end of the process."""

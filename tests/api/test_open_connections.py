@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -12,7 +13,9 @@ from websockets.sync.client import connect
 from api.gate.open_connections import OpenConnections
 from api.gate.slow_clients import WatchedProtocol
 from recorder.errors import TooManyConnections
+from recorder.supervisor.commands import api_command
 from tests.support.http_service import RunningService, running_service
+from tests.support.sealed_sessions import make_settings
 from tests.support.stream_clients import wait_for
 
 MOST = 16
@@ -83,6 +86,17 @@ def test_a_refused_connection_is_closed_before_it_sends_anything(
     while chunk := refused.recv(65_536):
         received += chunk
     assert received.startswith(b"HTTP/1.1 429")
+
+
+def test_an_api_that_refuses_connections_is_not_started_again(
+    running: RunningService, held: ExitStack, tmp_path: Path
+) -> None:
+    address = urlsplit(running.url)
+    api = api_command(make_settings(tmp_path), {}, tmp_path, str(address.hostname), address.port or 0)
+    for _ in range(MOST):
+        dial(running, held, "127.0.0.1")
+    assert get(running, "127.0.0.1").status_code == 429
+    assert api.answers is not None and api.answers()
 
 
 def test_a_trusted_proxy_has_any_number_of_connections(running: RunningService, held: ExitStack) -> None:

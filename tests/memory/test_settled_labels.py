@@ -27,7 +27,7 @@ class _Forgetful(dict[object, int]):
         max_size=40,
     )
 )
-def test_the_same_texts_are_stored_as_if_each_were_decided_anew(
+def test_the_same_texts_are_stored_as_without_the_settled_ones(
     sessions: list[tuple[int, list[str]]],
 ) -> None:
     labels, forgetful = NodeLabels(), NodeLabels()
