@@ -72,8 +72,8 @@ def test_a_deployment_with_all_data_on_s3_records_exports_and_erases(tmp_path: P
         export = completed_export(caller, format="webdataset", frame_sampling={"mode": "all"})
         assert export["status"] == "completed"
         assert {key.partition("/")[0] for key in store.objects("")} >= set(names)
-        found = [key for key, text in bucket_texts(store, tmp_path) if erased.word in text]
-        assert {key.partition("/")[0] for key in found} == {"blob_url", "lake_url", "export_url"}
+        keys = [key for key, text in bucket_texts(store, tmp_path) if erased.word in text]
+        assert {key.partition("/")[0] for key in keys} == {"blob_url", "lake_url", "export_url"}
         assert erase(caller, erased.word)["status"] == "completed"
         assert not [key for key, text in bucket_texts(store, tmp_path) if erased.word in text]
         assert [key for key, text in bucket_texts(store, tmp_path) if other.word in text]
