@@ -1,7 +1,6 @@
 """Installation without a network, by the commands of docs/deployment.md, from a folder of wheels.
 
-`RECORDER_FAULT_WHEELHOUSE` is a folder that `pip download` filled as that page shows; without it, no test
-runs.
+`RECORDER_FAULT_WHEELHOUSE` is a folder that `pip download` filled as shown there; without it nothing runs.
 """
 
 import json

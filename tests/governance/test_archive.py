@@ -191,11 +191,11 @@ def test_frames_in_a_bucket_move_to_another_prefix_or_class(
     add_workspace(runtime)
     (session_id,) = seal(runtime, [Recording(frames=[0, 500])])
     (stored,) = runtime.blobs.list_objects("frames/")
-    data, earlier_requests = runtime.blobs.get(stored.key), len(s3.requests())
+    data, earlier = runtime.blobs.get(stored.key), len(s3.requests())
     report = run_retention(runtime, "tests", at=clock.now() + timedelta(days=100))
     assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 1
     # The store copies the object itself.
-    assert not [each for each in s3.requests()[earlier_requests:] if each["request"].startswith("GET /datasets/")]
+    assert not [each for each in s3.requests()[earlier:] if each["request"].startswith("GET /datasets/")]
     assert runtime.blobs.get(stored.key) == data
     assert session_row(runtime, session_id).frames_archived_at is not None
     kept = [len(Blobs(url).list_objects("frames/")) for url in (runtime.blobs.url, runtime.settings.cold_url)]
