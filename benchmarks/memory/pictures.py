@@ -49,7 +49,8 @@ def _measure_set(
     name: str, demonstrations: Sequence[Demonstration], orders: int, *, goal: Goal | None
 ) -> list[Figure]:
     labels = [SAME_PAGES.get(item.task, item.task) for item in demonstrations]
-    sealed, rebuilt = [], []
+    sealed: list[float] = []
+    rebuilt: list[float] = []
     for order in range(orders):
         with stored_graph() as graph:
             graph.add([item.session for item in in_order(demonstrations, order)])

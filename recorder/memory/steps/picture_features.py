@@ -13,8 +13,6 @@ from recorder.memory.steps.targets import key_of
 PICTURE_VERSION = 2
 _COLUMNS, _ROWS = 9, 8
 _COARSE_COLUMNS, _COARSE_ROWS = 6, 4
-#: Features of a coarse step: alone it would be lost among the three times as many fine ones.
-_COARSE_WEIGHT = 2
 #: Half cells of the fine grid that make up a coarse one.
 _PARTS = 6
 #: Least difference of luminance, of 255 levels, between two cells that counts.
@@ -31,9 +29,8 @@ def picture_features(cells: bytes) -> tuple[int, ...]:
         cells: luminance of 9 × 8 cells, row by row.
     """
     features = {_feature_of("picture", *step) for step in _list_steps(cells, _COLUMNS, _CLEAR_STEP)}
-    coarse_steps = list(_list_steps(_merge_cells(cells), _COARSE_COLUMNS, _PARTS * _CLEAR_STEP))
-    for copy in range(_COARSE_WEIGHT):
-        features |= {_feature_of(f"coarse picture {copy}", *step) for step in coarse_steps}
+    coarse_steps = _list_steps(_merge_cells(cells), _COARSE_COLUMNS, _PARTS * _CLEAR_STEP)
+    features |= {_feature_of("coarse picture", *step) for step in coarse_steps}
     return tuple(sorted(features)) or (_feature_of("picture", 0, -1, 0),)
 
 
