@@ -10,7 +10,7 @@ import pytest
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.paths import describe_paths, read_graph
-from recorder.memory.queries.recovery import find_anchors
+from recorder.memory.queries.recovery_anchors import find_anchors
 from recorder.memory.queries.similarity import similar_index
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.rebuilds import rebuild_graph
