@@ -30,7 +30,7 @@ from recorder.memory.graph.inverted_index import Ints, InvertedIndex
 from recorder.memory.graph.nodes import MERGE_JACCARD, Node, Shown, merged_nodes
 from recorder.memory.graph.rebuild import rand_index
 from recorder.memory.views.graph_view import GraphView, view_of
-from recorder.memory.views.layout import place
+from recorder.memory.views.layout import lay_out_graph
 
 _RUNS = 5
 _SESSIONS, _QUICK_SESSIONS = 10_000, 3_000
@@ -208,4 +208,4 @@ def _layouts(view: GraphView) -> Pair:
         graph.add_edges_from((edge.source, edge.target) for edge in view.edges if edge.source and edge.target)
         return nx.spring_layout(graph, seed=0)
 
-    return lambda: place(view), place_freely
+    return lambda: lay_out_graph(view), place_freely

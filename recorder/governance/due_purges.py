@@ -10,19 +10,19 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal
 
 from polars.exceptions import PanicException
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select, update
+from sqlmodel import col, delete, select
 
 from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import RecorderError
 from recorder.exports.results.purged_sessions import remove_from_exports
+from recorder.governance.purge_requests import advance_purges, lock_purges, update_purges
 from recorder.governance.referring_batches import ReferringBatches
 from recorder.governance.session_content import remove_contents
-from recorder.models.governance import ErasureRow, PurgeRow, PurgeStep
+from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
@@ -153,7 +153,7 @@ class PurgeRun:
         )
         self.report.failed_steps += 1
         with self._open_transaction() as db:
-            for row in _lock_purges(db, _ids_of(purges)):
+            for row in lock_purges(db, _ids_of(purges)):
                 if row.step == first.step:
                     pause = max(_FAILURE_PAUSE, (now - row.requested_at) / 4)
                     row.due_at = now + min(pause, _LONGEST_FAILURE_PAUSE)
@@ -163,7 +163,7 @@ class PurgeRun:
         if not purges:
             return
         with self._open_transaction() as db:
-            _update_purges(db, _ids_of(purges), due_at=clock.now() + pause)
+            update_purges(db, _ids_of(purges), due_at=clock.now() + pause)
 
     def _remove_contents(self, purges: list[PurgeRow]) -> None:
         self._try_contents(purges)
@@ -199,7 +199,7 @@ class PurgeRun:
         batches = self._find_batches(purges)
         batch_due_at = clock.now() + _BATCH_PAUSE
         with self._open_transaction() as db:
-            rows = _lock_purges(db, _ids_of(purges))
+            rows = lock_purges(db, _ids_of(purges))
             for row in rows:
                 dates = sorted({*row.dates, *batches.dates[row.session_id]})
                 if batches.is_open(row) or dates != row.dates:
@@ -241,11 +241,11 @@ class PurgeRun:
         )
         self._postpone([purge for purge in purges if purge.session_id in removal.waiting], _EXPORT_PAUSE)
         with self._open_transaction() as db:
-            rows = _lock_purges(db, _ids_of(purges))
+            rows = lock_purges(db, _ids_of(purges))
             for erasure_id, export_ids in _group_exports(rows, removal.out_of_reach).items():
                 _note_exports(db, erasure_id, export_ids)
             for requested_at, ids in _group_by_request(rows).items():
-                _update_purges(
+                update_purges(
                     db,
                     [each for each in ids if each not in {*removal.waiting, *removal.errors}],
                     from_step="exports",
@@ -292,7 +292,7 @@ class PurgeRun:
         """Mark purges as done, of which the audit log gets one entry for each workspace."""
         ended = PurgeReport()
         with self._open_transaction() as db:
-            rows = [row for row in _lock_purges(db, _ids_of(purges)) if row.step == "final_pass"]
+            rows = [row for row in lock_purges(db, _ids_of(purges)) if row.step == "final_pass"]
             for row in rows:
                 ended.count(row)
                 self.report.count(row)
@@ -300,7 +300,7 @@ class PurgeRun:
             # Not by the session, which would compare each of its rows with each id.
             db.connection().execute(delete(PurgeRow).where(col(PurgeRow.session_id).in_(forgotten_ids)))
             finished_ids = [row.session_id for row in rows if row.cause != "erasure"]
-            _update_purges(db, finished_ids, step="done", done_at=clock.now())
+            update_purges(db, finished_ids, step="done", done_at=clock.now())
             for workspace_id in sorted({workspace_id for workspace_id, _ in ended.causes}):
                 causes = {
                     cause: count for (owner, cause), count in ended.causes.items() if owner == workspace_id
@@ -367,42 +367,9 @@ def _group_exports(purges: list[PurgeRow], exports: Mapping[str, set[str]]) -> d
     return groups
 
 
-def _lock_purges(db: DbSession, session_ids: Sequence[str]) -> list[PurgeRow]:
-    statement = select(PurgeRow).where(col(PurgeRow.session_id).in_(session_ids))
-    ordered = statement.order_by(col(PurgeRow.session_id)).with_for_update()
-    return list(db.exec(ordered.execution_options(populate_existing=True)))
-
-
 def _note_exports(db: DbSession, erasure_id: str, export_ids: set[str]) -> None:
     """Store the exports that an erasure cannot reach."""
     erasure = db.get(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
     if erasure is not None and not export_ids <= set(erasure.exports):
         erasure.exports = sorted({*erasure.exports, *export_ids})
         db.add(erasure)
-
-
-def advance_purges(
-    db: DbSession,
-    session_ids: Sequence[str],
-    *,
-    from_step: PurgeStep,
-    to_step: Literal["lake", "files", "exports"],
-    after: timedelta = timedelta(0),
-) -> None:
-    """Move purges to their next step; those that another process moved stay where they are."""
-    _update_purges(db, session_ids, from_step=from_step, step=to_step, due_at=clock.now() + after)
-
-
-def _update_purges(
-    db: DbSession, session_ids: Sequence[str], *, from_step: PurgeStep | None = None, **values: Any
-) -> None:
-    """Change purges, those in one step alone if it is given."""
-    wanted = col(PurgeRow.session_id).in_(session_ids)
-    # Locked in the order of their ids, as everywhere.
-    list(
-        db.exec(
-            select(PurgeRow.session_id).where(wanted).order_by(col(PurgeRow.session_id)).with_for_update()
-        )
-    )
-    in_step = () if from_step is None else (col(PurgeRow.step) == from_step,)
-    db.connection().execute(update(PurgeRow).where(wanted, *in_step).values(values))

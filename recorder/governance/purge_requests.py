@@ -1,17 +1,17 @@
-"""Requests for purges: the rows from which a run goes on. Contract §2, §7."""
+"""Rows of purges: their request, and their way from step to step. Contract §2, §7."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, cast
+from datetime import datetime, timedelta
+from typing import Any, Literal, cast
 
-from sqlalchemy import func
+from sqlalchemy import func, update
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
 from recorder.governance.holds import find_held
-from recorder.models.governance import ErasureRow, PurgeCause, PurgeRow
+from recorder.models.governance import ErasureRow, PurgeCause, PurgeRow, PurgeStep
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import DeliveryRow
@@ -104,3 +104,37 @@ def count_deliveries(db: DbSession, session_ids: Sequence[str]) -> int:
     events = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(session_ids))
     sent = (col(DeliveryRow.event_id).in_(events), DeliveryRow.status == "succeeded")
     return db.exec(select(func.count()).select_from(DeliveryRow).where(*sent)).one()
+
+
+def lock_purges(db: DbSession, session_ids: Sequence[str]) -> list[PurgeRow]:
+    """Lock the purges of some sessions in the order of their ids, and return them as they are now."""
+    statement = select(PurgeRow).where(col(PurgeRow.session_id).in_(session_ids))
+    ordered = statement.order_by(col(PurgeRow.session_id)).with_for_update()
+    return list(db.exec(ordered.execution_options(populate_existing=True)))
+
+
+def advance_purges(
+    db: DbSession,
+    session_ids: Sequence[str],
+    *,
+    from_step: PurgeStep,
+    to_step: Literal["lake", "files", "exports"],
+    after: timedelta = timedelta(0),
+) -> None:
+    """Move purges to their next step; those that another process moved stay where they are."""
+    update_purges(db, session_ids, from_step=from_step, step=to_step, due_at=clock.now() + after)
+
+
+def update_purges(
+    db: DbSession, session_ids: Sequence[str], *, from_step: PurgeStep | None = None, **values: Any
+) -> None:
+    """Change purges, those in one step alone if it is given."""
+    wanted = col(PurgeRow.session_id).in_(session_ids)
+    # Locked in the order of their ids, as everywhere.
+    list(
+        db.exec(
+            select(PurgeRow.session_id).where(wanted).order_by(col(PurgeRow.session_id)).with_for_update()
+        )
+    )
+    in_step = () if from_step is None else (col(PurgeRow.step) == from_step,)
+    db.connection().execute(update(PurgeRow).where(wanted, *in_step).values(values))

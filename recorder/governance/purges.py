@@ -15,7 +15,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.governance.due_purges import PurgeReport, PurgeRun, advance_purges
+from recorder.governance.due_purges import PurgeReport, PurgeRun
+from recorder.governance.purge_requests import advance_purges
 from recorder.governance.session_content import remove_contents
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime

@@ -22,7 +22,6 @@ from playwright.sync_api import (
     BrowserContext,
     Dialog,
     ElementHandle,
-    FilePayload,
     JSHandle,
     Page,
     Playwright,
@@ -36,6 +35,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over
 from recorder.live.memory_watch import MemoryWatch
+from recorder.live.page_actions import perform_action
 
 _FLAGS = (
     "--proxy-bypass-list=<-loopback>",
@@ -208,7 +208,7 @@ class BrowserSession:
         except PlaywrightError as error:
             return {"sent": False, "error": _first_line(error)}
         try:
-            _act(self._page, element, command)
+            perform_action(self._page, element, command)
         except PlaywrightError as error:
             return {"sent": None, "error": _first_line(error)}
         return {"sent": True}
@@ -315,37 +315,6 @@ def _is_page_load(request: Request) -> bool:
         return request.is_navigation_request() and request.frame.parent_frame is None
     except PlaywrightError:
         return False
-
-
-def _act(page: Page, element: ElementHandle | None, command: dict[str, Any]) -> None:
-    timeout, value = command["timeout_ms"], command["value"]
-    match command["type"]:
-        case "click" | "dblclick" if element is not None:
-            count = 2 if command["type"] == "dblclick" else 1
-            button = command["button"]
-            element.click(timeout=timeout, click_count=count, button=button, no_wait_after=True)
-        case "fill" if element is not None:
-            element.fill(value, timeout=timeout)
-        case "upload" if element is not None:
-            element.set_input_files([] if value is None else _make_file(value), timeout=timeout)
-        case "select" if element is not None:
-            element.select_option(value, timeout=timeout)
-        case "check" | "uncheck" if element is not None:
-            element.set_checked(command["type"] == "check", timeout=timeout)
-        case "hover" if element is not None:
-            element.hover(timeout=timeout)
-        case "focus" if element is not None:
-            element.focus()
-        case "press" if element is not None:
-            element.press(command["key"], timeout=timeout, no_wait_after=True)
-        case "press":
-            page.keyboard.press(command["key"])
-        case "scroll":
-            page.mouse.wheel(*command["delta"])
-
-
-def _make_file(value: dict[str, str]) -> FilePayload:
-    return FilePayload(name=value["name"], mimeType=value["type"], buffer=base64.b64decode(value["content"]))
 
 
 def _first_line(error: PlaywrightError) -> str:

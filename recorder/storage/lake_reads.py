@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage.lake_files import RowFilter, SortedSource, merge_sorted, read_file
+from recorder.storage.lake_files import RowFilter, read_file
+from recorder.storage.lake_merge import SortedSource, merge_sorted
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.lake_tables import LakeTable, convert_errors
 

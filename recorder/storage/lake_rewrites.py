@@ -14,11 +14,10 @@ from recorder.storage.lake_files import (
     DataFile,
     LakeFile,
     RowFilter,
-    SortedSource,
     count_rows,
-    merge_sorted,
     read_file,
 )
+from recorder.storage.lake_merge import SortedSource, merge_sorted
 from recorder.storage.lake_tables import LakeTable, retry_conflicts
 
 _TARGET_FILE_BYTES = 16 * 1024 * 1024

@@ -11,7 +11,7 @@ from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.paths import describe_paths, read_graph
 from recorder.memory.queries.recovery_anchors import find_anchors
-from recorder.memory.queries.similarity import similar_index
+from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.views.formats import GraphFormat, render
@@ -61,7 +61,7 @@ def test_every_question_about_a_graph_of_odd_shape_is_answered(shape: str, datab
     assert all(0 < path.frequency <= 1 and path.node_ids for path in paths)
     assert len(find_outliers(columns, chosen, rank="typicality").rows) == len(words)
     assert np.isfinite(find_outliers(columns, chosen, rank="typicality").typicality).all()
-    similar = similar_index(columns).nearest(0, 20)
+    similar = index_similarity(columns).nearest(0, 20)
     assert len(similar) >= min(20, words.count(words[0]) - 1)
     assert all(0 < other.similarity <= 1 for other in similar)
     assert find_anchors(columns, chosen, {0: 10_000}, lambda rows: {}) is not None
@@ -75,7 +75,7 @@ def test_10000_equal_sessions_are_one_path_and_none_is_an_outlier() -> None:
     (path,) = describe_paths(columns, chosen, min_frequency=0.0, limit=500)
     assert (path.session_count, path.frequency, path.variants) == (10_000, 1.0, 1)
     assert not len(find_outliers(columns, chosen).rows)
-    similar = similar_index(columns).nearest(0, 20)
+    similar = index_similarity(columns).nearest(0, 20)
     assert [(other.row, other.similarity) for other in similar] == [(9_999 - n, 1.0) for n in range(20)]
     assert view_of(columns, chosen, workflow=SCOPE.workflow).nodes[0].sessions == 10_000
 

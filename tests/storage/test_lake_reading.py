@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from recorder.storage.lake import Lake
-from recorder.storage.lake_files import SortedSource, merge_sorted
+from recorder.storage.lake_merge import SortedSource, merge_sorted
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.tenant import Tenant
 from tests.storage.test_lake import WORKSPACE, rows

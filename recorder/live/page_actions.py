@@ -1,0 +1,43 @@
+"""Actions in the page of a live replay, as Playwright performs them. Spec §4.6."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from playwright.sync_api import ElementHandle, FilePayload, Page
+
+
+def perform_action(page: Page, element: ElementHandle | None, command: Mapping[str, Any]) -> None:
+    """Perform the action of a command on an element, or on the page where it needs none.
+
+    Raises:
+        playwright.sync_api.Error: if the page does not take the action within `timeout_ms` of the command.
+    """
+    timeout, value = command["timeout_ms"], command["value"]
+    match command["type"]:
+        case "click" | "dblclick" if element is not None:
+            count = 2 if command["type"] == "dblclick" else 1
+            button = command["button"]
+            element.click(timeout=timeout, click_count=count, button=button, no_wait_after=True)
+        case "fill" if element is not None:
+            element.fill(value, timeout=timeout)
+        case "upload" if element is not None:
+            element.set_input_files([] if value is None else _make_file(value), timeout=timeout)
+        case "select" if element is not None:
+            element.select_option(value, timeout=timeout)
+        case "check" | "uncheck" if element is not None:
+            element.set_checked(command["type"] == "check", timeout=timeout)
+        case "hover" if element is not None:
+            element.hover(timeout=timeout)
+        case "focus" if element is not None:
+            element.focus()
+        case "press" if element is not None:
+            element.press(command["key"], timeout=timeout, no_wait_after=True)
+        case "press":
+            page.keyboard.press(command["key"])
+        case "scroll":
+            page.mouse.wheel(*command["delta"])
+
+
+def _make_file(value: dict[str, str]) -> FilePayload:
+    return FilePayload(name=value["name"], mimeType=value["type"], buffer=base64.b64decode(value["content"]))
