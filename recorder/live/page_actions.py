@@ -8,7 +8,7 @@ from playwright.sync_api import ElementHandle, FilePayload, Page
 
 
 def perform_action(page: Page, element: ElementHandle | None, command: Mapping[str, Any]) -> None:
-    """Perform the action of a command on an element, or on the page where it needs none.
+    """Do the action of a command on an element, or on the page where it needs none.
 
     Raises:
         playwright.sync_api.Error: if the page does not take the action within `timeout_ms` of the command.
