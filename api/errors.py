@@ -16,6 +16,7 @@ from api.gate.endpoints import allowed_methods
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
+from recorder.models.field_messages import describe_refusal
 from recorder.models.wire import allowed_members, describe_allowed, shorten
 
 log = logging.getLogger("recorder.api")
@@ -172,11 +173,13 @@ def _convert_validation_error(
 
 def _make_item(detail: dict[str, Any], model: Any, body: Any) -> Problem:
     where, *path = detail["loc"]
-    code = _ITEM_CODES.get(detail["type"], "invalid_value")
+    code, message = _ITEM_CODES.get(detail["type"], "invalid_value"), describe_refusal(detail)
     if where != "body":
-        return Problem(where, ".".join(map(str, path)), code, detail["msg"])
+        return Problem(
+            where, ".".join(map(str, path)), code, message.replace("This member", "This parameter")
+        )
     if code != "unknown_field":
-        return Problem(where, json_pointer(*path), code, detail["msg"])
+        return Problem(where, json_pointer(*path), code, message)
     message = f"Unknown member. {describe_allowed(allowed_members(model, path[:-1], body))}"
     return Problem(where, json_pointer(*path[:-1], shorten(str(path[-1]))), code, message)
 

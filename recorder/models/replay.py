@@ -20,7 +20,7 @@ DecisionAction = Literal["act", "skip", "retarget", "abort"]
 
 #: Id of an event or frame.
 ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
-_Method = Annotated[str, StringConstraints(pattern=r"^[A-Z]{1,20}$")]
+_Method = Literal["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 _Methods = Annotated[list[_Method], WireField(min_length=1, max_length=limits.LIVE_METHODS)]
 _Address = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)

@@ -1,0 +1,44 @@
+"""Sentences of 422 answers: what a member takes, in words of JSON. Contract §1 (errors)."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.factories import Caller, assert_problem
+
+WORKFLOW = "Takes 2 to 64 characters: lower-case letters, digits and underscores, as in approve_invoice."
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer", "message"),
+    [
+        ("/v1/sessions", {"workflow": "Approve Invoice"}, "/workflow", WORKFLOW),
+        ("/v1/sessions", {}, "/workflow", "This member is required."),
+        ("/v1/sessions", {"workflow": "checkout", "actor": "ada"}, "/actor", "Takes an object."),
+        ("/v1/sessions", {"workflow": "checkout", "start": "yes"}, "/start", "Takes true or false."),
+        ("/v1/keys", {"label": "", "scope": "read"}, "/label", "Takes at least 1 character."),
+        (
+            "/v1/replays",
+            {"session_id": "ses_x", "sandbox": "wet"},
+            "/sandbox",
+            "Takes 'dry' or 'live'.",
+        ),
+        (
+            "/v1/replays",
+            {"session_id": "ses_x", "sandbox": "dry", "policy": {"min_support": 2}},
+            "/policy/min_support",
+            "Takes a number of 1 or less.",
+        ),
+        (
+            "/v1/replays",
+            {"session_id": "ses_x", "sandbox": "dry", "policy": {"allow_methods": {"erp.example": ["GTE"]}}},
+            "/policy/allow_methods/erp.example/0",
+            "Takes 'GET', 'HEAD', 'OPTIONS', 'POST', 'PUT', 'PATCH' or 'DELETE'.",
+        ),
+    ],
+)
+def test_a_refused_value_gets_a_sentence_on_what_its_member_takes(
+    caller: Caller, path: str, body: dict[str, Any], pointer: str, message: str
+) -> None:
+    problem = assert_problem(caller.post(path, body), 422, "validation_failed")
+    assert [(error["pointer"], error["message"]) for error in problem["errors"]] == [(pointer, message)]
