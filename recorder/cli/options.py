@@ -56,15 +56,19 @@ def connected(url: str, key: str) -> Iterator["Client"]:
 
     Raises:
         Unreachable: if nothing answers within some seconds.
-        typer.BadParameter: if the address is not valid.
+        typer.BadParameter: if the address or the key is not valid.
     """
     from recorder.client import ApiError, Client
+    from recorder.client.address import check_key, parse_address
     from recorder.client.transport import Call, Transport
 
-    try:
-        transport = Transport(url, key, timeout_s=_ANSWER_S, patience_s=_PATIENCE_S)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
+    for option, check, value in (("--url", parse_address, url), ("--key", check_key, key)):
+        try:
+            check(value)
+        except ValueError as error:
+            # The sentence begins with the name of the client's parameter.
+            raise typer.BadParameter(str(error).partition(" ")[2], param_hint=option) from error
+    transport = Transport(url, key, timeout_s=_ANSWER_S, patience_s=_PATIENCE_S)
     try:
         transport.send(Call("GET", "/healthz", repeatable=True))
     except ApiError:

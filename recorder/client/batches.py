@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-import orjson
-
 from recorder import ids, limits
+from recorder.client.encoding import encode_json
 from recorder.client.transport import Call
 
 Item = TypeVar("Item")
@@ -15,6 +14,9 @@ Item = TypeVar("Item")
 _FRAMES_BATCH_BYTES = limits.FRAMES_REQUEST_BYTES // 4
 _EVENTS_BATCH_BYTES = limits.EVENTS_REQUEST_BYTES - len('{"events":[]}')
 _MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"RIFF", "image/webp"))
+_IMAGE_EXPECTED = (
+    'A frame takes the bytes of a PNG, JPEG or WebP file, such as Path("screen.png").read_bytes().'
+)
 
 
 class CapturedFrame(NamedTuple):
@@ -28,8 +30,11 @@ class CapturedFrame(NamedTuple):
         """Return a frame of a PNG, JPEG or WebP file; `members` are the item's others (`id`, `dom`, `url` …).
 
         Raises:
+            TypeError: if the image is not bytes.
             ValueError: if the image is none of these and no `content_type` is given.
         """
+        if not isinstance(image, bytes | bytearray):
+            raise TypeError(f"{_IMAGE_EXPECTED} You passed a value of type {type(image).__name__}.")
         content_type = members.pop("content_type", None) or content_type_of(image)
         return cls({"t_ms": t_ms, "content_type": content_type, **members}, image)
 
@@ -52,7 +57,7 @@ def content_type_of(image: bytes) -> str:
     for magic, content_type in _MAGIC:
         if image.startswith(magic):
             return content_type
-    raise ValueError("A frame takes the bytes of a PNG, JPEG or WebP file.")
+    raise ValueError(_IMAGE_EXPECTED)
 
 
 def new_batch_id() -> str:
@@ -62,7 +67,7 @@ def new_batch_id() -> str:
 
 def event_calls(session_id: str, events: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
     """Yield one call for each batch of at most 100 events that fits into a request, in order."""
-    encoded = (orjson.dumps(event) for event in events)
+    encoded = (encode_json(event) for event in events)
     sized = ((len(item) + 1, item) for item in encoded)
     for batch in _cut_batches(sized, limits.EVENTS_PER_BATCH, _EVENTS_BATCH_BYTES):
         yield Call(
@@ -76,7 +81,7 @@ def event_calls(session_id: str, events: Iterable[Mapping[str, Any]]) -> Iterato
 
 def frame_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[Call]:
     """Yield one multipart call for each batch of at most 50 frames, in order."""
-    encoded = (EncodedFrame(orjson.dumps(frame.item), frame.image) for frame in frames)
+    encoded = (EncodedFrame(encode_json(frame.item), frame.image) for frame in frames)
     sized = ((frame.size, frame) for frame in encoded)
     for batch in _cut_batches(sized, limits.FRAMES_PER_BATCH, _FRAMES_BATCH_BYTES):
         batch_id = new_batch_id()

@@ -1,14 +1,16 @@
 """Client of the HTTP interface, and the recorder of a session in progress. Spec §4, contract §2–§7."""
 
+import re
 import time
 from types import TracebackType
 from typing import Any, Self
 
 from recorder import limits
 from recorder.client.administration import Administration
-from recorder.client.batches import CapturedFrame
+from recorder.client.batches import CapturedFrame, event_calls
 from recorder.client.datasets import Datasets
-from recorder.client.errors import ClientError
+from recorder.client.encoding import encode_json
+from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.client.recording import RecordingRequests
 from recorder.client.replays import Replays
 from recorder.ids import new_id
@@ -23,6 +25,8 @@ class Client(RecordingRequests, Datasets, Replays, Administration):
 
 
 _FLUSH_BYTES = 8 * 1024 * 1024
+_OBJECT_MEMBERS = frozenset({"app", "target", "input", "trace", "data"})
+_EVENT = re.compile(r"/events/(\d+)(/|$)")
 
 
 class SessionRecorder:
@@ -30,6 +34,7 @@ class SessionRecorder:
 
     After an exception of the block it flushes, tags the session `error` with the exception's type (the text
     may hold secrets) and raises the exception again; a keyboard interrupt stops it without a tag.
+    A flush that the service refuses at the end counts as an exception of the block.
     """
 
     def __init__(
@@ -62,16 +67,11 @@ class SessionRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.flush()
-            self._client.stop(self.id)
-            return
         try:
-            self.flush()
-            if isinstance(error, Exception):
-                self.tag("error", type=type(error).__name__)
-            self._client.stop(self.id)
-        except ClientError as failure:
+            self._close_session(error)
+        except Exception as failure:
+            if error is None:
+                raise
             error.add_note(f"The recording {self.id} could not be closed: {failure}")
 
     @property
@@ -80,7 +80,13 @@ class SessionRecorder:
         return int((time.monotonic() - self._began) * 1000)
 
     def event(self, type: str, *, t_ms: int | None = None, **members: Any) -> None:
-        """Record an event; `members` are the event item's (`target`, `input`, `url`, `frame_id`, …)."""
+        """Record an event; `members` are the event item's (`target`, `input`, `url`, `frame_id`, …).
+
+        Raises:
+            TypeError: if a member that is an object is given as something else, or has no form in JSON.
+            ValueError: if a number is NaN or Infinity.
+        """
+        _check_members(members)
         self._events.append({"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members})
         if len(self._events) >= limits.EVENTS_PER_BATCH:
             self.flush()
@@ -105,4 +111,48 @@ class SessionRecorder:
         frames, self._frames, self._frame_bytes = self._frames, [], 0
         self._client.add_frames(self.id, frames)
         events, self._events = self._events, []
-        self._client.add_events(self.id, events)
+        try:
+            self._client.add_events(self.id, events)
+        except ApiError as error:
+            self._send_events_before(error, events)
+            raise
+
+    def _send_events_before(self, error: ApiError, events: list[dict[str, Any]]) -> None:
+        """Send the events before the first refused one; after a buffer of several requests, none."""
+        numbers = [
+            int(match[1]) for item in error.errors if (match := _EVENT.match(str(item.get("pointer"))))
+        ]
+        if not numbers or len(list(event_calls(self.id, events))) > 1:
+            return
+        try:
+            self._client.add_events(self.id, events[: min(numbers)])
+        except ClientError as failure:
+            error.add_note(f"The {min(numbers)} events before it could not be sent: {failure}")
+
+    def _close_session(self, error: BaseException | None) -> None:
+        """Send the buffers and stop the session, also if the service refuses what is in the buffers."""
+        try:
+            self.flush()
+        except Unreachable:
+            raise  # The tag and the stop would wait for the same service again.
+        except Exception as failure:
+            try:
+                self._stop_session(error or failure)
+            except ClientError as refusal:
+                failure.add_note(f"The recording {self.id} could not be stopped: {refusal}")
+            raise
+        self._stop_session(error)
+
+    def _stop_session(self, error: BaseException | None) -> None:
+        """Stop the session, with the tag `error` and the type of an exception."""
+        if isinstance(error, Exception):
+            self.tag("error", type=type(error).__name__)
+        self._client.stop(self.id)
+
+
+def _check_members(members: dict[str, Any]) -> None:
+    """Refuse at its call an event that cannot be sent; the service checks the rest."""
+    for name in _OBJECT_MEMBERS & members.keys():
+        if not isinstance(members[name], dict | None):
+            raise TypeError(f"{name} takes a dict, not a value of type {type(members[name]).__name__}.")
+    encode_json(members)

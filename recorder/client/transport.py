@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +12,8 @@ import httpx
 import orjson
 
 from recorder import ids, limits
+from recorder.client.address import check_key, is_loopback, parse_address
+from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.retries import retry
 
@@ -56,11 +57,8 @@ class Transport:
     """
 
     def __init__(self, base_url: str, key: str, *, timeout_s: float, patience_s: float) -> None:
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ValueError("key takes an API key such as nsk_local_…, without spaces.")
-        url = httpx.URL(base_url)
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
-            raise ValueError("base_url takes an address such as http://127.0.0.1:8700, without a user.")
+        url = parse_address(base_url)
+        check_key(key)
         self.base_url = str(url).rstrip("/")
         #: Pause before a broken stream is opened again; it doubles while nothing arrives.
         self.reconnect_pause_s = 0.2
@@ -71,7 +69,7 @@ class Transport:
             timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=64, keepalive_expiry=_KEEP_ALIVE_S),
             # A proxy of the environment cannot reach this machine's own loopback.
-            trust_env=not _is_loopback(url.host),
+            trust_env=not is_loopback(url.host),
         )
 
     def close(self) -> None:
@@ -207,13 +205,6 @@ def _parse_seconds(header: str | None) -> float | None:
     return float(header) if header is not None and header.isdecimal() else None
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 Json = dict[str, Any]
 
 _TIMEOUT_S = 60.0
@@ -262,25 +253,25 @@ class Requests:
         """Send a POST that creates an object once, under an Idempotency-Key, however often it is repeated."""
         key = f"cre_{ids.encode(ids.reserve(1))}"
         answer: Json = self._transport.json(
-            Call("POST", path, content=orjson.dumps(body), key=key, repeatable=True)
+            Call("POST", path, content=encode_json(body), key=key, repeatable=True)
         )
         return answer
 
     def _create_once(self, path: str, body: Json) -> Json:
         """Send a POST whose answer shows a secret; it is not repeated, since that could create another."""
-        answer: Json = self._transport.json(Call("POST", path, content=orjson.dumps(body)))
+        answer: Json = self._transport.json(Call("POST", path, content=encode_json(body)))
         return answer
 
     def _post(self, path: str, body: Json | None = None) -> Json:
         """Send a POST that changes a state; it may be repeated."""
-        content = None if body is None else orjson.dumps(body)
+        content = None if body is None else encode_json(body)
         answer: Json = self._transport.json(Call("POST", path, content=content, repeatable=True))
         return answer
 
     def _patch(self, path: str, settings: Json) -> Json:
         """Send a PATCH; it may be repeated."""
         answer: Json = self._transport.json(
-            Call("PATCH", path, content=orjson.dumps(settings), repeatable=True)
+            Call("PATCH", path, content=encode_json(settings), repeatable=True)
         )
         return answer
 

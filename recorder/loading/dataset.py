@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,16 @@ def open_export(
         storage_options: options of fsspec for a private store, such as credentials.
 
     Raises:
+        TypeError: if the source is neither a text nor a Path.
         ManifestUnreadable: if there is no manifest.
         ManifestRefused: if this release does not know its version, or it leads outside its own folder.
         ApiError, Unreachable: if the service refuses or does not answer.
     """
+    if not isinstance(source, str | PathLike):
+        raise TypeError(
+            "open_export takes the path of a manifest or of its folder, or the address of an export, "
+            f"not a value of type {type(source).__name__}."
+        )
     return Dataset(open_source(str(source), key=key, storage_options=storage_options), Cache(cache))
 
 
@@ -155,7 +162,12 @@ class Dataset:
             LibraryMissing: if `webdataset` is not installed.
             NotInDataset: if the dataset has another format.
         """
-        paths = self._list_paths(self._require_kind("samples"), split)
+        if self.format != "webdataset":
+            raise NotInDataset(
+                f"webdataset() takes an export of format webdataset, and this one has format {self.format}. "
+                "Create another export, or read this one with polars(), arrow(), hf() or torch()."
+            )
+        paths = self._list_paths("samples", split)
         return tables.open_webdataset(paths, split, options)
 
     def torch(
@@ -249,7 +261,8 @@ class Dataset:
             return self.kinds[0]
         if kind not in self.kinds:
             raise NotInDataset(
-                f"A dataset of format {self.format} has no such rows; it has {', '.join(self.kinds)}."
+                f"An export of format {self.format} has no rows of kind {kind!r}; "
+                f"it has {', '.join(self.kinds)}."
             )
         return kind
 

@@ -136,6 +136,27 @@ def test_an_error_in_the_block_is_recorded_and_goes_on(client: Client) -> None:
     assert kept["tags"][0]["data"] == {"type": "ZeroDivisionError"}
 
 
+def test_a_block_whose_last_events_are_refused_is_stopped_with_the_tag_error(client: Client) -> None:
+    with pytest.raises(ApiError) as raised, SessionRecorder(client, "refused_at_the_end") as session:
+        session.frame(picture())
+        for number in range(9):
+            session.event("click", target={"role": "button" if number < 5 else 7})
+    kept = client.get_session(session.id, include=["tags"])
+    assert (kept["status"], kept["outcome"], kept["event_count"]) == ("stopped", "error", 5)
+    assert kept["tags"][0]["data"] == {"type": "ApiError"}
+    assert raised.value.errors[0]["pointer"].startswith("/events/5/target")
+
+
+def test_an_event_that_cannot_be_sent_is_refused_at_its_call(client: Client) -> None:
+    with SessionRecorder(client, "refused_at_the_call") as session:
+        with pytest.raises(TypeError, match="target takes a dict, not a value of type str"):
+            session.event("click", target="#approve")
+        with pytest.raises(ValueError, match=r"/data/sums/1: NaN and Infinity are not JSON; send null"):
+            session.event("log", data={"sums": [None, float("nan")]})
+        session.event("log", data={"sum": None}, target=None)
+    assert client.get_session(session.id)["event_count"] == 1
+
+
 def test_an_interruption_leaves_the_run_abandoned(client: Client) -> None:
     with pytest.raises(KeyboardInterrupt), SessionRecorder(client, "interrupted") as session:
         session.event("click")

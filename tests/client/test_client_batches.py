@@ -72,6 +72,18 @@ def test_bytes_that_are_no_picture_are_refused() -> None:
         CapturedFrame.of(b"GIF89a", t_ms=0)
 
 
+def test_a_path_is_refused_as_a_picture() -> None:
+    with pytest.raises(TypeError, match=r"takes the bytes of a PNG, JPEG or WebP file.* of type str\."):
+        CapturedFrame.of("/tmp/screen.png", t_ms=0, content_type="image/png")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_lacks_is_refused_by_its_member(number: float) -> None:
+    events = [{"t_ms": 0, "type": "log"}, {"t_ms": 1, "type": "log", "data": {"price": number}}]
+    with pytest.raises(ValueError, match=r"^/data/price: NaN and Infinity"):
+        list(event_calls("ses_1", events))
+
+
 def parts_of(body: bytes, content_type: str) -> dict[str, bytes]:
     """The parts of a multipart body, read by the standard library."""
     message = email.message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)

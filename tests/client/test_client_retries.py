@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -183,10 +184,28 @@ def test_a_key_that_no_header_can_carry_is_refused_without_an_echo(key: str) -> 
     assert not key or key not in str(raised.value)
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8700", "ftp://host", "http://user:pass@host"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="base_url takes an address"):
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        (None, "none is given"),
+        ("", "none is given"),
+        ("127.0.0.1:8700", "must begin with http:// or https://"),
+        ("localhost:8700", "must begin with http:// or https://"),
+        ("ftp://host", "must begin with http:// or https://"),
+        ("http://user:pass@host", "without a user"),
+        ("http://", "with a host"),
+        ("http://host:port", "cannot be read"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"base_url takes an address.*{reason}") as raised:
         Client(url, KEY)
+    assert "pass@" not in str(raised.value)
+
+
+def test_a_client_without_a_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="key takes an API key"):
+        Client("http://127.0.0.1:1", None)  # type: ignore[arg-type]
 
 
 def test_lists_follow_their_cursors() -> None:

@@ -196,6 +196,11 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, text: bytes) -> None:
         recorder.open_export(tmp_path / "nowhere")
 
 
+def test_a_source_that_is_no_address_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"open_export takes the path of a manifest .* of type NoneType"):
+        recorder.open_export(None)  # type: ignore[arg-type]
+
+
 def test_a_dataset_without_rows_has_none_in_any_form(host: Host, tmp_path: Path) -> None:
     export = host.export(filter={"tag": "nobody-has-it"})
     dataset = recorder.open_export(export["manifest_url"], cache=tmp_path)

@@ -183,8 +183,12 @@ def test_a_state_of_another_sequence_is_refused(exports: dict[str, Path]) -> Non
 
 def test_what_a_dataset_does_not_have_is_refused(exports: dict[str, Path]) -> None:
     dataset = recorder.open_export(exports["webdataset"])
-    with pytest.raises(NotInDataset, match="has samples"):
+    with pytest.raises(NotInDataset, match=r"webdataset has no rows of kind 'events'; it has samples"):
         dataset.torch("events")
+    with pytest.raises(
+        NotInDataset, match=r"takes an export of format webdataset, and this one has .* parquet"
+    ):
+        recorder.open_export(exports["parquet"]).webdataset()
     with pytest.raises(NotInDataset, match="train, validation, test"):
         dataset.torch(split="dev")
     with pytest.raises(NotInDataset, match="no table"):

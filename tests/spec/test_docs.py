@@ -299,6 +299,12 @@ def test_every_setting_is_named() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in PAGES["docs/settings.md"]] == []
 
 
+def test_the_first_page_exports_the_variables_of_the_examples() -> None:
+    exported = set(re.findall(r"^export (RECORDER_\w+)=", PAGES["docs/README.md"], re.MULTILINE))
+    used = set(re.findall(r"\$(RECORDER_\w+)", ALL))
+    assert used == exported == {"RECORDER_URL", "RECORDER_KEY", "RECORDER_DATA_DIR"}
+
+
 def test_every_command_and_option_is_named() -> None:
     available = dict(commands(get_command(command_line)))
     page = PAGES["docs/command-line.md"]
