@@ -75,7 +75,8 @@ def test_a_revoked_key_opens_nothing(runtime: Runtime) -> None:
     with pytest.raises(InvalidApiKey):
         open_with(runtime, made["key"])
     assert made["id"] not in run(runtime, "list", "acme").stdout
-    assert isinstance(run(runtime, "revoke", made["id"]).exception, NotFound)
+    again = run(runtime, "revoke", made["id"]).exception
+    assert isinstance(again, NotFound) and "`recorder keys list WORKSPACE`" in str(again)
 
 
 @pytest.mark.parametrize(

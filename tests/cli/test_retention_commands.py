@@ -175,4 +175,5 @@ def test_a_hold_is_added_listed_and_removed(runtime: Runtime) -> None:
 def test_a_hold_that_names_nothing_is_refused(runtime: Runtime, words: tuple[str, ...], code: int) -> None:
     done = run(runtime, "hold", *words)
     assert done.exit_code == code, done.output
+    assert "mode of the key" not in str(done.exception)
     assert print_json(runtime, "hold", "list") == []
