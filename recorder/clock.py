@@ -67,12 +67,13 @@ def resolve_time(text: str, *, now: datetime, name: str) -> datetime:
         InvalidTime: if the text is neither, or the instant is before the year 1.
     """
     relative = _RELATIVE.fullmatch(text)
-    if relative is None:
-        return parse_time(text, name=name)
+    detail = f"{name} takes an ISO 8601 time with a zone, or a duration such as 90s, 15m, 1h, 30d, 2w."
     try:
+        if relative is None:
+            return parse_time(text, name=name)
         return now - timedelta(seconds=int(relative[1]) * _SECONDS[relative[2]])
-    except OverflowError as error:
-        raise InvalidTime(name) from error
+    except (InvalidTime, OverflowError) as error:
+        raise InvalidTime(name, detail) from error
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

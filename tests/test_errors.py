@@ -139,3 +139,15 @@ def test_an_error_carries_what_the_contract_adds(error: RecorderError, extra: di
 )
 def test_a_pointer_escapes_what_it_must(parts: tuple[str | int, ...], pointer: str) -> None:
     assert errors.json_pointer(*parts) == pointer
+
+
+def test_a_session_in_the_wrong_status_says_what_to_do() -> None:
+    start = "Start it with POST /v1/sessions/{session_id}/start"
+    for purpose in ("to take events and frames", "to be stopped"):
+        created = str(errors.SessionNotRecording("created", purpose=purpose))
+        assert start in created and '"start": true' in created
+    assert "new session" in str(errors.SessionNotRecording("sealed", purpose="to take events and frames"))
+    assert start in str(errors.SessionNotSealed("created"))
+    assert "Stop it" in str(errors.SessionNotSealed("recording"))
+    stopped = str(errors.SessionNotSealed("stopped"))
+    assert "Wait until it is sealed" in stopped and "Stop it" not in stopped

@@ -90,7 +90,8 @@ def find_key(db: DbSession, key_id: str) -> KeyRow:
     """
     row = db.get(KeyRow, key_id)
     if row is None or row.revoked_at is not None:
-        raise NotFound("key")
+        detail = "No key has this id, or it is revoked; `recorder keys list WORKSPACE` shows the valid ones."
+        raise NotFound("key", detail)
     return row
 
 

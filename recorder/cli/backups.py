@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened, print_json
+from recorder.cli.options import AsJson, DataDir, format_bytes, opened, print_json
 from recorder.plurals import counted
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def backup(
     if as_json:
         print_json(_to_json(report))
         return
-    size = f"{counted(report.files, 'file')}, {_format_bytes(report.bytes)}"
+    size = f"{counted(report.files, 'file')}, {format_bytes(report.bytes)}"
     typer.echo(f"{report.id}  {size}, of {report.moment:%F %T}Z")
-    copied = f"{_format_bytes(report.copied_bytes)} were new; it took {report.seconds:.1f} s."
+    copied = f"{format_bytes(report.copied_bytes)} were new; it took {report.seconds:.1f} s."
     deleted = (
         f" Deleted {counted(len(report.deleted_backups), 'old backup')}." if report.deleted_backups else ""
     )
@@ -140,10 +140,6 @@ def _progress() -> Iterator[tuple[Callable[[str], object], Callable[[int], objec
             lambda step: progress.update(task, description=_STEPS[step]),
             lambda count: progress.advance(task, count),
         )
-
-
-def _format_bytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def _to_json(report: Any) -> dict[str, Any]:

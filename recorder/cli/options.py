@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recorder.plurals import counted
+
 if TYPE_CHECKING:
     from sqlmodel import Session as DbSession
 
@@ -27,6 +29,7 @@ Where = Annotated[
     list[str] | None, typer.Option("--where", help="A filter, such as outcome=success.", show_default=False)
 ]
 DEFAULT_URL = "http://127.0.0.1:8700"
+LAST_PORT = 65_535
 # The client repeats requests for half a minute; a person with a wrong address does not wait so long.
 _PATIENCE_S = 1.0
 _ANSWER_S = 5.0
@@ -48,6 +51,16 @@ def read_filters(where: list[str] | None) -> dict[str, str]:
 def print_json(value: Any) -> None:
     """Print a value on stdout, on one line."""
     typer.echo(json.dumps(value))
+
+
+def format_bytes(count: int) -> str:
+    """Return a size in the largest unit that fits: bytes, kB, MB or GB."""
+    if count < 1_000:
+        return counted(count, "byte")
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e3:.1f} kB"
 
 
 @contextmanager

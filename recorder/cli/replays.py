@@ -112,10 +112,15 @@ def recover(
             session, sandbox="live" if live else "dry", failure_tag=failure_tag, inputs=inputs
         )
         ended = client.wait_recovery(made["id"], timeout_s=timeout)
+        attempt = None
+        if ended["reason"] == "candidates_exhausted" and ended["replay_ids"] and not as_json:
+            attempt = client.get_replay(ended["replay_ids"][-1])
     if as_json:
         print_json(ended)
     else:
         _print_candidates(ended)
+    if attempt is not None:
+        _print_failed_attempt(attempt)
     if ended["status"] != "succeeded":
         raise typer.Exit(1)
 
@@ -228,6 +233,16 @@ def _print_candidates(recovery: dict[str, Any]) -> None:
     alone = ", by the graph alone" if recovery["evidence"] == "graph" else ""
     typer.echo(f"{recovery['status']}{reason}{alone}")
     typer.echo(recovery["id"], err=True)
+
+
+def _print_failed_attempt(replay: dict[str, Any]) -> None:
+    """Print why the last attempt of a recovery did not match."""
+    typer.echo(f"last attempt {replay['id']}: {replay['status']}")
+    if replay["divergence"] is not None:
+        for line in _describe_divergence(replay["divergence"]):
+            typer.echo(line)
+    if replay["error"] is not None:
+        typer.echo(f"{replay['error']['type']}: {replay['error']['message']}", err=True)
 
 
 def _fit(text: str, width: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened, print_folder, print_json
+from recorder.cli.options import AsJson, DataDir, format_bytes, opened, print_folder, print_json
 from recorder.plurals import counted
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _At = Annotated[
 def preview_retention(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Count what a run at an instant would remove: number and bytes by workspace and kind."""
+    """Count what a run at an instant would remove: number and size by workspace and kind."""
     from recorder.governance import retention
 
     instant = _parse_instant(at)
@@ -133,7 +133,10 @@ def _parse_instant(text: str | None) -> "datetime | None":
     try:
         return clock.parse_time(text, name="at")
     except RecorderError as error:
-        raise typer.BadParameter(str(error), param_hint="--at") from error
+        raise typer.BadParameter(
+            "takes an ISO 8601 time with a zone, such as 2026-06-01T00:00:00Z; a duration is not taken",
+            param_hint="--at",
+        ) from error
 
 
 def _print_report(
@@ -151,12 +154,12 @@ def _print_report(
         print_json(shown)
         return
     for row in rows:
-        typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {row['bytes']} bytes")
+        typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {format_bytes(row['bytes'])}")
     if not rows:
         typer.echo("Nothing is due.", err=True)
     if purged is not None:
         typer.echo(f"Purged {counted(purged, 'session')} to the end.", err=True)
     if lake is not None:
-        typer.echo(f"Deleted {counted(lake.deleted_bytes, 'byte')} of unused lake files.", err=True)
+        typer.echo(f"Deleted {format_bytes(lake.deleted_bytes)} of unused lake files.", err=True)
         for (tenant, kind), error in sorted(lake.failures.items()):
             typer.echo(f"The lake's {kind} of {tenant.workspace_id} ({tenant.mode}): {error}", err=True)

@@ -82,7 +82,7 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
         print_json(shown)
         return
     for member, value in _list_members(shown):
-        typer.echo(f"{member}: {value}")
+        typer.echo(f"{member}: {'unlimited' if value is None else value}")
 
 
 @app.command("set")
@@ -137,6 +137,7 @@ def create_key(
     from recorder.access.key_admin import issue_key
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
+    from recorder.errors import ValidationFailed
     from recorder.models.workspace import KeyCreate
 
     body = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
@@ -149,7 +150,13 @@ def create_key(
         print_folder(settings)
         with database.transaction(write=True) as db:
             origin = Origin.operator(find_workspace(db, workspace).id)
-            made = issue_key(db, origin, wanted, settings.secret)
+            try:
+                made = issue_key(db, origin, wanted, settings.secret)
+            except ValidationFailed as error:
+                problem = error.problems[0]
+                raise typer.BadParameter(
+                    problem.message, param_hint="--scope" if problem.pointer == "/scope" else "LABEL"
+                ) from error
     if as_json:
         print_json(made.model_dump(mode="json"))
         return

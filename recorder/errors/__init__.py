@@ -6,7 +6,8 @@ RecorderError
 ├── Unauthenticated   401  MissingAuthorization InvalidApiKey
 ├── Forbidden         403  InsufficientScope WorkspaceDisabled InvalidSignature UrlExpired
 ├── NotFound          404  (code `not_found`, with the kind of resource)
-├── Conflict          409  InvalidState EventConflict IdempotencyInProgress SessionNotSealed
+├── Conflict          409  InvalidState SessionNotRecording SessionNotSealed EventConflict
+│                         IdempotencyInProgress
 ├── Gone              410  ResumeWindowExpired
 ├── TooLarge          413  PayloadTooLarge HeadTooLarge
 ├── RangeNotSatisfiable 416
@@ -35,6 +36,7 @@ from recorder.errors.conflicts import (
     IdempotencyInProgress,
     InvalidState,
     ResumeWindowExpired,
+    SessionNotRecording,
     SessionNotSealed,
 )
 from recorder.errors.fields import (
@@ -132,6 +134,7 @@ __all__ = [
     "RequestTimeout",
     "ResumeWindowExpired",
     "SessionFull",
+    "SessionNotRecording",
     "SessionNotSealed",
     "TooLarge",
     "TooManyConnections",

@@ -11,14 +11,26 @@ class InvalidState(Conflict):
     code = "invalid_state"
     title = "Invalid state"
 
-    def __init__(self, status: str, *, needed: str) -> None:
-        super().__init__(f"The {needed}; it is {status}.")
+    def __init__(self, status: str, *, needed: str, remedy: str = "") -> None:
+        super().__init__(" ".join(filter(None, (f"The {needed}; it is {status}.", remedy))))
         self.status = status
 
     @property
     def extra(self) -> dict[str, Any]:
         """The current status of the resource."""
         return {"current_status": self.status}
+
+
+class SessionNotRecording(InvalidState):
+    """The session takes no events and frames, and cannot be stopped, in its status (409)."""
+
+    def __init__(self, status: str, *, purpose: str) -> None:
+        remedy = "Record in a new session."
+        if status == "created":
+            remedy = (
+                'Start it with POST /v1/sessions/{session_id}/start, or create sessions with "start": true.'
+            )
+        super().__init__(status, needed=f"session must be recording {purpose}", remedy=remedy)
 
 
 class EventConflict(Conflict):
@@ -59,7 +71,12 @@ class SessionNotSealed(InvalidState):
     title = "Session not sealed"
 
     def __init__(self, status: str) -> None:
-        super().__init__(status, needed="session must be sealed: stop it, and try again some seconds later")
+        remedies = {
+            "created": "Start it with POST /v1/sessions/{session_id}/start, record, and stop it.",
+            "stopped": "Wait until it is sealed, some seconds, and try again.",
+        }
+        stop = "Stop it, and try again some seconds later."
+        super().__init__(status, needed="session must be sealed", remedy=remedies.get(status, stop))
 
 
 class ResumeWindowExpired(Gone):

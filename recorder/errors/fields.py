@@ -68,10 +68,7 @@ class InvalidTime(Invalid):
     title = "Invalid time"
 
     def __init__(self, name: str, detail: str | None = None, *, where: str = "query") -> None:
-        text = (
-            detail
-            or f"{name} takes an ISO 8601 time with a zone, or a duration such as 90s, 15m, 1h, 30d, 2w."
-        )
+        text = detail or f"{name} takes an ISO 8601 time with a zone, such as 2026-06-01T00:00:00Z."
         super().__init__(text, [Problem(where, name, self.code, text)])
 
     @classmethod

@@ -61,7 +61,7 @@ def remove_hold(db: DbSession, origin: Origin, *, kind: HoldKind, value: str) ->
     """
     row = db.get(HoldRow, (origin.workspace_id, kind, value))
     if row is None:
-        raise NotFound("hold")
+        raise NotFound("hold", "The workspace has no such hold; `recorder hold list` shows its holds.")
     db.delete(row)
     record(db, origin, "hold.remove", resource_type=kind, resource_id=value)
 
@@ -109,4 +109,5 @@ def forget_holds(db: DbSession, workspace_id: str, session_ids: Collection[str])
 def _require_session(db: DbSession, workspace_id: str, session_id: str) -> None:
     row = db.get(SessionRow, session_id)
     if row is None or row.workspace_id != workspace_id or db.get(PurgeRow, session_id) is not None:
-        raise NotFound("session")
+        detail = "The workspace has no session of this id, or its purge began; check the id and --workspace."
+        raise NotFound("session", detail)

@@ -12,7 +12,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.access.quota import require_minutes
-from recorder.errors import EventConflict, InvalidState, Problem, RecorderError
+from recorder.errors import EventConflict, Problem, RecorderError, SessionNotRecording
 from recorder.ids import new_id
 from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
@@ -257,7 +257,7 @@ def _gate(
     """Turn away what the index would refuse, before megabytes are written; the index decides again."""
     earlier = key.read_answer(db, row.id) if key else None
     if earlier is None and row.status != "recording":
-        raise InvalidState(row.status, needed="session must be recording to take events and frames")
+        raise SessionNotRecording(row.status, purpose="to take events and frames")
     if earlier is None and row.charged_from_ms != NEVER_CHARGED and not _were_sent(db, row, frames):
         require_minutes(db, row.tenant)
     return earlier

@@ -11,10 +11,10 @@ from recorder.access.rate_tiers import Tier
 from recorder.digest import keyed_digest
 from recorder.errors import (
     IdempotencyKeyReused,
-    InvalidState,
     NotFound,
     QuotaExceeded,
     SessionFull,
+    SessionNotRecording,
     ValidationFailed,
 )
 from recorder.models.event import BatchKeyRow
@@ -75,7 +75,7 @@ def reserve_positions(
 
     Raises:
         NotFound: if the caller has no such session.
-        InvalidState: if it does not record.
+        SessionNotRecording: if it does not record.
         QuotaExceeded: if there are items and no captured minutes are left for them.
         SessionFull: if the session would become larger than a session may be.
     """
@@ -113,7 +113,7 @@ def require_minutes(cursor: Cursor, session: tuple[str, str, str], tier: Tier) -
 
     Raises:
         NotFound: if the caller has no such session.
-        InvalidState: if it does not record.
+        SessionNotRecording: if it does not record.
         QuotaExceeded: if no captured minutes are left for it.
     """
     charged_from_ms = require_recording(cursor, session)
@@ -171,14 +171,14 @@ def require_recording(cursor: Cursor, session: tuple[str, str, str]) -> int:
 
     Raises:
         NotFound: if the caller has no such session.
-        InvalidState: if it does not record.
+        SessionNotRecording: if it does not record.
     """
     rows = cursor.all(_STATUS, session)
     if not rows:
         raise NotFound("session")
     status, charged_from_ms = rows[0]
     if status != "recording":
-        raise InvalidState(status, needed="session must be recording to take events and frames")
+        raise SessionNotRecording(status, purpose="to take events and frames")
     return int(charged_from_ms)
 
 

@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
 from recorder.access.quota import charge_time
-from recorder.errors import InvalidState, NotFound, RecorderError, TooManyIds
+from recorder.errors import InvalidState, NotFound, RecorderError, SessionNotRecording, TooManyIds
 from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
 from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
 from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
@@ -62,7 +62,7 @@ def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searc
 
     Raises:
         NotFound: if there is no such session.
-        InvalidState: if it never started.
+        SessionNotRecording: if it never started.
     """
     row = find_session(db, tenant, session_id, lock=True)
     charge_time(db, tenant.workspace_id, _stop(db, row, searches or {}) or 0)
@@ -102,7 +102,7 @@ def _stop(db: DbSession, row: SessionRow, searches: Searches) -> int | None:
     if row.status in ("stopped", "sealed"):
         return None
     if row.status != "recording" or row.started_at is None:
-        raise InvalidState(row.status, needed="session must be recording to be stopped")
+        raise SessionNotRecording(row.status, purpose="to be stopped")
     now = clock.now()
     row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
     row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))

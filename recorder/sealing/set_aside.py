@@ -55,7 +55,8 @@ def reseal(db: DbSession, session_id: str) -> SessionRow:
     """
     row = lock_session(db, session_id)
     if row is None or row.deleted_at is not None:
-        raise NotFound("session")
+        detail = "No session has this id; `recorder sessions quarantined` lists those that were set aside."
+        raise NotFound("session", detail)
     if row.seal_error_code is None:
         raise InvalidState(row.status, needed="session must have been set aside")
     clear_error(db, row)

@@ -106,6 +106,12 @@ class Blobs:
         """Return whether this store and another one are remote, and reached by one client."""
         return self._fs is other._fs and not self._is_local
 
+    def is_folder_inside(self, other: "Blobs") -> bool:
+        """Return whether this store and another one are local, and this one's folder is in the other's."""
+        if not (self._is_local and other._is_local):
+            return False
+        return Path(self._root).resolve().is_relative_to(Path(other._root).resolve())
+
     def set_storage_class(self, key: str, storage_class: str) -> None:
         """Move an object of an S3 bucket to another storage class; its key and its bytes stay.
 

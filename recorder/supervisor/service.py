@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -345,12 +345,20 @@ def serve(data: Path | None, *, host: str, port: int, dagster: bool, dagster_por
     try:
         service.start()
         service.watch()
+        _print_if_possible(console, "Stopping the service; this takes up to ten seconds")
     except RecorderError as error:
         console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:
         service.stop()
+    _print_if_possible(console, "The service has stopped")
     return 0
+
+
+def _print_if_possible(console: Console, sentence: str) -> None:
+    """Print a line; a terminal that is closed by then does not matter."""
+    with suppress(OSError):
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> None:

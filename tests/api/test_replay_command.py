@@ -12,7 +12,7 @@ import pytest
 from recorder.cli import main
 from recorder.replay_service.work import ReplayRun
 from tests.support.factories import Caller
-from tests.support.failing_runs import make_run, page
+from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.http_service import serving
 
 USUAL = ("Open", "Review", "Approve")
@@ -107,3 +107,18 @@ def test_recoveries_are_printed_with_their_candidates(caller: Caller, run: Calla
     assert json.loads(replayed.out)["anchor_event"]["t_ms"] == 2_000
     lost = make_run(caller, "Retry", error_at=1_100, seal=True)
     assert run("recover", lost).code == 1
+
+
+def test_the_last_attempt_of_a_failed_recovery_shows_its_divergence(
+    caller: Caller, run: Callable[..., Ended]
+) -> None:
+    for _ in range(2):
+        make_run(caller, *USUAL)
+    error = page("Something went wrong, call support", "Home")
+    failed = make_run(caller, *USUAL, error_at=3_200, pages=dict.fromkeys(PAGES, error), seal=True)
+    printed = run("recover", failed)
+    assert printed.code == 1, printed.out
+    lines = printed.out.splitlines()
+    ending = lines.index("failed: candidates_exhausted")
+    assert lines[ending + 1].startswith("last attempt rpl_") and lines[ending + 1].endswith(": diverged")
+    assert lines[ending + 2].startswith("step ") and "anchor_unreachable" in lines[ending + 2]

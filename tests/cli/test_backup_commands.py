@@ -19,7 +19,13 @@ from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
 from recorder.doctor import check_backups
 from recorder.governance.backup.backup_store import BackupStore
-from recorder.governance.backup.errors import BackupBusy, NoSecret
+from recorder.governance.backup.errors import (
+    BackupBusy,
+    BackupStoreUnusable,
+    NoBackup,
+    NoSecret,
+    TargetInsideDeployment,
+)
 from recorder.governance.backup.records import read_records
 from recorder.runtime import Runtime
 from recorder.settings import environment_with
@@ -74,6 +80,30 @@ def test_a_backup_prints_a_summary_for_people(runtime: Runtime, tmp_path: Path) 
     done = run("backup", str(tmp_path / "backups"), "--data", str(runtime.settings.data_dir))
     assert done.exit_code == 0, done.output
     assert "files" in done.stdout and "secret" in done.stderr
+
+
+def test_a_target_that_cannot_take_backups_is_named(runtime: Runtime, tmp_path: Path) -> None:
+    data = runtime.settings.data_dir
+    (tmp_path / "file").write_text("a file, where a folder should be")
+    blocked = run("backup", str(tmp_path / "file" / "x"), "--data", str(data))
+    assert isinstance(blocked.exception, BackupStoreUnusable)
+    assert f"{tmp_path}/file/x, cannot be used (Not a directory)" in str(blocked.exception)
+    (tmp_path / "link").symlink_to(data)
+    for inside in (data, data / "backups", tmp_path / "link" / "backups", data / "lake"):
+        refused = run("backup", str(inside), "--data", str(data))
+        assert isinstance(refused.exception, TargetInsideDeployment)
+        assert str(refused.exception).startswith(f"{inside} is inside {data}")
+    assert not (data / "backups").exists()
+
+
+def test_an_unknown_id_names_the_backups_that_exist(runtime: Runtime, tmp_path: Path) -> None:
+    to, data = str(tmp_path / "backups"), str(runtime.settings.data_dir)
+    made = make_backup(runtime, to)
+    words = ["--data", str(tmp_path / "copy"), "--secret-file", f"{data}/secret"]
+    for backup_id in ("bkp_x", "bak_00000000000000000000000000"):
+        refused = run("restore", to, "--backup", backup_id, *words)
+        assert isinstance(refused.exception, NoBackup)
+        assert f"No backup in {to} has this id; it holds {made['id']}." in str(refused.exception)
 
 
 def test_old_backups_are_named_and_deleted(

@@ -255,3 +255,21 @@ def test_a_database_of_another_release_is_left_alone(tmp_path: Path) -> None:
     engine.dispose()
     done = run("keys", "list", "acme", "--data", str(tmp_path))
     assert done.exit_code == 1 and "another release" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("up", "--port"),
+        ("up", "--dagster-port"),
+        ("doctor", "--port"),
+        ("doctor", "--dagster-port"),
+        ("dagster-webserver", "--port"),
+        ("webhooks", "listen", "--port"),
+    ],
+    ids=" ".join,
+)
+def test_a_port_that_cannot_exist_is_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = CliRunner().invoke(command_line, [*words, "99999"], env={"RECORDER_DATA_DIR": str(tmp_path)})
+    assert done.exit_code == 2 and words[-1] in done.output and "65535" in done.output
+    assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from recorder.access.keys import authenticate, create_workspace
 from recorder.cli import app as command_line
-from recorder.errors import InvalidApiKey, InvalidTime, NotFound, RecorderError
+from recorder.errors import InvalidApiKey, InvalidTime, NotFound
 from recorder.models.operations import AuditRow
 from recorder.runtime import Runtime
 from tests.support.sealed_sessions import make_runtime
@@ -75,15 +75,16 @@ def test_a_revoked_key_opens_nothing(runtime: Runtime) -> None:
     with pytest.raises(InvalidApiKey):
         open_with(runtime, made["key"])
     assert made["id"] not in run(runtime, "list", "acme").stdout
-    assert isinstance(run(runtime, "revoke", made["id"]).exception, NotFound)
+    again = run(runtime, "revoke", made["id"]).exception
+    assert isinstance(again, NotFound) and "`recorder keys list WORKSPACE`" in str(again)
 
 
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
         (("create", "nobody", "worker"), NotFound),
-        (("create", "acme", "a\nb"), RecorderError),
-        (("create", "acme", "worker", "--scope", "owner"), RecorderError),
+        (("create", "acme", "a\nb"), SystemExit),
+        (("create", "acme", "worker", "--scope", "owner"), SystemExit),
         (("create", "acme", "worker", "--expires-at", "2020-01-01T00:00:00Z"), InvalidTime),
         (("create", "acme", ""), SystemExit),
         (("create", "acme", "worker", "--expires-at", "tomorrow"), SystemExit),
@@ -100,6 +101,13 @@ def test_what_cannot_be_done_is_told(
     assert isinstance(done.exception, refusal), done.output
     assert done.exit_code in (1, 2)
     assert run(runtime, "list", "acme", "--json").stdout == before
+
+
+def test_a_refused_scope_names_the_option_and_what_is_allowed(runtime: Runtime) -> None:
+    words = ["keys", "create", "acme", "x", "--scope", "wirte", "--data", str(runtime.settings.data_dir)]
+    done = CliRunner().invoke(command_line, words, terminal_width=500)
+    assert done.exit_code == 2 and "--scope" in done.output
+    assert "takes read, write or admin" in done.output
 
 
 def test_what_the_operator_does_is_audited(runtime: Runtime) -> None:

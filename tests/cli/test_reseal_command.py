@@ -31,6 +31,12 @@ def test_all_sessions_that_were_set_aside_wait_again(database_url: str, tmp_path
     runtime.close()
 
 
+def test_an_unknown_session_leads_to_the_list_of_those_that_were_set_aside(tmp_path: Path) -> None:
+    make_runtime(tmp_path).close()
+    done = CliRunner().invoke(command_line, ["sessions", "reseal", "ses_x", "--data", str(tmp_path)])
+    assert done.exit_code == 1 and "`recorder sessions quarantined`" in str(done.exception)
+
+
 @pytest.mark.parametrize("words", [[], ["ses_a", "--all"]])
 def test_ids_or_all_must_be_given(words: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(command_line, ["sessions", "reseal", *words, "--data", str(tmp_path)])

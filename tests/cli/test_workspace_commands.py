@@ -115,3 +115,4 @@ def test_words_go_to_stderr_and_data_to_stdout(tmp_path: Path) -> None:
     assert listed.stdout.split()[1:] == ["active", "default", "us", "acme"]
     shown = CliRunner().invoke(app, ["workspaces", "show", "acme", "--data", str(tmp_path)])
     assert "retention.frames_days: 90" in shown.stdout.splitlines()
+    assert "None" not in shown.stdout and ": unlimited" in shown.stdout

@@ -8,8 +8,16 @@ import hashlib
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from recorder.governance.backup.errors import DamagedBackup, NoBackup, OtherDeployment
+from recorder.errors import Unavailable
+from recorder.governance.backup.errors import (
+    BackupStoreUnusable,
+    DamagedBackup,
+    NoBackup,
+    OtherDeployment,
+    TargetInsideDeployment,
+)
 from recorder.governance.backup.manifest import (
     BackupManifest,
     FileEntry,
@@ -39,7 +47,8 @@ class BackupStore:
 
     def list_ids(self) -> list[str]:
         """Return the ids of the complete backups, newest first."""
-        keys = [stored.key for stored in self._store.list_objects(_BACKUPS)]
+        with self._name_store():
+            keys = [stored.key for stored in self._store.list_objects(_BACKUPS)]
         ids = [key.removeprefix(_BACKUPS).removesuffix(".json") for key in keys if key.endswith(".json")]
         return sorted((backup_id for backup_id in ids if is_id(backup_id, "bak")), reverse=True)
 
@@ -52,16 +61,31 @@ class BackupStore:
         """
         if backup_id is None:
             backup_id = next(iter(self.list_ids()), None)
-        if backup_id is None or not is_id(backup_id, "bak"):
+        if backup_id is None:
             raise NoBackup(self.url)
+        if not is_id(backup_id, "bak"):
+            raise NoBackup(self.url, self.list_ids())
         try:
-            return parse_manifest(self._store.get(_manifest_key(backup_id)), backup_id)
+            with self._name_store():
+                data = self._store.get(_manifest_key(backup_id))
         except KeyError as error:
-            raise NoBackup(self.url) from error
+            raise NoBackup(self.url, self.list_ids()) from error
+        return parse_manifest(data, backup_id)
 
     def write_manifest(self, manifest: BackupManifest) -> None:
         """Store the manifest: from now on the backup exists."""
-        self._store.put(_manifest_key(manifest.id), manifest.model_dump_json(indent=1).encode())
+        with self._name_store():
+            self._store.put(_manifest_key(manifest.id), manifest.model_dump_json(indent=1).encode())
+
+    def require_outside(self, protected: Iterable[str]) -> None:
+        """Check that this folder is not inside one of the folders that a backup protects.
+
+        Raises:
+            TargetInsideDeployment: if it is.
+        """
+        for url in protected:
+            if self._store.is_folder_inside(Blobs(url)):
+                raise TargetInsideDeployment(self.url, url)
 
     def require_owner(self, secret: bytes) -> None:
         """Check that the backups here are of the deployment with this secret.
@@ -82,7 +106,8 @@ class BackupStore:
         name = hashlib.sha256(data).hexdigest()
         present = self._list_present()
         if name not in present:
-            self._store.put(_part_key(name), data)
+            with self._name_store():
+                self._store.put(_part_key(name), data)
             with self._lock:
                 present.add(name)
                 self.stored_bytes += len(data)
@@ -110,7 +135,8 @@ class BackupStore:
         if not isinstance(name, str) or not _SHA.fullmatch(name):
             raise DamagedBackup("its list of files names a part that cannot exist")
         try:
-            data = self._store.get(_part_key(name))
+            with self._name_store():
+                data = self._store.get(_part_key(name))
         except KeyError as error:
             raise DamagedBackup(f"the part {name[:12]}… is missing") from error
         if hashlib.sha256(data).hexdigest() != name:
@@ -141,7 +167,8 @@ class BackupStore:
 
     def delete_backup(self, backup_id: str) -> None:
         """Delete a backup's manifest; `prune` then deletes the parts that no other backup needs."""
-        self._store.delete(_manifest_key(backup_id))
+        with self._name_store():
+            self._store.delete(_manifest_key(backup_id))
 
     def prune(self) -> int:
         """Delete parts that no backup names, and leftovers of interrupted ones; return their number."""
@@ -151,18 +178,29 @@ class BackupStore:
             needed.update(manifest.listing)
             for entry in self.read_listing(manifest):
                 needed.update(entry.parts)
-        spare = [key for key in self._store.keys(_PARTS) if key.rpartition("/")[2] not in needed]
-        for key in spare:
-            self._store.delete(key)
+        with self._name_store():
+            spare = [key for key in self._store.keys(_PARTS) if key.rpartition("/")[2] not in needed]
+            for key in spare:
+                self._store.delete(key)
         self._present = None
         return len(spare)
 
     def _list_present(self) -> set[str]:
         with self._lock:
             if self._present is None:
-                names = {stored.key.rpartition("/")[2] for stored in self._store.list_objects(_PARTS)}
+                with self._name_store():
+                    listed = self._store.list_objects(_PARTS)
+                names = {stored.key.rpartition("/")[2] for stored in listed}
                 self._present = {name for name in names if _SHA.fullmatch(name)}
             return self._present
+
+    @contextmanager
+    def _name_store(self) -> Iterator[None]:
+        """Name this store, and why it fails, in the error of a store that refuses or does not answer."""
+        try:
+            yield
+        except Unavailable as error:
+            raise BackupStoreUnusable(self.url, error.__cause__ or error) from error
 
 
 def _manifest_key(backup_id: str) -> str:

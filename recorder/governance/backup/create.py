@@ -99,6 +99,8 @@ def create_backup(
 
     Raises:
         BackupBusy: if another backup is at work.
+        TargetInsideDeployment: if the folder is inside one that the backup protects.
+        BackupStoreUnusable: if the folder or store of the backups refuses or does not answer.
         OtherDeployment: if the folder holds backups of another deployment.
         Unavailable: if a store or the database does not answer.
     """
@@ -126,6 +128,9 @@ class _BackupRun:
     def run(self, keep_days: int | None) -> BackupReport:
         """Make the backup; return its report."""
         began = clock.now()
+        settings = self._runtime.settings
+        stores = (settings.blob_url, settings.lake_url, settings.export_url, settings.cold_url)
+        self._archive.require_outside((str(settings.data_dir), *stores))
         self._archive.require_owner(self._runtime.settings.secret)
         self._read_known()
         self._on_step("lake")

@@ -1,16 +1,55 @@
 """Errors of backup and restore; each is one sentence for the operator."""
 
-from recorder.errors import Conflict, Invalid, NotFound
+from collections.abc import Sequence
+
+from recorder.errors import Conflict, Invalid, NotFound, RecorderError, Unavailable
+
+_IDS_SHOWN = 10
+_REASON_CHARACTERS = 200
 
 
 class NoBackup(NotFound):
-    """The folder or store holds no complete backup."""
+    """The folder or store holds no complete backup, or none with the id that was given."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(
-            "backup",
+    def __init__(self, where: str, ids: Sequence[str] = ()) -> None:
+        """Create the error.
+
+        Args:
+            where: the folder or store.
+            ids: the complete backups there, newest first, where one was named that is not among them.
+        """
+        detail = (
             f"There is no complete backup in {where}. Check the address; a backup that was interrupted "
-            "does not count.",
+            "does not count."
+        )
+        if ids:
+            more = f" and {len(ids) - _IDS_SHOWN} older ones" if len(ids) > _IDS_SHOWN else ""
+            detail = (
+                f"No backup in {where} has this id; it holds {', '.join(ids[:_IDS_SHOWN])}{more}. "
+                "Choose one of them with --backup, or leave that out for the newest."
+            )
+        super().__init__("backup", detail)
+
+
+class BackupStoreUnusable(Unavailable):
+    """The folder or store of backups refuses or does not answer."""
+
+    def __init__(self, where: str, cause: BaseException) -> None:
+        reason = (isinstance(cause, OSError) and cause.strerror) or f"{type(cause).__name__}: {cause}"
+        RecorderError.__init__(
+            self,
+            f"The place of the backups, {where}, cannot be used ({reason[:_REASON_CHARACTERS]}). "
+            "Check the address, and that this user may read and write there.",
+        )
+
+
+class TargetInsideDeployment(Invalid):
+    """The folder for backups is inside a folder that the backup protects."""
+
+    def __init__(self, where: str, inside: str) -> None:
+        super().__init__(
+            f"{where} is inside {inside}, which the backup protects, and would be lost with it. Nothing was "
+            "written. Choose a folder elsewhere, best on another disk."
         )
 
 
