@@ -72,7 +72,7 @@ class SessionRecorder:
         except Exception as failure:
             if error is None:
                 raise
-            error.add_note(f"The recording {self.id} could not be closed: {failure}")
+            error.add_note(f"Closing the recording {self.id} failed: {failure}")
 
     @property
     def now_ms(self) -> int:
@@ -86,8 +86,9 @@ class SessionRecorder:
             TypeError: if a member that is an object is given as something else, or has no form in JSON.
             ValueError: if a number is NaN or Infinity.
         """
-        _check_members(members)
-        self._events.append({"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members})
+        item = {"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members}
+        _check_item(item)
+        self._events.append(item)
         if len(self._events) >= limits.EVENTS_PER_BATCH:
             self.flush()
 
@@ -150,9 +151,9 @@ class SessionRecorder:
         self._client.stop(self.id)
 
 
-def _check_members(members: dict[str, Any]) -> None:
+def _check_item(item: dict[str, Any]) -> None:
     """Refuse at its call an event that cannot be sent; the service checks the rest."""
-    for name in _OBJECT_MEMBERS & members.keys():
-        if not isinstance(members[name], dict | None):
-            raise TypeError(f"{name} takes a dict, not a value of type {type(members[name]).__name__}.")
-    encode_json(members)
+    for name in _OBJECT_MEMBERS & item.keys():
+        if not isinstance(item[name], dict | None):
+            raise TypeError(f"{name} takes a dict, not a value of type {type(item[name]).__name__}.")
+    encode_json(item)

@@ -147,6 +147,15 @@ def test_a_block_whose_last_events_are_refused_is_stopped_with_the_tag_error(cli
     assert raised.value.errors[0]["pointer"].startswith("/events/5/target")
 
 
+def test_a_block_that_fails_is_stopped_although_its_events_are_refused(client: Client) -> None:
+    with pytest.raises(ZeroDivisionError) as raised, SessionRecorder(client, "failed_twice") as session:
+        session.event("click", target={"role": 7})
+        _ = 1 / 0
+    kept = client.get_session(session.id, include=["tags"])
+    assert (kept["status"], kept["tags"][0]["data"]) == ("stopped", {"type": "ZeroDivisionError"})
+    assert "/events/0/target" in raised.value.__notes__[0]
+
+
 def test_an_event_that_cannot_be_sent_is_refused_at_its_call(client: Client) -> None:
     with SessionRecorder(client, "refused_at_the_call") as session:
         with pytest.raises(TypeError, match="target takes a dict, not a value of type str"):
