@@ -154,7 +154,7 @@ def _print_report(
         print_json(shown)
         return
     for row in rows:
-        typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {format_bytes(row['bytes'])}")
+        typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {format_bytes(int(row['bytes']))}")
     if not rows:
         typer.echo("Nothing is due.", err=True)
     if purged is not None:
