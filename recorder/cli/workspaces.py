@@ -138,14 +138,15 @@ def create_key(
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
     from recorder.errors import ValidationFailed
+    from recorder.models.field_messages import describe_refusal
     from recorder.models.workspace import KeyCreate
 
     body = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
     try:
         wanted = KeyCreate.model_validate(body)
     except ValidationError as error:
-        problems = [f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors()]
-        raise typer.BadParameter("; ".join(problems)) from error
+        problems = [f"{problem['loc'][0]}: {describe_refusal(problem)}" for problem in error.errors()]
+        raise typer.BadParameter(" ".join(problems)) from error
     with opened_database(data) as (settings, database):
         print_folder(settings)
         with database.transaction(write=True) as db:

@@ -73,7 +73,7 @@ def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None
             except InvalidStorageState as error:
                 raise ValidationFailed.of(pointer, "invalid_value", message=str(error)) from None
         elif len(value) > limits.REPLAY_INPUT_CHARACTERS and not value.startswith("data:"):
-            text = f"String should have at most {limits.REPLAY_INPUT_CHARACTERS} characters"
+            text = f"Takes at most {limits.REPLAY_INPUT_CHARACTERS:,} characters."
             raise ValidationFailed.of(pointer, "invalid_value", message=text)
 
 
