@@ -1,6 +1,7 @@
 """Clients that hold a connection and send nothing are cut off; slow answers are not. Hostile case 94."""
 
 import asyncio
+import contextlib
 import json
 import select
 import socket
@@ -168,7 +169,9 @@ def test_endless_trailers_are_cut_off(running: RunningService, runtime: Runtime)
         connection.sendall(head(running, "/v1/sessions", *headers))
         connection.sendall(b'16\r\n{"workflow":"checked"}\r\n0\r\nX-A: ')
         connection.sendall(b"a" * (limits.REQUEST_HEAD_BYTES + 1))
-        assert read_to_end(connection) == b""
+        # A service that closes before it read all that was sent resets the connection.
+        with contextlib.suppress(ConnectionResetError):
+            assert read_to_end(connection) == b""
     assert footprint(runtime) == before
 
 
