@@ -15,6 +15,7 @@ import pytest
 from recorder.memory.views.formats import FORMATS, render, to_dot, to_graphml, to_json, to_mermaid
 from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.labels import LABEL_LENGTH, in_lines, one_line, text_width
+from tests.support.databases import part_is_missing
 from tests.support.graph_columns import invoices, view_for
 
 HOSTILE = (
@@ -119,8 +120,9 @@ def test_hostile_labels_cannot_break_out_of_mermaid() -> None:
     assert not any(mark in "".join(lines) for mark in ("\u202e", "\x1b", "\ud800", "script>"))
 
 
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 def test_graphviz_reads_dot_and_gives_hostile_labels_back() -> None:
+    if shutil.which("dot") is None:
+        part_is_missing("Graphviz is not installed (apt-get install graphviz).")
     done = subprocess.run(
         ["dot", "-Tsvg"], input=to_dot(hostile()), capture_output=True, check=True, timeout=60
     )

@@ -8,7 +8,7 @@ cd "$1"
 "$4/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index --require-hashes \
 	--find-links "$3" -r requirements/service.txt
 "$4/venv/bin/python" -m recorder.cli up --data "$4/data" >&2 &
-for _ in $(seq 240); do
+for _ in $(seq 480); do
 	"$4/venv/bin/python" -c "
 import urllib.request
 print(urllib.request.urlopen('http://127.0.0.1:8700/readyz').read().decode())" 2>/dev/null && exit

@@ -218,14 +218,18 @@ def test_without_the_sandbox_the_page_reaches_the_listener(
 ) -> None:
     open_browser.visit("about:blank")
     reached.seen.clear()
-    open_browser.visit(f"{site.url}/{name}")
-    open_browser.wait_for("document.readyState != 'loading'")
-    with suppress(AssertionError):  # it has gone elsewhere
-        open_browser.evaluate("document.getElementById('go')?.click()")
-    until = time.monotonic() + 5
-    while not reached.seen and time.monotonic() < until:
-        time.sleep(0.02)
-    assert reached.seen
+    # Now and then Chromium drops a navigation of the page's own; then the page is opened again.
+    for _ in range(3):
+        open_browser.visit(f"{site.url}/{name}")
+        open_browser.wait_for("document.readyState != 'loading'")
+        with suppress(AssertionError):  # it has gone elsewhere
+            open_browser.evaluate("document.getElementById('go')?.click()")
+        until = time.monotonic() + 5
+        while not reached.seen and time.monotonic() < until:
+            time.sleep(0.02)
+        if reached.seen:
+            return
+    pytest.fail("The page reached the listener in none of three visits.")
 
 
 @pytest.mark.parametrize("name", sorted(OTHERS))
