@@ -192,15 +192,14 @@ return {
       if (!event.target) return;
       try { handle(event); } catch { post({ kind: "problem", where: name }); }
     }]);
-    const leave = () => { try { commit(); } catch { /* the page is going away */ } };
     afterChange = () => settle.touch();
-    // At the window, and before the page's scripts: a listener of the page cannot stop what comes first.
+    // At the window, and before the page's scripts: a listener of the page cannot stop what comes first. None listens
+    // to "pagehide": its message would come too late, and Chromium then forgets now and then to close the page.
     listenTo = (place) => {
       for (const [name, listener] of listeners) {
         const target = name === "load" ? place : place.defaultView ?? place;
         EventTarget.prototype.addEventListener.call(target, name, listener, { capture: true, passive: true });
       }
-      addEventListener("pagehide", leave, true);
     };
     listenTo(document);
     settle.begin();
