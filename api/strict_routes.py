@@ -201,9 +201,7 @@ async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
         return None
     require_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
     if len(body) > _LARGE_BYTES:
-        if body.count(b",") > limits.BODY_COMMAS:
-            text = f"A body may hold at most {limits.BODY_COMMAS} values; send fewer at once."
-            raise ValidationFailed.of("", "too_large", message=text)
+        refuse_many_values(body)
         value = await _parse_large(request, body)
     else:
         value = strict_json.parse(body)
@@ -211,6 +209,22 @@ async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
         raise ValidationFailed.of("", "invalid_value", message="The body must be a JSON object.")
     request._json = value
     return value
+
+
+def refuse_many_values(body: bytes) -> None:
+    """Check the numbers of values, and of lists and objects, of a large body before it is parsed.
+
+    Raises:
+        ValidationFailed: if it holds too many.
+    """
+    if body.count(b",") > limits.BODY_COMMAS:
+        most = f"{limits.BODY_COMMAS} values"
+    elif body.count(b"[") + body.count(b"{") > limits.BODY_CONTAINERS:
+        most = f"{limits.BODY_CONTAINERS} lists and objects"
+    else:
+        return
+    text = f"A body may hold at most {most}; send fewer at once."
+    raise ValidationFailed.of("", "too_large", message=text)
 
 
 async def _parse_large(request: Request, body: bytes) -> Any:

@@ -478,11 +478,25 @@ def test_a_large_body_is_checked_as_a_small_one(
     assert caller.get(f"/v1/sessions/{session_id}").json()["event_count"] == 0
 
 
-def test_a_large_json_body_of_another_address_is_checked_too(caller: Caller) -> None:
-    values = b'{"ids":[' + b",".join([b"[]"] * 130_000) + b"]}"
-    refused = caller.post_raw("/v1/sessions:batch_stop", values + b" " * LARGE_BYTES)
+@pytest.mark.parametrize(
+    ("ids", "most"),
+    [
+        pytest.param(b",".join([b"1"] * 130_000), "120000 values", id="values"),
+        pytest.param(b"[" * 50_000 + b"]" * 50_000, "40000 lists and objects", id="lists"),
+        pytest.param(b'{"a":' * 50_000, "40000 lists and objects", id="objects"),
+    ],
+)
+def test_a_json_body_of_many_values_is_refused_before_it_is_parsed(
+    caller: Caller, ids: bytes, most: str
+) -> None:
+    body = b'{"ids":[' + ids + b"]}" + b" " * LARGE_BYTES
+    refused = caller.post_raw("/v1/sessions:batch_stop", body)
     assert_problem(refused, 422, "validation_failed")
-    assert refused.json()["errors"][0]["code"] == "too_large"
+    (problem,) = refused.json()["errors"]
+    assert problem["code"] == "too_large" and most in problem["message"]
+
+
+def test_a_large_json_body_of_another_address_is_checked_too(caller: Caller) -> None:
     padded = b'{"workflow":"checkout"' + b" " * LARGE_BYTES + b"}"
     assert caller.post_raw("/v1/sessions", padded).status_code == 201
     twice = b'{"workflow":"checkout","workflow":"b"' + b" " * LARGE_BYTES + b"}"
