@@ -74,8 +74,10 @@ def test_a_signal_ends_it_within_ten_seconds_and_leaves_nothing(
         assert process.wait(timeout=10) == 0
         assert processes_of(data) == {}
         assert process.stderr is not None
-        said = process.stderr.read().splitlines()[-2:]
-        assert said == ["Stopping the service; this takes up to ten seconds", "The service has stopped"]
+        lines = process.stderr.read().splitlines()
+        # A thread may be about to print an address when the signal arrives.
+        assert "Stopping the service; this takes up to ten seconds" in lines
+        assert lines[-1] == "The service has stopped"
 
 
 def test_killed_outright_it_takes_its_children_along(tmp_path: Path) -> None:
