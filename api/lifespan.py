@@ -40,8 +40,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state.ingest = IngestWriter(
         runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
     )
+    state.open_connections = _open_counts(runtime)
     with frozen_garbage(MANY_REQUESTS), on_stop_signal(hub.end_streams):
-        yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: _open_counts(runtime)}
+        yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: state.open_connections}
     await hub.close()
     state.whole_reads.close()
     await anyio.to_thread.run_sync(state.ingest.close)

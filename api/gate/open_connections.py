@@ -11,6 +11,7 @@ from typing import Final
 
 from api.gate.rate_limits import network_of
 from recorder.errors import TooManyConnections
+from recorder.models.limits import ConnectionLimits
 
 #: Name of the counts in the state that the application's lifespan passes to the server's protocols.
 CONNECTIONS: Final = "open_connections"
@@ -31,6 +32,11 @@ class OpenConnections:
         self.per_address = per_address
         self._proxies = [ip_network(network) for network in trusted_proxies]
         self._counts: dict[str, int] = {}
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """The limits in force, as clients read them."""
+        return ConnectionLimits(per_address=self.per_address)
 
     def open(self, address: str) -> None:
         """Count a connection until `close`.
