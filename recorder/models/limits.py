@@ -66,6 +66,9 @@ class ConnectionLimits(WireOutput):
     per_address: int = Field(
         description="Of one client address, streams included; of IPv6 its first 64 bits."
     )
+    per_process: int = Field(
+        description="Of all addresses. Beyond it the connection that has waited longest is closed."
+    )
 
 
 class BatchLimits(WireOutput):
