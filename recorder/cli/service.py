@@ -161,7 +161,7 @@ def doctor(
     dagster_port: Annotated[int, port_option("Port of Dagster's pages.", name="--dagster-port")] = 3000,
     as_json: AsJson = False,
 ) -> None:
-    """Check stores, database, contents, leases, sealing, clocks and ports; exit with 1 on a finding."""
+    """Check settings, data folder, stores, database, service and contents; exit with 1 on a finding."""
     from recorder.doctor import Ports, examine
 
     ports = Ports(host=host, api=port, dagster=dagster_port)

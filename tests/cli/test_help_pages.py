@@ -1,8 +1,8 @@
 """Help of every command on a terminal of 80 columns: nothing is cut off, and defaults show."""
 
 from collections.abc import Iterator
+from typing import Any
 
-import click
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -12,10 +12,10 @@ from recorder.cli import app
 NARROW = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
 
 
-def list_commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def list_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the words of a command and of all below it."""
     yield path
-    if isinstance(command, click.Group):
+    if hasattr(command, "commands"):
         for name, inner in command.commands.items():
             yield from list_commands(inner, (*path, name))
 
