@@ -40,8 +40,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state.ingest = IngestWriter(
         runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
     )
+    state.open_connections = _open_counts(runtime)
     with frozen_garbage(MANY_REQUESTS), on_stop_signal(hub.end_streams):
-        yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: _open_counts(runtime)}
+        yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: state.open_connections}
     await hub.close()
     state.whole_reads.close()
     await anyio.to_thread.run_sync(state.ingest.close)
@@ -52,10 +53,16 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
 
 
 def _open_counts(runtime: Runtime) -> OpenConnections:
-    """Return the counts of connections; one address has at most half of the process's descriptors."""
+    """Return the counts of connections.
+
+    All have at most three quarters of the process's descriptors, since files, stores and the database need
+    some; one address has at most half.
+    """
     settings = runtime.settings
-    most = min(settings.connections_per_address, claim_descriptors() // 2)
-    return OpenConnections(most, trusted_proxies=settings.trusted_proxies)
+    descriptors = claim_descriptors()
+    per_process = min(settings.connections.per_process, descriptors * 3 // 4)
+    per_address = min(settings.connections.per_address, descriptors // 2, per_process)
+    return OpenConnections(per_address, per_process, trusted_proxies=settings.trusted_proxies)
 
 
 @contextmanager

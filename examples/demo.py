@@ -40,8 +40,8 @@ _SESSIONS = 300
 _PARALLEL = 4
 _SEALING_PATIENCE_S = 1800.0
 
-# A log or a pipe has no width of its own: tables get room.
-console = Console() if sys.stdout.isatty() else Console(width=140)
+# A log or a pipe has no width of its own.
+console = Console() if sys.stdout.isatty() else Console(width=80)
 
 
 def run(*, recordings: Path | None = None, stay: bool = False) -> int:

@@ -24,6 +24,9 @@ from recorder.runtime import Runtime
 _MODE: Mode = "live"
 _PATHS_OF_FEW = 8
 _LABELS_SHOWN = 6
+_TABLE_CHARACTERS = 80
+#: The longest name of a workflow; a longer cell than its column takes two lines.
+_NAME_CHARACTERS = 64
 
 
 def show_failed_run(console: Console, client: Client) -> None:
@@ -100,9 +103,10 @@ def show_dataset(console: Console, folder: Path) -> int:
     pattern = folder / "data" / "*" / "events-*.parquet"
     events = pl.scan_parquet(pattern)
     by_workflow = events.group_by("workflow").agg(
-        sessions=pl.col("session_id").n_unique(), events=pl.len(), last=pl.col("t_ms").max()
+        sessions=pl.col("session_id").n_unique(), events=pl.len(), last_ms=pl.col("t_ms").max()
     )
-    console.print(by_workflow.sort("workflow").head(8).collect())
+    with pl.Config(tbl_width_chars=min(console.width, _TABLE_CHARACTERS), fmt_str_lengths=_NAME_CHARACTERS):
+        console.print(by_workflow.sort("workflow").head(8).collect())
     console.print(f"  Dataset    {short_path(folder)}", highlight=False, markup=False, soft_wrap=True)
     console.print(
         f'  Load it    pl.scan_parquet("{short_path(pattern)}")',

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -12,7 +13,7 @@ import polars as pl
 
 from recorder.datasets.formats import SPLITS
 from recorder.exports.card import COLUMNS, escape_text
-from recorder.exports.destinations import open_destination
+from recorder.exports.destinations import open_destination, target_of
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.results.hosted_files import read_manifest
 from recorder.exports.results.summary import DatasetSummary, summarize
@@ -62,13 +63,15 @@ def describe_dataset(row: ExportRow, settings: Settings) -> dict[str, Any]:
 def _describe_loading(row: ExportRow, settings: Settings) -> str:
     """Return the call that opens the export, as Markdown.
 
-    The address is text and no link: it takes an API key, so that a browser would only get a 401. It is
+    A local export is opened by its folder, which needs no running service. Others are opened by an address of
+    the API: text and no link, since it takes an API key, so that a browser would only get a 401. It is
     unsigned, since the metadata outlives any signature.
     """
-    address = f"{settings.public_url}/v1/exports/{row.id}/manifest"
-    return (
-        f'```python\nimport recorder\n\ndataset = recorder.open_export("{address}", key="YOUR_API_KEY")\n```'
-    )
+    if row.destination["kind"] == "local":
+        argument = json.dumps(target_of(row, settings).root, ensure_ascii=False)
+    else:
+        argument = f'"{settings.public_url}/v1/exports/{row.id}/manifest", key="YOUR_API_KEY"'
+    return f"```python\nimport recorder\n\ndataset = recorder.open_export({argument})\n```"
 
 
 def _format_size(size_bytes: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
+from recorder import limits
 from recorder.errors import Invalid
 
 REGIONS: Final = ("us", "eu", "apac")
@@ -30,6 +31,20 @@ class SessionSize(NamedTuple):
     frames: int = 100_000
     #: Event items as JSON, pictures and DOM snapshots together.
     bytes: int = 10_000_000_000
+
+
+class ConnectionBounds(NamedTuple):
+    """Most connections that may be open to one API process."""
+
+    per_address: int = limits.CONNECTIONS_PER_ADDRESS
+    #: Of all addresses; the process's descriptors may allow fewer.
+    per_process: int = limits.CONNECTIONS_PER_PROCESS
+
+    def as_env(self) -> dict[str, str]:
+        """Return the variables of what differs from the defaults."""
+        names = {"per_address": "RECORDER_CONNECTIONS_PER_ADDRESS", "per_process": "RECORDER_CONNECTIONS"}
+        default = ConnectionBounds()._asdict()
+        return {names[name]: str(most) for name, most in self._asdict().items() if most != default[name]}
 
 
 class LiveSandbox(NamedTuple):
@@ -253,6 +268,15 @@ def parse_live_sandbox(env: Mapping[str, str]) -> LiveSandbox:
         no_sandbox=parse_switch(env, "RECORDER_LIVE_NO_SANDBOX"),
         places=parse_number(env, "RECORDER_LIVE_PLACES", 1, 64) or LiveSandbox().places,
         chromium=env.get("RECORDER_CHROMIUM") or None,
+    )
+
+
+def parse_connections(env: Mapping[str, str]) -> ConnectionBounds:
+    """Return the most connections of an address and of a process."""
+    default = ConnectionBounds()
+    return ConnectionBounds(
+        parse_number(env, "RECORDER_CONNECTIONS_PER_ADDRESS", 16, 65_536) or default.per_address,
+        parse_number(env, "RECORDER_CONNECTIONS", 16, 1_000_000) or default.per_process,
     )
 
 

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from recorder import limits
 from recorder.errors import Conflict, NotFound
 from recorder.setting_values import (
+    ConnectionBounds,
     LiveSandbox,
     SessionSize,
     count_cores,
@@ -20,6 +20,7 @@ from recorder.setting_values import (
     parse_auth_header,
     parse_body_memory_mb,
     parse_buckets,
+    parse_connections,
     parse_count,
     parse_endpoint,
     parse_executor,
@@ -41,7 +42,7 @@ DEFAULT_DATA_DIR = Path("recorder-data")
 VARIABLES: Final = frozenset(
     """
     ALLOWED_HOSTS ALLOWED_OUTBOUND ANSWER_WITHIN AZURE_ENDPOINT BLOB_URL BODY_MEMORY_MB
-    CHROMIUM COLD_STORAGE_CLASS COLD_URL CONNECTIONS_PER_ADDRESS
+    CHROMIUM COLD_STORAGE_CLASS COLD_URL CONNECTIONS CONNECTIONS_PER_ADDRESS
     DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL
     DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LIVE_NO_SANDBOX
     LIVE_OUTBOUND LIVE_PLACES LIVE_USER LOCAL_EXPORT_ROOT LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL
@@ -140,8 +141,8 @@ class Settings:
     seal_lease_seconds: float = 30
     #: MB of memory that all request bodies under way in an API process may take.
     body_memory_mb: int = 512
-    #: The most connections that one client address may have open to an API process.
-    connections_per_address: int = limits.CONNECTIONS_PER_ADDRESS
+    #: The most connections that may be open to an API process.
+    connections: ConnectionBounds = ConnectionBounds()  # noqa: RUF009
     #: Host names of the servers beside loopback names and the public URL's host: `name` or `name:port`.
     allowed_hosts: tuple[str, ...] = ()
     #: Networks of proxies whose headers about the client are believed.
@@ -209,8 +210,7 @@ class Settings:
             seal_lease_seconds=parse_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
             or Settings.seal_lease_seconds,
             body_memory_mb=parse_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
-            connections_per_address=parse_number(env, "RECORDER_CONNECTIONS_PER_ADDRESS", 16, 65_536)
-            or Settings.connections_per_address,
+            connections=parse_connections(env),
             export_executor=parse_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=SessionSize(
                 *(
@@ -275,8 +275,7 @@ class Settings:
             chosen["RECORDER_WEBHOOK_ATTEMPTS"] = str(self.webhook_attempts)
         if self.body_memory_mb != Settings.body_memory_mb:
             chosen["RECORDER_BODY_MEMORY_MB"] = str(self.body_memory_mb)
-        if self.connections_per_address != Settings.connections_per_address:
-            chosen["RECORDER_CONNECTIONS_PER_ADDRESS"] = str(self.connections_per_address)
+        chosen.update(self.connections.as_env())
         if self.log_level != Settings.log_level:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level
         if self.export_executor != Settings.export_executor:

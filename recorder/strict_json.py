@@ -1,14 +1,23 @@
 """Strict JSON reader for request bodies: UTF-8, int64, no NUL, no repeated key, 64 levels. Contract §1."""
 
 import json
+import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 
-from recorder.errors import InvalidJson, Problem, ValidationFailed, json_pointer
+from recorder.errors import InvalidJson, Problem, RecorderError, ValidationFailed, json_pointer
+from recorder.json_places import (
+    describe_undecodable,
+    locate_constant,
+    locate_number,
+    locate_repeated_key,
+)
 from recorder.limits import JSON_DEPTH
 
+_INTEGER_DIGITS = 400
 _INT64 = range(-(2**63), 2**63)
 # An unterminated string matches to the end of the text, so that no start is matched twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -29,7 +38,8 @@ def parse(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidJson("The body must be UTF-8.") from error
+        location = describe_undecodable(body, error.start)
+        raise InvalidJson(f"The body must be UTF-8; it is not at {location}.") from error
     if text.startswith("\ufeff"):
         raise InvalidJson("The body must not begin with a byte order mark.")
     try:
@@ -40,8 +50,14 @@ def parse(body: bytes) -> Any:
             parse_int=_parse_int,
             parse_float=_parse_float,
         )
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidJson("The body is empty or malformed JSON.") from error
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise InvalidJson("The body is empty; send JSON.") from error
+        raise InvalidJson(f"The JSON is malformed at line {error.lineno}, column {error.colno}.") from error
+    except RecursionError as error:
+        raise InvalidJson("The JSON is malformed.") from error
+    except _WrongToken as error:
+        raise error.describe(text) from None
     if _ESCAPED_NUL.search(body) or b"\0" in body or _ESCAPED_SURROGATE.search(body):
         _check_strings(value, "")
     return value
@@ -65,28 +81,64 @@ def check_depth(body: bytes) -> None:
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise InvalidJson("An object repeats a key; send each key once.", item="duplicate_key")
+        raise _WrongToken(_describe_repeated_key)
     return result
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    raise InvalidJson("NaN and Infinity are not JSON; send null or a number.")
+    raise _WrongToken(_describe_constant)
 
 
 def _parse_int(digits: str) -> int:
-    if len(digits) > 400:
-        raise InvalidJson("A number has too many digits.")
+    if len(digits) > _INTEGER_DIGITS:
+        raise _WrongToken(_describe_digits)
     value = int(digits)
     if value not in _INT64:
-        raise ValidationFailed.of("", "invalid_integer", message="Integers must fit into 64 bits.")
+        raise _WrongToken(_describe_integer)
     return value
 
 
 def _parse_float(digits: str) -> float:
     value = float(digits)
     if value in (float("inf"), float("-inf")):
-        raise InvalidJson("A number is too large.")
+        raise _WrongToken(_describe_float)
     return value
+
+
+class _WrongToken(Exception):
+    """A token that the contract refuses; the hooks of the parser do not know where it is."""
+
+    def __init__(self, describe: Callable[[str], RecorderError]) -> None:
+        super().__init__()
+        self.describe = describe
+
+
+def _describe_repeated_key(text: str) -> InvalidJson:
+    detail = f"An object repeats a key{locate_repeated_key(text)}; send each key once."
+    return InvalidJson(detail, item="duplicate_key")
+
+
+def _describe_constant(text: str) -> InvalidJson:
+    return InvalidJson(f"NaN and Infinity are not JSON{locate_constant(text)}; send null or a number.")
+
+
+def _describe_digits(text: str) -> InvalidJson:
+    location = locate_number(text, lambda number: _is_integer(number) and len(number) > _INTEGER_DIGITS)
+    return InvalidJson(f"A number has too many digits{location}.")
+
+
+def _describe_integer(text: str) -> ValidationFailed:
+    location = locate_number(text, lambda number: _is_integer(number) and int(number) not in _INT64)
+    return ValidationFailed.of("", "invalid_integer", message=f"Integers must fit into 64 bits{location}.")
+
+
+def _describe_float(text: str) -> InvalidJson:
+    location = locate_number(text, lambda number: not _is_integer(number) and math.isinf(float(number)))
+    return InvalidJson(f"A number is too large{location}.")
+
+
+def _is_integer(number: str) -> bool:
+    return number.lstrip("-").isdigit()
 
 
 def _check_strings(value: Any, pointer: str) -> None:

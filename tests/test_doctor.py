@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 from sqlmodel import select
 from typer.testing import CliRunner
 
-from recorder import clock
+from recorder import clock, doctor
 from recorder.cli import app
 from recorder.doctor import Finding, Ports, examine
 from recorder.models.governance import ErasureRow, PurgeRow
@@ -21,6 +22,7 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.tenant import Tenant
+from tests.support.project_texts import PAGES, table
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
 
 LIVE = Tenant(WORKSPACE, "live")
@@ -230,3 +232,12 @@ def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path, ports: Por
     assert [finding["check"] for finding in printed if finding["state"] != "ok"] == ["data folder"]
     data.chmod(0o700)
     assert CliRunner().invoke(app, words).exit_code == 0
+
+
+def test_the_page_of_the_command_lists_every_check() -> None:
+    source = Path(str(doctor.__file__)).read_text(encoding="utf-8")
+    checks = set(re.findall(r'(?:Finding|_check_part)\("([a-z ]+)"', source))
+    checks |= {"frames", "hosted exports", "archived frames"}
+    rows = table(PAGES["docs/command-line.md"], "## recorder doctor\n")
+    listed = {name for row in rows for name in row[0].split(", ")}
+    assert listed == checks

@@ -50,6 +50,27 @@ def test_64_levels_are_read_and_65_are_not(opening: str) -> None:
     assert refusal.value.item == "json_too_deep"
 
 
+LOCATIONS = [
+    (b'{"a":1,\n "b":2,,}', "line 2, column 8"),
+    (b'{"a":1', "line 1, column 7"),
+    (b'{"x":"\xc3\xa9\xff"}', "line 1, column 8"),
+    (b'["NaN",\nNaN]', "line 2, column 1"),
+    (b'{"a":{"x":1},"b":{"x":1,\n"\\u0078":2}}', "line 2, column 1"),
+    (b'[1e5,"1e999",1e999]', "line 1, column 14"),
+    (b"[12345678901234567890123.5,\n " + b"9" * 401 + b"]", "line 2, column 2"),
+    (b"[9223372036854775807,9223372036854775808]", "line 1, column 22"),
+]
+
+
+@pytest.mark.parametrize(("body", "location"), LOCATIONS, ids=[location for _, location in LOCATIONS])
+def test_refusals_name_the_place_and_not_the_value(body: bytes, location: str) -> None:
+    with pytest.raises(RecorderError) as refusal:
+        strict_json.parse(body)
+    shown = f"{refusal.value} {refusal.value.extra}"
+    assert location in shown
+    assert "999" not in shown
+
+
 def test_many_siblings_are_not_deep() -> None:
     assert len(strict_json.parse(b"[" + b",".join([b'{"a":[[1]]}'] * 5_000) + b"]")) == 5_000
 

@@ -11,7 +11,7 @@ from recorder.access.concurrency import KEY_SCOPE, WORKSPACE_SCOPE, WorkCount
 from recorder.access.rate_tiers import Tier
 from recorder.access.ratelimit.stores import Buckets
 from recorder.access.ratelimit.token_buckets import Bucket, Cost, Draw, Group
-from recorder.errors import RateLimited, RecorderError
+from recorder.errors import NoFreeConnection, RateLimited, RecorderError
 
 Header = tuple[bytes, bytes]
 
@@ -132,7 +132,7 @@ def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
         state["admission"] = Admission(make_refusal_headers(error), 0.0, error)
 
 
-def make_refusal_headers(error: RateLimited) -> list[Header]:
+def make_refusal_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
     """Return the four headers of an answer that a limit on something open or under way refused."""
     return [
         (b"x-ratelimit-limit", b"%d" % (error.limit or 0)),

@@ -1,4 +1,4 @@
-"""HTTP protocol for uvicorn that closes connections of slow clients, and those beyond a client's limit.
+"""HTTP protocol for uvicorn that closes connections of slow clients, and those beyond a limit.
 
 Contract §1, hostile case 94.
 
@@ -28,6 +28,7 @@ from recorder import limits
 from recorder.errors import (
     HeadTooLarge,
     MalformedRequest,
+    NoFreeConnection,
     RecorderError,
     RequestTimeout,
     TooManyConnections,
@@ -144,6 +145,8 @@ class WatchedProtocol(HttpToolsProtocol):
             and self._count_head_bytes() > limits.REQUEST_HEAD_BYTES
         ):
             raise HeadTooLarge(limits.REQUEST_HEAD_BYTES)
+        if self._counts is not None:
+            self._counts.end_wait(self)
         self.scope["state"][ABORT] = self._reset_connection
         super().on_headers_complete()  # raises if the path is malformed
         self._phase, self._since = _BODY, self.loop.time()
@@ -166,22 +169,40 @@ class WatchedProtocol(HttpToolsProtocol):
         self._phase, self._surplus_bytes = _IDLE, 0
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request, if none was sent yet."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if is_last and self._counts is not None and not self.transport.is_closing():
+            self._counts.wait(self)
+
+    def make_room(self) -> bool:
+        """Close the connection for another one, unless its client has not read the last answer yet."""
+        if self.transport.get_write_buffer_size():
+            return False
+        self._is_refused = True
+        self._end_count()
+        self.transport.close()
+        return True
+
     def _count_connection(self) -> None:
-        """Count the connection; refuse it if its address has too many."""
+        """Count the connection; refuse it if its address has too many, or the process no free one."""
         counts: OpenConnections | None = self.app_state.get(CONNECTIONS)
         if counts is None or self.client is None:
             return
         try:
             counts.open(self.client[0])
-        except TooManyConnections as error:
+        except (TooManyConnections, NoFreeConnection) as error:
             self._is_refused = True
             self._write_answer(error, make_refusal_headers(error))
             self._close()
         else:
             self._counts = counts
+            counts.wait(self)
 
     def _end_count(self) -> None:
         if self._counts is not None and self.client is not None:
+            self._counts.end_wait(self)
             self._counts.close(self.client[0])
             self._counts = None
 

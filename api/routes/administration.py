@@ -10,6 +10,7 @@ from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDe
 from api.errors import problem_responses
 from api.gate.authentication import CallerInvalidationDep
 from api.gate.endpoints import ENDPOINTS
+from api.gate.open_connections import OpenConnections
 from api.negotiation import choose_format
 from api.streams.event_download import JSON, NDJSON
 from api.strict_routes import StrictRoute
@@ -59,9 +60,15 @@ def update_workspace(
 
 
 @router.get("/limits", tags=["limits"])
-async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
+async def get_limits(request: Request, caller: CallerDep, runtime: RuntimeDep) -> Limits:
     """Return the limits in force for the workspace: rates and bursts, streams, batches, bytes, pages."""
-    return describe_limits(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
+    connections: OpenConnections = request.app.state.open_connections
+    return describe_limits(
+        caller.tier,
+        _ADDRESSES,
+        session_size=runtime.settings.session_size,
+        connections=connections.limits,
+    )
 
 
 @router.get("/quota", tags=["usage"])

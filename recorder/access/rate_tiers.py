@@ -9,6 +9,7 @@ from recorder.models.limits import (
     Address,
     BatchLimits,
     ByteLimits,
+    ConnectionLimits,
     Limits,
     ListLimits,
     PairOfRates,
@@ -126,7 +127,11 @@ WEBHOOK_CALLS = Rate(10, 60)
 
 
 def describe_limits(
-    tier: Tier, addresses: Iterable[tuple[Surface, str, str]], *, session_size: SessionSize
+    tier: Tier,
+    addresses: Iterable[tuple[Surface, str, str]],
+    *,
+    session_size: SessionSize,
+    connections: ConnectionLimits,
 ) -> Limits:
     """Return the limits of a tier; surfaces without an address are left out.
 
@@ -134,6 +139,7 @@ def describe_limits(
         tier: the table of limits.
         addresses: surface, method and path of every address.
         session_size: most events and frames of a session.
+        connections: most open connections of this process.
     """
     of_surface: dict[Surface, list[Address]] = {surface: [] for surface in SURFACES}
     for surface, method, path in addresses:
@@ -158,6 +164,7 @@ def describe_limits(
             per_workspace=limits.WHOLE_READS_PER_WORKSPACE,
             per_process=limits.WHOLE_READS_PER_PROCESS,
         ),
+        open_connections=connections,
         batch=BatchLimits(
             events=limits.EVENTS_PER_BATCH,
             frames=limits.FRAMES_PER_BATCH,

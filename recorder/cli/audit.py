@@ -13,7 +13,7 @@ from recorder.cli.options import AsJson, DataDir, opened_database, print_json
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
 
-_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")]
+_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 
 
 @app.command("verify")

@@ -61,12 +61,12 @@ def restore(
         typer.Option(help="Later export by `recorder audit export`: its deletions and erasures are applied."),
     ] = None,
     backup_id: Annotated[
-        str | None, typer.Option("--backup", help="Id of the backup. [default: the newest]")
+        str | None, typer.Option("--backup", help="Id of the backup. \\[default: the newest]")
     ] = None,
     secret_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the deployment's secret, copied to the folder. [default: RECORDER_SECRET]"
+            help="File with the deployment's secret, copied to the folder. \\[default: RECORDER_SECRET]"
         ),
     ] = None,
     as_json: AsJson = False,

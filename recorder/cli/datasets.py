@@ -38,7 +38,9 @@ def export(
     ] = "event_only",
     interval_ms: Annotated[
         int | None,
-        typer.Option(min=1, help="With every_n_ms: milliseconds between frames.", show_default=False),
+        typer.Option(
+            min=1, metavar="MS", help="With every_n_ms: milliseconds between frames.", show_default=False
+        ),
     ] = None,
     keep_action_frames: Annotated[
         bool, typer.Option("--keep-action-frames", help="Also the frames on which an action happened.")
@@ -52,7 +54,9 @@ def export(
         str | None, typer.Option(help="With gs://: the account that the service acts as.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Name of this version of the dataset.")] = None,
-    watch: Annotated[bool, typer.Option(help="Wait until it is done, with a progress bar.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Wait until it is done, with a progress bar.")
+    ] = False,
     download: Annotated[
         Path | None,
         typer.Option(

@@ -17,7 +17,7 @@ app = typer.Typer(
 )
 
 _Workspace = Annotated[
-    str | None, typer.Option(help="Name or id of a workspace. [default: the only one]", show_default=False)
+    str | None, typer.Option(help="Name or id of a workspace. \\[default: the only one]", show_default=False)
 ]
 _Mode = Annotated[Literal["live", "test"], typer.Option(help="Which of its data.")]
 _LEAST_BASELINE = 20
@@ -51,9 +51,11 @@ def backtest(
 
 @app.command("list")
 def list_alarms(
-    workspace: Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")] = None,
-    workflow: Annotated[str | None, typer.Option(help="One workflow. [default: all]")] = None,
-    mode: Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. [default: both]")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
+    ] = None,
+    workflow: Annotated[str | None, typer.Option(help="One workflow. \\[default: all]")] = None,
+    mode: Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. \\[default: both]")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     data: DataDir = None,
     as_json: AsJson = False,

@@ -21,7 +21,7 @@ def graph(
     key: Key,
     url: Url = DEFAULT_URL,
     format: Annotated[str, typer.Option(help="svg, text, json, graphml, mermaid or dot.")] = "svg",
-    out: Annotated[Path | None, typer.Option(help="File to write. [default: stdout]")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. \\[default: stdout]")] = None,
     where: Where = None,
     min_frequency: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out what a smaller share of sessions did.")

@@ -13,7 +13,8 @@ _Tag = Annotated[
     str | None, typer.Option(help="Name of a tag: holds every session that carries it.", show_default=False)
 ]
 _Workspace = Annotated[
-    str | None, typer.Option(help="Name or id of the workspace. [default: the only one]", show_default=False)
+    str | None,
+    typer.Option(help="Name or id of the workspace. \\[default: the only one]", show_default=False),
 ]
 
 
@@ -61,7 +62,9 @@ def remove_hold(
 
 @app.command("list")
 def list_holds(
-    workspace: Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
+    ] = None,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -12,7 +12,7 @@ def replay_worker(
     data: DataDir = None,
     places: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Replays at a time. [default: RECORDER_LIVE_PLACES or 2]"),
+        typer.Option(min=1, max=64, help="Replays at a time. \\[default: RECORDER_LIVE_PLACES or 2]"),
     ] = None,
 ) -> None:
     """Do live replays until SIGTERM or Ctrl-C; while one runs, Dagster starts no runs for them."""

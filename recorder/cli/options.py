@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from recorder.storage.database import Database
 
 DataDir = Annotated[
-    Path | None, typer.Option("--data", help="Data folder. [default: RECORDER_DATA_DIR or ./recorder-data]")
+    Path | None, typer.Option("--data", help="Data folder. \\[default: RECORDER_DATA_DIR or ./recorder-data]")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Url = Annotated[str, typer.Option(envvar="RECORDER_URL", help="Address of the service.")]
@@ -29,10 +29,23 @@ Where = Annotated[
     list[str] | None, typer.Option("--where", help="A filter, such as outcome=success.", show_default=False)
 ]
 DEFAULT_URL = "http://127.0.0.1:8700"
-LAST_PORT = 65_535
+_LAST_PORT = 65_535
 # The client repeats requests for half a minute; a person with a wrong address does not wait so long.
 _PATIENCE_S = 1.0
 _ANSWER_S = 5.0
+
+
+def port_option(help: str, *, name: str) -> Any:
+    """Return the option of a TCP port."""
+    return typer.Option(name, parser=_parse_port, metavar="PORT", help=help)
+
+
+def _parse_port(text: str | int) -> int:
+    """Return a port; typer passes defaults too, as numbers."""
+    digits = str(text)
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 5 or int(digits) > _LAST_PORT:
+        raise typer.BadParameter(f"it takes a port from 0 to {_LAST_PORT}; 0 takes a free one.")
+    return int(digits)
 
 
 def read_filters(where: list[str] | None) -> dict[str, str]:
@@ -77,10 +90,9 @@ def connected(url: str, key: str) -> Iterator["Client"]:
 
     for option, check, value in (("--url", parse_address, url), ("--key", check_key, key)):
         try:
-            check(value)
+            check(value, name="it")
         except ValueError as error:
-            # The sentence begins with the name of the client's parameter.
-            raise typer.BadParameter(str(error).partition(" ")[2], param_hint=option) from error
+            raise typer.BadParameter(str(error), param_hint=option) from error
     transport = Transport(url, key, timeout_s=_ANSWER_S, patience_s=_PATIENCE_S)
     try:
         transport.send(Call("GET", "/healthz", repeatable=True))

@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True, help="Exports that are repeated on a sch
 
 _Name = Annotated[str, typer.Argument(help="Name of the recipe, and of its dataset.")]
 _Workspace = Annotated[
-    str | None, typer.Option(help="Name or id of a workspace. [default: the only one]", show_default=False)
+    str | None, typer.Option(help="Name or id of a workspace. \\[default: the only one]", show_default=False)
 ]
 _Mode = Annotated[Literal["live", "test"], typer.Option(help="Which of its data.")]
 
@@ -69,8 +69,10 @@ def add(
 
 @app.command("list")
 def list_all(
-    workspace: Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")] = None,
-    mode: Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. [default: both]")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
+    ] = None,
+    mode: Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. \\[default: both]")] = None,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -35,7 +35,7 @@ def replay(
     url: Url = DEFAULT_URL,
     against: Annotated[
         str | None,
-        typer.Option(help="A session, a path, or graph. [default: its own snapshots]", show_default=False),
+        typer.Option(help="A session, a path, or graph. \\[default: its own snapshots]", show_default=False),
     ] = None,
     begin: Annotated[
         str | None,
@@ -98,7 +98,7 @@ def recover(
     url: Url = DEFAULT_URL,
     failure_tag: Annotated[
         str | None,
-        typer.Option(help="Name of the tag of the failure. [default: any error tag]", show_default=False),
+        typer.Option(help="Name of the tag of the failure. \\[default: any error tag]", show_default=False),
     ] = None,
     input: Inputs = None,
     live: Live = False,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Retention: removal of data after their days.")
 
-_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")]
+_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 _At = Annotated[
     str | None,
-    typer.Option(help="Instant at which things are due, such as 2026-06-01T00:00:00Z. [default: now]"),
+    typer.Option(help="Instant at which things are due, such as 2026-06-01T00:00:00Z. \\[default: now]"),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import LAST_PORT, AsJson, DataDir, opened, print_json
+from recorder.cli.options import AsJson, DataDir, opened, port_option, print_json
 from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 def up(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=LAST_PORT, help="Port of the API.")] = 8700,
+    port: Annotated[int, port_option("Port of the API.", name="--port")] = 8700,
     data: DataDir = None,
     dagster: Annotated[
         bool, typer.Option(help="Also run Dagster: without it nothing is sealed or exported.")
     ] = True,
-    dagster_port: Annotated[int, typer.Option(min=0, max=LAST_PORT, help="Port of Dagster's pages.")] = 3000,
+    dagster_port: Annotated[int, port_option("Port of Dagster's pages.", name="--dagster-port")] = 3000,
 ) -> None:
     """Serve until Ctrl-C: the API, the delivery loop and Dagster, watched and stopped together."""
     from recorder.supervisor import serve
@@ -75,10 +75,10 @@ def status(data: DataDir = None, as_json: AsJson = False) -> None:
 
 def dagster_webserver(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=LAST_PORT, help="Port of Dagster's pages.")] = 3000,
+    port: Annotated[int, port_option("Port of Dagster's pages.", name="--port")] = 3000,
     data: DataDir = None,
     workspace: Annotated[
-        Path | None, typer.Option(exists=True, help="Dagster's workspace file. [default: the checkout's]")
+        Path | None, typer.Option(exists=True, help="Dagster's workspace file. \\[default: the checkout's]")
     ] = None,
 ) -> None:
     """Serve Dagster's pages with a login until Ctrl-C; `recorder up` starts one by itself."""
@@ -157,11 +157,11 @@ def _show_field(label: str, text: str) -> None:
 def doctor(
     data: DataDir = None,
     host: Annotated[str, typer.Option(help="Address on which `recorder up` listens.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=LAST_PORT, help="Port of the API.")] = 8700,
-    dagster_port: Annotated[int, typer.Option(min=0, max=LAST_PORT, help="Port of Dagster's pages.")] = 3000,
+    port: Annotated[int, port_option("Port of the API.", name="--port")] = 8700,
+    dagster_port: Annotated[int, port_option("Port of Dagster's pages.", name="--dagster-port")] = 3000,
     as_json: AsJson = False,
 ) -> None:
-    """Check stores, database, contents, leases, sealing, clocks and ports; exit with 1 on a finding."""
+    """Check settings, data folder, stores, database, service and contents; exit with 1 on a finding."""
     from recorder.doctor import Ports, examine
 
     ports = Ports(host=host, api=port, dagster=dagster_port)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 app = typer.Typer(no_args_is_help=True, help="Sessions: list and follow them, seal again what was set aside.")
 
-_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")]
+_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 _Workflow = Annotated[
     list[str] | None, typer.Option(help="One workflow; repeat it for several.", show_default=False)
 ]
@@ -71,7 +71,7 @@ def list_sessions(
 def tail_sessions(
     key: Key,
     session_id: Annotated[
-        str | None, typer.Argument(help="A session whose events to follow. [default: follow new sessions]")
+        str | None, typer.Argument(help="A session whose events to follow. \\[default: follow new sessions]")
     ] = None,
     url: Url = DEFAULT_URL,
     workflow: _Workflow = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, LAST_PORT, AsJson, DataDir, Url, connected, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, connected, port_option, print_json
 
 if TYPE_CHECKING:
     from recorder.client.listener import Received
@@ -31,12 +31,10 @@ def listen(
     ] = None,
     url: Url = DEFAULT_URL,
     event: Annotated[
-        list[str], typer.Option(help="A type to listen for; repeat it. [default: all]", show_default=False)
+        list[str], typer.Option(help="A type to listen for; repeat it. \\[default: all]", show_default=False)
     ] = [],  # noqa: B006
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=LAST_PORT, help="Port to listen on; 0 takes a free one.")
-    ] = 0,
+    port: Annotated[int, port_option("Port to listen on; 0 takes a free one.", name="--port")] = 0,
     address: Annotated[
         str | None, typer.Option(help="How the service reaches this receiver, if not by host and port.")
     ] = None,

@@ -5,13 +5,17 @@ from ipaddress import ip_address
 import httpx
 
 
-def parse_address(base_url: str) -> httpx.URL:
+def parse_address(base_url: str, *, name: str = "base_url") -> httpx.URL:
     """Return the address of a service as a URL.
+
+    Args:
+        base_url: the address.
+        name: subject of the error's sentence.
 
     Raises:
         ValueError: if it is none.
     """
-    example = "base_url takes an address such as http://127.0.0.1:8700"
+    example = f"{name} takes an address such as http://127.0.0.1:8700"
     if not isinstance(base_url, str) or not base_url:
         raise ValueError(f"{example}; none is given.")
     if not base_url.lower().startswith(("http://", "https://")):
@@ -25,14 +29,18 @@ def parse_address(base_url: str) -> httpx.URL:
     return url
 
 
-def check_key(key: str) -> None:
+def check_key(key: str, *, name: str = "key") -> None:
     """Check that a header can carry an API key; the message never shows it.
+
+    Args:
+        key: the key.
+        name: subject of the error's sentence.
 
     Raises:
         ValueError: if it cannot.
     """
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ValueError("key takes an API key such as nsk_local_…, without spaces.")
+        raise ValueError(f"{name} takes an API key such as nsk_local_…, without spaces.")
 
 
 def is_loopback(host: str) -> bool:

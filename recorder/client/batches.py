@@ -65,9 +65,14 @@ def new_batch_id() -> str:
     return f"bat_{ids.encode(ids.reserve(1))}"
 
 
-def event_calls(session_id: str, events: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
-    """Yield one call for each batch of at most 100 events that fits into a request, in order."""
-    encoded = (encode_json(event) for event in events)
+def event_calls(session_id: str, events: Iterable[Mapping[str, Any] | bytes]) -> Iterator[Call]:
+    """Yield one call for each batch of at most 100 events that fits into a request, in order.
+
+    Args:
+        session_id: the session.
+        events: event items, or the JSON of each.
+    """
+    encoded = (event if isinstance(event, bytes) else encode_json(event) for event in events)
     sized = ((len(item) + 1, item) for item in encoded)
     for batch in _cut_batches(sized, limits.EVENTS_PER_BATCH, _EVENTS_BATCH_BYTES):
         yield Call(

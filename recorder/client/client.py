@@ -49,7 +49,8 @@ class SessionRecorder:
         self._workflow = workflow
         self._actor = actor
         self._metadata = metadata
-        self._events: list[dict[str, Any]] = []
+        #: JSON of each event, since `event` encodes it in order to check it.
+        self._events: list[bytes] = []
         self._frames: list[CapturedFrame] = []
         self._frame_bytes = 0
         self._began = 0.0
@@ -87,8 +88,7 @@ class SessionRecorder:
             ValueError: if a number is NaN or Infinity.
         """
         item = {"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members}
-        _check_item(item)
-        self._events.append(item)
+        self._events.append(_encode_item(item))
         if len(self._events) >= limits.EVENTS_PER_BATCH:
             self.flush()
 
@@ -118,7 +118,7 @@ class SessionRecorder:
             self._send_events_before(error, events)
             raise
 
-    def _send_events_before(self, error: ApiError, events: list[dict[str, Any]]) -> None:
+    def _send_events_before(self, error: ApiError, events: list[bytes]) -> None:
         """Send the events before the first refused one; after a buffer of several requests, none."""
         numbers = [
             int(match[1]) for item in error.errors if (match := _EVENT.match(str(item.get("pointer"))))
@@ -151,9 +151,9 @@ class SessionRecorder:
         self._client.stop(self.id)
 
 
-def _check_item(item: dict[str, Any]) -> None:
-    """Refuse at its call an event that cannot be sent; the service checks the rest."""
+def _encode_item(item: dict[str, Any]) -> bytes:
+    """Return the JSON of an event; refuse one that cannot be sent. The service checks the rest."""
     for name in _OBJECT_MEMBERS & item.keys():
         if not isinstance(item[name], dict | None):
             raise TypeError(f"{name} takes a dict, not a value of type {type(item[name]).__name__}.")
-    encode_json(item)
+    return encode_json(item)

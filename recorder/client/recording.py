@@ -155,8 +155,13 @@ class RecordingRequests(Requests):
             Call("DELETE", _make_session_path(session_id), params={"hard": "true"} if hard else None)
         )
 
-    def add_events(self, session_id: str, events: Iterable[Mapping[str, Any]]) -> int:
-        """Upload events in batches; return how many the service accepted, those sent before included."""
+    def add_events(self, session_id: str, events: Iterable[Mapping[str, Any] | bytes]) -> int:
+        """Upload events in batches; return how many the service accepted, those sent before included.
+
+        Args:
+            session_id: the session.
+            events: event items, or the JSON of each.
+        """
         answers = map(self._transport.json, event_calls(session_id, events))
         return sum(answer["accepted"] + answer["duplicates"] for answer in answers)
 

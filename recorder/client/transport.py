@@ -24,6 +24,8 @@ _JITTER_S = 0.5
 # Below the 5 s after which the server closes an idle connection: a request never meets that closing.
 _KEEP_ALIVE_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0
+# A service that never answered is most often not running, or elsewhere: the caller learns it within 5 s.
+_FIRST_ANSWER_S = 3.0
 #: Nothing was stored, so every request may be repeated.
 _NOTHING_STORED = (429, 503)
 #: Answers of a gateway: the service may have carried out the request.
@@ -63,6 +65,7 @@ class Transport:
         #: Pause before a broken stream is opened again; it doubles while nothing arrives.
         self.reconnect_pause_s = 0.2
         self._patience_s = patience_s
+        self._has_answered = False
         self._http = httpx.Client(
             base_url=self.base_url,
             headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
@@ -83,8 +86,9 @@ class Transport:
             ApiError: if the service refuses, or still asks to wait when the patience ends.
             Unreachable: if there is no answer.
         """
+        began = time.monotonic()
         for attempt in retry(
-            lambda error: self._find_wait(error, call),
+            lambda error: self._find_wait(error, call, waited_s=time.monotonic() - began),
             attempts=_ATTEMPTS,
             first_s=_WAIT_FIRST_S,
             longest_s=_WAIT_MAX_S,
@@ -131,6 +135,7 @@ class Transport:
             self._translate_errors(),
             self._http.stream("GET", path, params=params, headers=headers, timeout=timeout) as response,
         ):
+            self._has_answered = True
             if not response.is_success:
                 response.read()
                 raise api_error(response)
@@ -147,6 +152,7 @@ class Transport:
             response = self._http.request(
                 call.method, call.path, content=call.content, headers=headers, params=params
             )
+        self._has_answered = True
         if response.is_success:
             return response
         raise api_error(response)
@@ -162,8 +168,10 @@ class Transport:
             what = f"the connection broke ({type(error).__name__})"
             raise Unreachable(self.base_url, what, may_be_done=True) from error
 
-    def _find_wait(self, error: Exception, call: Call) -> bool | float:
+    def _find_wait(self, error: Exception, call: Call, *, waited_s: float) -> bool | float:
         """Return whether to repeat the call, or the seconds to wait before, with jitter for many clients."""
+        if not self._has_answered and waited_s > _FIRST_ANSWER_S:
+            return False
         if not isinstance(error, ClientError) or not _may_repeat(error, call):
             return False
         wait_s = error.retry_after_s if isinstance(error, ApiError) else None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import quote, urlsplit
 
 import httpx
-import stamina
 
 from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.client.transport import api_error
@@ -20,6 +19,7 @@ from recorder.datasets.errors import (
 )
 from recorder.datasets.formats import CARD, CARD_BYTES
 from recorder.datasets.manifest import MAX_BYTES, Shard, parse_manifest
+from recorder.retries import retry
 
 _CHUNK_BYTES = 1024 * 1024
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
@@ -165,9 +165,7 @@ def _is_own_address(*, manifest_url: str, url: str, path: str) -> bool:
 def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
     """Yield bytes; after an error that may pass, continue at the byte where reading ended."""
     done = 0
-    for attempt in stamina.retry_context(
-        on=_may_pass, attempts=_ATTEMPTS, timeout=None, wait_initial=0.2, wait_max=2.0, wait_jitter=0.1
-    ):
+    for attempt in retry(_may_pass, attempts=_ATTEMPTS, first_s=0.2, longest_s=2.0, jitter_s=0.1):
         with attempt:
             for chunk in read_from(done):
                 done += len(chunk)

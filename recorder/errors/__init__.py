@@ -13,7 +13,7 @@ RecorderError
 ├── RangeNotSatisfiable 416
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyConnections TooManyStreams QuotaExceeded
-└── Unavailable       503  Overloaded (code `unavailable`; nothing was acknowledged)
+└── Unavailable       503  Overloaded NoFreeConnection (code `unavailable`; nothing was acknowledged)
 
 The HTTP layer maps kinds to statuses; the command line maps them to exit codes. Messages are built from
 names, states and limits, never from the offending value.
@@ -24,6 +24,7 @@ from recorder.errors.access import (
     InvalidApiKey,
     InvalidSignature,
     MissingAuthorization,
+    NoFreeConnection,
     QuotaExceeded,
     RateLimited,
     TooManyConnections,
@@ -121,6 +122,7 @@ __all__ = [
     "MalformedRequest",
     "MetadataTooLarge",
     "MissingAuthorization",
+    "NoFreeConnection",
     "NoSuchAddress",
     "NotAcceptable",
     "NotFound",

@@ -1,6 +1,6 @@
 """Errors of access: keys, scopes, workspaces, signed addresses, rate limits, quotas. Spec §5, §7, §8."""
 
-from recorder.errors.kinds import Exhausted, Forbidden, Unauthenticated
+from recorder.errors.kinds import Exhausted, Forbidden, Overloaded, Unauthenticated
 
 
 class MissingAuthorization(Unauthenticated):
@@ -105,6 +105,16 @@ class TooManyConnections(RateLimited):
             detail=f"Your address has {limit:,} connections open, which is the limit; close some, or send "
             "several requests on one connection.",
         )
+
+
+class NoFreeConnection(Overloaded):
+    """The process has the largest number of connections open, and each has a request under way (503)."""
+
+    scope = "per_process_connections"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__("connection")
+        self.limit = limit
 
 
 class TooManyStreams(Exhausted):

@@ -1,5 +1,6 @@
-"""Sentences for values that pydantic refuses, in words of JSON instead of Python. Contract §1 (errors)."""
+"""Sentences for values that pydantic and msgspec refuse, in words of JSON. Contract §1 (errors)."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -38,6 +39,17 @@ _BOUNDS: Final[dict[str, Callable[[_Context], str]]] = {
     "too_long": lambda context: f"at most {counted(context['max_length'], 'item')}",
     "too_short": lambda context: f"at least {counted(context['min_length'], 'item')}",
 }
+#: Kinds of JSON values by msgspec's names of types; null, which means absent, is left out.
+_TYPES: Final = {
+    "array": "an array",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "an integer",
+    "object": "an object",
+    "str": "a string",
+}
+_ITEMS: Final = {"array": "item", "object": "member", "str": "character"}
+_EXPECTED: Final = re.compile(r"Expected `([a-z |]+)`(?: (of length )?(>=|<=|>|<)? ?(-?[0-9.]+))?")
 _VALUE_ERROR = "Value error, "
 
 
@@ -56,6 +68,35 @@ def describe_refusal(detail: Mapping[str, Any]) -> str:
         return f"Takes {_BOUNDS[kind](detail['ctx'])}."
     text = message.removeprefix(_VALUE_ERROR)
     return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+
+
+def describe_type(reason: str) -> str:
+    """Return the sentence for what msgspec says of a type or a bound; other texts stay.
+
+    Args:
+        reason: the error's text without its path, such as "Expected `int`, got `str`".
+    """
+    match = _EXPECTED.match(reason)
+    if match is None:
+        return reason
+    names, is_length, comparison, bound = match.groups()
+    types = set(names.split(" | ")) - {"null"}
+    if not types <= set(_TYPES):
+        return reason
+    if {"int", "float"} <= types:
+        types.remove("int")
+    if is_length:
+        most = {">=": "at least ", "<=": "at most "}.get(comparison, "exactly ")
+        return f"Takes {most}{counted(int(bound), _ITEMS[names])}."
+    taken = " or ".join(sorted(_TYPES[name] for name in types))
+    if bound is None:
+        return f"Takes {taken}."
+    number = bound if "." in bound else f"{int(bound):,}"
+    return {
+        ">=": f"Takes {taken} of {number} or more.",
+        "<=": f"Takes {taken} of {number} or less.",
+        ">": f"Takes {taken} above {number}.",
+    }.get(comparison, f"Takes {taken} below {number}.")
 
 
 def _write_number(number: float) -> str:

@@ -60,6 +60,17 @@ class WorkLimits(WireOutput):
     per_workspace: int
 
 
+class ConnectionLimits(WireOutput):
+    """Most connections that may be open to one API process."""
+
+    per_address: int = Field(
+        description="Of one client address, streams included; of IPv6 its first 64 bits."
+    )
+    per_process: int = Field(
+        description="Of all addresses. Beyond it the connection that has waited longest is closed."
+    )
+
+
 class BatchLimits(WireOutput):
     """The most items of one request; a batch is one request to the rate limits."""
 
@@ -108,6 +119,7 @@ class Limits(WireOutput):
     concurrent_requests: WorkLimits = Field(description="Requests under way; streams are not among them.")
     concurrent_streams: StreamLimits
     whole_session_reads: WholeReadLimits
+    open_connections: ConnectionLimits
     batch: BatchLimits
     session: SessionLimits
     bytes: ByteLimits

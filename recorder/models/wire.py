@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from recorder import clock
 from recorder.errors import InvalidTime, Problem, json_pointer
+from recorder.models.field_messages import describe_type
 
 Mode = Literal["live", "test"]
 ActorKind = Literal["human", "model", "script"]
@@ -223,7 +224,7 @@ def problem_of(error: msgspec.ValidationError, kind: Any, value: Any, *, at: str
     if unknown:
         message = f"Unknown member. {describe_allowed(allowed_members(kind, path, value))}"
         return Problem("body", at + json_pointer(*path, shorten(unknown[1])), "unknown_field", message)
-    return Problem("body", at + json_pointer(*path), "invalid_value", reason)
+    return Problem("body", at + json_pointer(*path), "invalid_value", describe_type(reason))
 
 
 def _find_wrong_key(kind: Any, value: Any, path: list[Part]) -> str:

@@ -74,6 +74,26 @@ def test_one_bad_item_refuses_its_batch(caller: Caller, case: str) -> None:
     assert footprint(caller.service.runtime) == before
 
 
+SENTENCES = [
+    (event("1"), "Takes an integer."),  # type: ignore[arg-type]
+    (event(-1), "Takes an integer of 0 or more."),
+    (event(10**12 + 1), "Takes an integer of 1,000,000,000,000 or less."),
+    (event(1, target={"name": "a" * 121}), "Takes at most 120 characters."),
+    (event(1, target={"rect": [1]}), "Takes at least 4 items."),
+    (event(1, input={"value": 1}), "Takes a string or an array."),
+    (event(1, input={"point": ["1", 1]}), "Takes a number."),
+    (event(1, input={"masked": 1}), "Takes true or false."),
+]
+
+
+@pytest.mark.parametrize(("item", "sentence"), SENTENCES, ids=[sentence for _, sentence in SENTENCES])
+def test_a_refusal_says_in_words_of_json_what_a_member_takes(
+    caller: Caller, item: dict[str, Any], sentence: str
+) -> None:
+    problem = assert_problem(caller.add_events(caller.make_session(), item), 422, "validation_failed")
+    assert [error["message"] for error in problem["errors"]] == [sentence]
+
+
 def test_an_answer_never_repeats_what_was_wrong(caller: Caller) -> None:
     session_id = caller.make_session()
     canary = "canary5150"

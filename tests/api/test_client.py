@@ -166,6 +166,14 @@ def test_an_event_that_cannot_be_sent_is_refused_at_its_call(client: Client) -> 
     assert client.get_session(session.id)["event_count"] == 1
 
 
+def test_an_event_is_sent_as_it_was_at_its_call(client: Client) -> None:
+    data = {"step": 1}
+    with SessionRecorder(client, "changed_later") as session:
+        session.event("log", data=data)
+        data["step"] = 2
+    assert [event["data"] for event in client.list_events(session.id)] == [{"step": 1}]
+
+
 def test_an_interruption_leaves_the_run_abandoned(client: Client) -> None:
     with pytest.raises(KeyboardInterrupt), SessionRecorder(client, "interrupted") as session:
         session.event("click")

@@ -1,24 +1,31 @@
-"""One client address that opens connections without end leaves room for the others. Contract §1."""
+"""Connections without end, from one address or from many, leave room for other clients. Contract §1."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from websockets.sync.client import connect
 
-from api.gate.open_connections import OpenConnections
+from api.gate.open_connections import CONNECTIONS, OpenConnections
 from api.gate.slow_clients import WatchedProtocol
 from recorder.errors import TooManyConnections
 from recorder.supervisor.commands import api_command
-from tests.support.http_service import RunningService, running_service
+from tests.support.http_service import RunningService, running_service, serving
 from tests.support.sealed_sessions import make_settings
 from tests.support.stream_clients import wait_for
 
 MOST = 16
+#: More bytes than the system holds for a client that does not read.
+LARGE_ANSWER = 32 << 20
 FLOODING, OTHER, PROXY = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
@@ -34,6 +41,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
     environment = {"RECORDER_CONNECTIONS_PER_ADDRESS": str(MOST), "RECORDER_TRUSTED_PROXIES": PROXY}
     with running_service(
         tmp_path_factory.mktemp("service"), http=PatientProtocol, environment=environment
+    ) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """A service that has few connections open, of all addresses together."""
+    environment = {"RECORDER_CONNECTIONS": str(MOST)}
+    with running_service(
+        tmp_path_factory.mktemp("small"), http=PatientProtocol, environment=environment
     ) as service:
         yield service
 
@@ -120,8 +137,95 @@ def test_a_websocket_counts_until_it_is_closed(running: RunningService, held: Ex
     wait_for(lambda: get(running, FLOODING).status_code == 200)
 
 
+def test_a_newcomer_takes_the_place_of_the_connection_that_waits_longest(
+    small: RunningService, held: ExitStack
+) -> None:
+    first, *others = [dial(small, held, f"127.0.1.{number + 1}") for number in range(MOST)]
+    assert get(small, OTHER).status_code == 200
+    assert first.recv(1) == b""
+    for connection in others:
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+
+
+def test_a_flood_from_many_addresses_keeps_no_client_and_no_supervisor_out(
+    small: RunningService, held: ExitStack, tmp_path: Path
+) -> None:
+    address = urlsplit(small.url)
+    api = api_command(make_settings(tmp_path), {}, tmp_path, str(address.hostname), address.port or 0)
+    for number in range(4 * MOST):
+        dial(small, held, f"127.0.1.{number + 1}")
+        assert get(small, OTHER).status_code == 200
+    assert api.answers is not None and api.answers()
+    assert httpx.get(f"{small.url}/healthz").status_code == 200
+
+
+def test_requests_and_streams_keep_their_connections_and_newcomers_read_503(
+    small: RunningService, held: ExitStack
+) -> None:
+    headers = {"Authorization": f"Bearer {small.key}"}
+    body = {"workflow": "checkout", "start": True}
+    session = httpx.post(f"{small.url}/v1/sessions", json=body, headers=headers).json()
+    url = f"{small.url.replace('http', 'ws')}/v1/sessions/{session['id']}/events/ws"
+    stream = held.enter_context(connect(url, additional_headers=headers, source_address=(OTHER, 0)))
+    head = "POST /v1/sessions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: 23\r\n"
+    head += f"Authorization: Bearer {small.key}\r\nContent-Type: application/json\r\n\r\n"
+    uploads = [dial(small, held, f"127.0.1.{number + 1}") for number in range(MOST - 1)]
+    for upload in uploads:
+        upload.sendall(head.encode())
+    wait_for(lambda: get(small, FLOODING).status_code == 503)
+    refused = get(small, FLOODING)
+    assert refused.json()["code"] == "unavailable"
+    assert (refused.headers["Retry-After"], refused.headers["Connection"]) == ("1", "close")
+    assert (refused.headers["X-Scope"], refused.headers["X-RateLimit-Limit"]) == (
+        "per_process_connections",
+        str(MOST),
+    )
+    for upload in uploads:
+        upload.sendall(b'{"workflow":"checkout"}')
+        assert upload.recv(65_536).startswith(b"HTTP/1.1 201")
+    assert stream.ping().wait(10)
+    assert get(small, FLOODING).status_code == 200
+
+
+def test_a_connection_that_was_answered_waits_again(small: RunningService, held: ExitStack) -> None:
+    for number in range(2 * MOST):
+        connection = dial(small, held, f"127.0.1.{number + 1}")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+
+
+@asynccontextmanager
+async def lifespan_with_counts(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+    """Let the application have two connections."""
+    yield {CONNECTIONS: OpenConnections(MOST, 2)}
+
+
+def test_an_answer_that_was_not_read_keeps_its_connection(held: ExitStack) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(bytes(LARGE_ANSWER))
+
+    app = Starlette(routes=[Route("/", answer)], lifespan=lifespan_with_counts)
+    port = held.enter_context(serving(app, http=PatientProtocol))
+    slow = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+    slow.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    received = len(slow.recv(1))
+    idle, _ = (held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(2))
+    assert idle.recv(1) == b""
+    while received < LARGE_ANSWER and (chunk := slow.recv(1 << 20)):
+        received += len(chunk)
+    assert received >= LARGE_ANSWER
+
+
+def test_the_limits_show_the_numbers_in_force(small: RunningService) -> None:
+    headers = {"Authorization": f"Bearer {small.key}"}
+    shown = httpx.get(f"{small.url}/v1/limits", headers=headers).json()["open_connections"]
+    assert shown == {"per_address": MOST, "per_process": MOST}
+
+
 def test_the_first_64_bits_of_an_ipv6_address_are_one_client() -> None:
-    counts = OpenConnections(1)
+    counts = OpenConnections(1, 10)
     counts.open("2001:db8::1")
     counts.open("2001:db8:0:1::1")
     with pytest.raises(TooManyConnections):

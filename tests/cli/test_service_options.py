@@ -1,5 +1,8 @@
 """Options `--url` and `--key` of the commands that call a service."""
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -12,9 +15,9 @@ from recorder.cli import app
         (
             "127.0.0.1:8700",
             "nsk_local_x",
-            "--url: takes an address such as http://127.0.0.1:8700; it must begin",
+            "--url: it takes an address such as http://127.0.0.1:8700; it must begin",
         ),
-        ("http://127.0.0.1:9", "", "--key: takes an API key such as nsk_local_"),
+        ("http://127.0.0.1:9", "", "--key: it takes an API key such as nsk_local_"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_it_takes(url: str, key: str, sentence: str) -> None:
@@ -23,3 +26,24 @@ def test_a_wrong_option_is_named_with_what_it_takes(url: str, key: str, sentence
     )
     assert done.exit_code == 2
     assert sentence in " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "http"])
+def test_a_wrong_port_is_refused_with_what_it_takes(port: str) -> None:
+    done = CliRunner().invoke(app, ["up", "--port", port], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    assert done.exit_code == 2
+    assert "'--port': it takes a port from 0 to 65535" in done.output
+
+
+def test_an_address_where_nothing_listens_is_named_with_what_to_do() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "recorder.cli", "verify", "http://127.0.0.1:1/v1/exports/exp_1/manifest"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("http://127.0.0.1:1/: ")
+    assert "recorder up" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
+from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable, transport
 from tests.support.webhook_receiver import Answer, Received, running_receiver
 
 KEY = "nsk_local_secretsecret"
@@ -167,6 +167,17 @@ def test_a_server_that_is_not_there_is_unreachable_and_says_what_to_do() -> None
     ):
         client.create_session("approve_invoice")
     assert not raised.value.may_be_done
+
+
+def test_a_service_that_never_answered_is_not_waited_for_as_long_as_one_that_restarts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "_FIRST_ANSWER_S", 0.1)
+    with (
+        Client("http://127.0.0.1:1", KEY) as client,
+        pytest.raises(Unreachable, match="no connection"),
+    ):
+        client.get_session("ses_1")
 
 
 def test_the_key_shows_nowhere() -> None:

@@ -56,6 +56,27 @@ def test_the_ui_shows_figures_columns_rows_and_a_picture(deployment: Deployment)
     assert metadata["picture"].value.startswith("![what the dataset holds](data:image/png;base64,iVBOR")
 
 
+@pytest.fixture
+def export_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of local exports; requested before the deployment."""
+    monkeypatch.setenv("RECORDER_LOCAL_EXPORT_ROOT", str(tmp_path / "local"))
+    return tmp_path / "local"
+
+
+def test_a_local_dataset_is_opened_by_its_folder(export_root: Path, deployment: Deployment) -> None:
+    config = {
+        "workspace": "acme",
+        "workflow": ["checkout"],
+        "destination": {"kind": "local", "path": "out"},
+    }
+    metadata = _metadata(deployment.materialize("checkout", config))
+    code = metadata["how_to_load"].value.removeprefix("```python\n").removesuffix("```")
+    assert str(export_root) in code
+    opened: dict[str, Any] = {}
+    exec(code, opened)
+    assert opened["dataset"].rows == metadata["dagster/row_count"].value
+
+
 def test_recorded_contents_stay_out_of_the_run_log(deployment: Deployment) -> None:
     result = deployment.materialize("checkout", {"workspace": "acme", "workflow": ["checkout"]})
     events = deployment.instance.all_logs(result.run_id)

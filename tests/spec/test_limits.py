@@ -88,6 +88,7 @@ def test_contract_7_the_answer_has_these_members(caller: Caller) -> None:
     shown = read_limits(caller)
     assert set(shown) >= {"tier", "rate_limits", "concurrent_streams", "batch", "bytes", "list"}
     assert set(shown) >= {"body_bytes", "concurrent_requests", "whole_session_reads"}
+    assert 0 < shown["open_connections"]["per_address"] <= limits.CONNECTIONS_PER_ADDRESS
     assert shown["session"] == SessionSize()._asdict()
     for entry in shown["rate_limits"]:
         assert set(entry) == {"surface", "method", "path", "addresses", "per_key", "per_workspace"}

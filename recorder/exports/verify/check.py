@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recorder.client.errors import ClientError
+from recorder.client.errors import ClientError, Unreachable
 from recorder.datasets.errors import FileGone, ManifestRefused, ManifestUnreadable, Unreadable
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.manifest import Manifest, Shard, parse_manifest
@@ -89,10 +89,13 @@ def verify_manifest(
     Raises:
         ManifestUnreadable: if there is no manifest, or none of this service.
         Unavailable: if a destination does not answer.
+        Unreachable: if the service of the address does not answer.
     """
     dataset = open_dataset(source)
     try:
         text = dataset.read_manifest()
+    except Unreachable:
+        raise
     except ClientError as error:
         raise ManifestUnreadable from error
     digest = hashlib.sha256(text).hexdigest()

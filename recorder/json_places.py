@@ -1,0 +1,74 @@
+"""Places of faults in JSON texts: line and column, which error messages name. Contract §1."""
+
+import json
+import re
+from collections.abc import Callable
+
+#: Longer texts are not searched a second time: it takes twice as long as the first reading.
+_SEARCHED_CHARACTERS = 65_536
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_NON_NUMBER = re.compile(rf"{_STRING}|(NaN|-?Infinity)", re.DOTALL)
+#: Numbers that may have too many digits, or lie outside of 64 bits or of what a float holds.
+_LARGE_NUMBER = re.compile(rf"{_STRING}|(-?[0-9][0-9.]*[eE][+-]?[0-9]+|-?[0-9]{{19,}}[0-9.]*)", re.DOTALL)
+_KEY_OR_BRACE = re.compile(rf"({_STRING})([ \t\r\n]*:)?|[{{}}]", re.DOTALL)
+
+
+def describe_place(text: str, position: int) -> str:
+    """Return line and column of a position, both counted from 1."""
+    return (
+        f"line {text.count(chr(10), 0, position) + 1}, column {position - text.rfind(chr(10), 0, position)}"
+    )
+
+
+def describe_undecodable(body: bytes, position: int) -> str:
+    """Return line and column of the first byte that is not UTF-8."""
+    text = body[:position].decode("utf-8")
+    return describe_place(text, len(text))
+
+
+def locate_constant(text: str) -> str:
+    """Return the place of the first NaN or Infinity in parentheses; nothing for a long text."""
+    return _locate(text, _find_match(_NON_NUMBER, lambda _: True))
+
+
+def locate_number(text: str, is_wrong: Callable[[str], bool]) -> str:
+    """Return the place of the first large number that is wrong in parentheses; nothing for a long text."""
+    return _locate(text, _find_match(_LARGE_NUMBER, is_wrong))
+
+
+def locate_repeated_key(text: str) -> str:
+    """Return the place of the first key that its object has already in parentheses; nothing for a long text.
+
+    Args:
+        text: valid JSON up to the end of that object.
+    """
+    return _locate(text, _find_repeated_key)
+
+
+def _locate(text: str, find: Callable[[str], int | None]) -> str:
+    position = find(text) if len(text) <= _SEARCHED_CHARACTERS else None
+    return "" if position is None else f" ({describe_place(text, position)})"
+
+
+def _find_match(pattern: re.Pattern[str], is_wrong: Callable[[str], bool]) -> Callable[[str], int | None]:
+    def find(text: str) -> int | None:
+        matches = (match for match in pattern.finditer(text) if match[1] is not None and is_wrong(match[1]))
+        return next((match.start() for match in matches), None)
+
+    return find
+
+
+def _find_repeated_key(text: str) -> int | None:
+    objects: list[set[str]] = []
+    for match in _KEY_OR_BRACE.finditer(text):
+        key, colon = match.groups()
+        if key is None and match[0] == "{":
+            objects.append(set())
+        elif key is None:
+            objects.pop()
+        elif colon is not None:
+            name = json.loads(key) if "\\" in key else key[1:-1]
+            if name in objects[-1]:
+                return match.start()
+            objects[-1].add(name)
+    return None

@@ -1,0 +1,35 @@
+"""Help of every command on a terminal of 80 columns: nothing is cut off, and defaults show."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from recorder.cli import app
+
+NARROW = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+
+
+def list_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of a command and of all below it."""
+    yield path
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from list_commands(inner, (*path, name))
+
+
+COMMANDS = list(list_commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_nothing_is_cut_off_at_80_columns(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*path, "--help"], env=NARROW).output
+    assert [line for line in shown.splitlines() if len(line) > 80 or "… " in line] == []
+
+
+def test_defaults_that_no_value_stands_for_are_shown() -> None:
+    shown = CliRunner().invoke(app, ["audit", "verify", "--help"], env=NARROW).output
+    assert "[default: all]" in shown
+    assert "[default: RECORDER_DATA_DIR or" in shown
