@@ -72,6 +72,10 @@ def replay(
         members["against"] = _read_against(against)
     inputs = dict(map(_read_input, input or []))
     if storage_state is not None:
+        if not live:
+            raise typer.BadParameter(
+                "only with --live: a dry replay opens no browser", param_hint="--storage-state"
+            )
         inputs[_STATE_INPUT] = storage_state.read(limits.LARGE_INPUT_CHARACTERS + 1)
         members["policy"] = {"storage_state_ref": _STATE_INPUT}
     if inputs:

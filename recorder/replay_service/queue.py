@@ -33,6 +33,7 @@ from recorder.replay_service.request_checks import (
     check_hosts,
     check_inputs,
     check_places,
+    check_policy,
     find_other,
     find_sealed,
     require_live_hosts,
@@ -48,7 +49,8 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     """Check what needs no look-up: that modes and anchors fit, and the scope of a live replay.
 
     Raises:
-        ValidationFailed: if the mode needs an anchor, or takes none, or an input is too long.
+        ValidationFailed: if the mode needs an anchor, or takes none, an input is too long, or a member of
+            the policy has no effect.
         InsufficientScope: if the key may not start live replays.
     """
     if body.mode == "partial" and body.anchor is None:
@@ -63,6 +65,9 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     if body.sandbox == "live" and body.against is not None:
         text = "A live replay is compared with the recording itself; leave against out, or replay dry."
         raise ValidationFailed.of("/against", "invalid_value", message=text)
+    against = body.against
+    is_compared = against is not None and against.session_id is None
+    check_policy(body.policy, body.sandbox, is_compared=is_compared)
     check_inputs(body.inputs, body.policy.storage_state_ref)
     require_scope(caller, body.sandbox)
 

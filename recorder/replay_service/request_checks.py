@@ -10,6 +10,7 @@ from recorder import limits
 from recorder.errors import (
     InvalidRange,
     NotFound,
+    Problem,
     SessionNotSealed,
     UrlNotAllowed,
     ValidationFailed,
@@ -18,7 +19,7 @@ from recorder.errors import (
 from recorder.memory.storage.graph_store import scope_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.memory import GraphPathRow
-from recorder.models.replay import ReplayCreate, ReplayPlace
+from recorder.models.replay import DRY_POLICY, ReplayCreate, ReplayPlace, ReplayPolicyBody
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.reachable_hosts import ReachableHosts
@@ -75,6 +76,35 @@ def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None
         elif len(value) > limits.REPLAY_INPUT_CHARACTERS and not value.startswith("data:"):
             text = f"Takes at most {limits.REPLAY_INPUT_CHARACTERS:,} characters."
             raise ValidationFailed.of(pointer, "invalid_value", message=text)
+
+
+def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:
+    """Check that each member of a policy that was sent has an effect.
+
+    Args:
+        policy: the policy; members that are null count as not sent.
+        sandbox: `dry` or `live`.
+        is_compared: whether the replay is compared with a path or the graph.
+
+    Raises:
+        ValidationFailed: if some have none.
+    """
+    problems = []
+    for name in ReplayPolicyBody.model_fields:
+        if name not in policy.model_fields_set or getattr(policy, name) is None:
+            continue
+        if name == "min_support" and not is_compared:
+            text = "Takes effect only against a path or the graph; leave it out, or replay dry with against."
+        elif sandbox == "dry" and name not in DRY_POLICY:
+            allowed = ", ".join(DRY_POLICY)
+            text = (
+                f"Has no effect in a dry replay, which takes {allowed}; leave it out, or send sandbox live."
+            )
+        else:
+            continue
+        problems.append(Problem("body", json_pointer("policy", name), "invalid_value", text))
+    if problems:
+        raise ValidationFailed(problems)
 
 
 def check_hosts(allowed: list[str], body: ReplayCreate) -> None:

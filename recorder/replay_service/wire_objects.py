@@ -1,8 +1,17 @@
 """Replay object for clients, and its events. Spec §3.3, §6.1; contract §8."""
 
+from typing import Any
+
 from sqlmodel import Session as DbSession
 
-from recorder.models.replay import AnchorEvent, Replay, ReplayAwaiting, ReplayProgress, ReplayRow
+from recorder.models.replay import (
+    DRY_POLICY,
+    AnchorEvent,
+    Replay,
+    ReplayAwaiting,
+    ReplayProgress,
+    ReplayRow,
+)
 from recorder.request_context import following
 from recorder.webhooks.outbox import add_event
 
@@ -35,7 +44,7 @@ def to_wire(row: ReplayRow) -> Replay:
             "mode": row.kind,
             "anchor": row.spec["anchor"],
             "until": row.spec["until"],
-            "policy": row.spec["policy"],
+            "policy": _list_effective(row),
             "against": row.spec["against"],
             "start": row.spec.get("start"),
             "anchor_event": None if row.anchor_event is None else AnchorEvent(**row.anchor_event),
@@ -44,6 +53,15 @@ def to_wire(row: ReplayRow) -> Replay:
             "awaiting": awaiting,
         }
     )
+
+
+def _list_effective(row: ReplayRow) -> dict[str, Any]:
+    """Return the members of a replay's policy that have an effect in its sandbox."""
+    policy: dict[str, Any] = row.spec["policy"]
+    if row.sandbox == "live":
+        return {name: value for name, value in policy.items() if name != "min_support"}
+    names = DRY_POLICY if {"graph", "path_id"} & (row.spec["against"] or {}).keys() else DRY_POLICY[:-1]
+    return {name: policy[name] for name in names if name in policy}
 
 
 def emit(db: DbSession, row: ReplayRow) -> None:
