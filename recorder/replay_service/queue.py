@@ -91,6 +91,7 @@ def create_attempt(
     cause: str,
     event_ids: tuple[str, str],
     start: dict[str, Any] | None,
+    policy: dict[str, Any] | None,
     request_id: str | None,
     input_names: list[str],
     encrypt: Callable[[str], bytes | None],
@@ -105,6 +106,7 @@ def create_attempt(
         cause: id of the recovery.
         event_ids: ids of the first and the last event.
         start: session and event of the failed session before which it begins.
+        policy: the policy of the recovery; None for the default one.
         request_id: the POST that asked for the recovery.
         input_names: names of the inputs.
         encrypt: returns their values, encrypted for the id of a replay.
@@ -122,7 +124,7 @@ def create_attempt(
         spec={
             "anchor": {"event_id": event_ids[0]},
             "until": {"event_id": event_ids[1]},
-            "policy": ReplayPolicyBody().model_dump(mode="json"),
+            "policy": policy or ReplayPolicyBody().model_dump(mode="json"),
             "against": None,
             "start": start,
         },
@@ -157,8 +159,7 @@ def create_replay(
     session = find_sealed(db, tenant, body.session_id)
     other = find_other(db, session, body)
     if body.sandbox == "live":
-        allowed = require_live_hosts(db, tenant)
-        check_hosts(allowed, body)
+        check_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
     anchor_event = check_places(db, runtime, session, body)
     check_open(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")

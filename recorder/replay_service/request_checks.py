@@ -107,24 +107,24 @@ def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = 
         raise ValidationFailed(problems)
 
 
-def check_hosts(allowed: list[str], body: ReplayCreate) -> None:
-    """Check that a live replay names only hosts that its workspace allows.
+def check_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[str, str]) -> None:
+    """Check that a live replay or recovery names only hosts that its workspace allows.
 
     Raises:
         UrlNotAllowed: if it names another one, or its stored state is of other ones.
     """
     reachable = ReachableHosts(allowed)
-    for index, host in enumerate(body.policy.allow_hosts or []):
+    for index, host in enumerate(policy.allow_hosts or []):
         if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
             raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
-    for host in body.policy.allow_methods:
+    for host in policy.allow_methods:
         if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; name methods of listed ones."
             raise UrlNotAllowed(text, json_pointer("policy", "allow_methods", host))
-    name = body.policy.storage_state_ref
-    if name is not None and name in body.inputs:
-        given = read_storage_state(body.inputs[name])
+    name = policy.storage_state_ref
+    if name is not None and name in inputs:
+        given = read_storage_state(inputs[name])
         if given != StorageState() and given.select(reachable) == StorageState():
             text = "Nothing of the stored state is of a host of the workspace's live_replay.allow_hosts."
             raise UrlNotAllowed(text, json_pointer("inputs", name))

@@ -38,13 +38,14 @@ def to_wire(row: ReplayRow) -> Replay:
     awaiting = None
     if row.awaiting_step is not None and row.awaiting_until is not None:
         awaiting = ReplayAwaiting(step=row.awaiting_step, expires_at=row.awaiting_until)
+    is_compared = bool({"graph", "path_id"} & (row.spec["against"] or {}).keys())
     return Replay.model_validate(
         {
             **row.model_dump(include=_COLUMNS),
             "mode": row.kind,
             "anchor": row.spec["anchor"],
             "until": row.spec["until"],
-            "policy": _list_effective(row),
+            "policy": list_effective(row.spec["policy"], row.sandbox, is_compared=is_compared),
             "against": row.spec["against"],
             "start": row.spec.get("start"),
             "anchor_event": None if row.anchor_event is None else AnchorEvent(**row.anchor_event),
@@ -55,13 +56,16 @@ def to_wire(row: ReplayRow) -> Replay:
     )
 
 
-def _list_effective(row: ReplayRow) -> dict[str, Any]:
-    """Return the members of a replay's policy that have an effect in its sandbox."""
-    policy: dict[str, Any] = row.spec["policy"]
-    if row.sandbox == "live":
-        return {name: value for name, value in policy.items() if name != "min_support"}
-    names = DRY_POLICY if {"graph", "path_id"} & (row.spec["against"] or {}).keys() else DRY_POLICY[:-1]
-    return {name: policy[name] for name in names if name in policy}
+def list_effective(policy: dict[str, Any], sandbox: str, *, is_compared: bool = False) -> dict[str, Any]:
+    """Return the members of a policy that have an effect in a sandbox.
+
+    Args:
+        policy: all members.
+        sandbox: `dry` or `live`.
+        is_compared: whether a path or the graph is compared with.
+    """
+    names = DRY_POLICY if sandbox == "dry" else policy
+    return {name: policy[name] for name in names if name in policy and (is_compared or name != "min_support")}
 
 
 def emit(db: DbSession, row: ReplayRow) -> None:

@@ -90,6 +90,10 @@ def test_steps_and_divergences_are_printed_in_80_columns(
     assert (
         "context.storage_state()" in run("replay", session_id, "--live", "--storage-state", str(stored)).err
     )
+    shown = json.loads(run("replay", session_id, "--policy", '{"heal": "off"}', "--json").out)
+    assert shown["policy"]["heal"] == "off"
+    for wrong in (["--policy", "heal=off"], ["--policy", "{}"]):
+        assert run("replay", session_id, *wrong).code == 2
     for wrong in (["--from", "ready"], ["--until", "auto"], ["--against", "rpl_1"], ["--input", "a=NOWHERE"]):
         assert run("replay", session_id, *wrong).code == 2
 
