@@ -264,13 +264,18 @@ def end_failed(db: DbSession, row: ReplayRow, type: str, message: str) -> None:
 
 def end(db: DbSession, row: ReplayRow, status: str) -> None:
     """End a replay in a status, forget its inputs, stop its recording, and queue the event."""
-    row.status, row.finished_at = status, clock.now()
-    row.input_values = row.awaiting_step = row.awaiting_until = None
+    set_ended(row, status)
     db.add(row)
     emit(db, row)
     if row.result_session_id is not None:
         with suppress(NotFound):  # deleted since
             stop_session(db, row.tenant, row.result_session_id)
+
+
+def set_ended(row: ReplayRow, status: str) -> None:
+    """Set the columns of a replay that ended in a status, and forget its inputs."""
+    row.status, row.finished_at = status, clock.now()
+    row.input_values = row.awaiting_step = row.awaiting_until = None
 
 
 def _describe_place(position: ReplayPlace | None) -> dict[str, Any] | None:

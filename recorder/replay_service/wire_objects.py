@@ -13,7 +13,7 @@ from recorder.models.replay import (
     ReplayRow,
 )
 from recorder.request_context import following
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_events, describe_event
 
 _COLUMNS = {
     "id",
@@ -68,11 +68,14 @@ def list_effective(policy: dict[str, Any], sandbox: str, *, is_compared: bool = 
     return {name: policy[name] for name in names if name in policy and (is_compared or name != "min_support")}
 
 
-def emit(db: DbSession, row: ReplayRow) -> None:
-    """Queue the event of the status that a replay has just taken, with the whole object."""
+def emit(db: DbSession, *rows: ReplayRow) -> None:
+    """Queue the events of the statuses that replays have just taken, with the whole objects."""
+    add_events(db, [_describe_event(row) for row in rows])
+
+
+def _describe_event(row: ReplayRow) -> dict[str, Any]:
     with following(row.request_id):
-        add_event(
-            db,
+        return describe_event(
             tenant=row.tenant,
             type=f"replay.{row.status}",
             subject_id=row.id,
