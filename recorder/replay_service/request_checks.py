@@ -1,5 +1,6 @@
 """Checks of the sessions, places and hosts that a replay names. Spec §4.6, contract §8."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,9 @@ from recorder.replay_service.failures import find_failure
 from recorder.replay_service.storage_state import InvalidStorageState, StorageState, read_storage_state
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
+
+#: Inputs that may be large: a file, or an array that begins with one.
+_FILES = re.compile(r'(?:\s*\[\s*")?data:')
 
 
 def find_sealed(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
@@ -73,7 +77,7 @@ def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None
                 read_storage_state(value)
             except InvalidStorageState as error:
                 raise ValidationFailed.of(pointer, "invalid_value", message=str(error)) from None
-        elif len(value) > limits.REPLAY_INPUT_CHARACTERS and not value.startswith("data:"):
+        elif len(value) > limits.REPLAY_INPUT_CHARACTERS and not _FILES.match(value):
             text = f"Takes at most {limits.REPLAY_INPUT_CHARACTERS:,} characters."
             raise ValidationFailed.of(pointer, "invalid_value", message=text)
 
