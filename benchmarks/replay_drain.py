@@ -14,7 +14,7 @@ from benchmarks.seeds import new_key, new_settings
 from recorder.access.keys import authenticate
 from recorder.audit.log import Origin
 from recorder.client import CapturedFrame, Client
-from recorder.models.replay import ReplayCreate, ReplayPolicyBody, ReplayRow
+from recorder.models.replay import ReplayCreate, ReplayPolicyBody, ReplayRow, ReplayThresholds
 from recorder.replay_service.queue import create_replay
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -82,7 +82,7 @@ def _time_replay(client: Client, session_id: str, number: int = 0) -> float:
         RuntimeError: if it ended otherwise.
     """
     began = time.perf_counter()
-    replay = client.create_replay(session_id, policy={"max_ms": 500_000 + number})
+    replay = client.create_replay(session_id, policy={"thresholds": {"ok": 0.7 + number / 1e6}})
     while (shown := client.get_replay(replay["id"]))["finished_at"] is None:
         time.sleep(0.02)
     if shown["status"] != "completed":
@@ -110,8 +110,9 @@ def _time_queue(
         for start in range(0, replays, _QUEUED_AT_ONCE):
             with runtime.database.transaction(write=True) as db:
                 for number in range(start, min(start + _QUEUED_AT_ONCE, replays)):
-                    # A member without effect in dry replays makes each request another one.
-                    policy = ReplayPolicyBody(max_ms=600_000 if repeats else 600_000 + number)
+                    # Another threshold, as good as the first, makes each request another one.
+                    ok = 0.75 if repeats else 0.75 + number / 1e6
+                    policy = ReplayPolicyBody(thresholds=ReplayThresholds(ok=ok))
                     session_id = session_ids[number % _SESSIONS]
                     body = ReplayCreate(session_id=session_id, sandbox="dry", policy=policy)
                     create_replay(db, runtime, caller, body, origin=origin)

@@ -12,19 +12,20 @@ LARGE_BATCHES = 100_000
 
 
 @contextmanager
-def frozen_garbage(young: int) -> Iterator[None]:
+def frozen_garbage(young: int, older: int = 20) -> Iterator[None]:
     """Exclude the objects that exist now from garbage collection, and collect more rarely.
 
     A process that froze its objects before, such as a test run with many services, keeps them frozen.
 
     Args:
         young: number of new objects that start a collection.
+        older: number of collections of one generation that start one of the next.
     """
     thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     if not is_frozen:
         gc.collect()
         gc.freeze()
-    gc.set_threshold(young, 20, 20)
+    gc.set_threshold(young, older, older)
     try:
         yield
     finally:

@@ -1,7 +1,9 @@
 """`recorder replay` and `recorder recover`: replays step by step, and recoveries. Contract §8, §9."""
 
+import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +28,19 @@ Inputs = Annotated[
         "--input", help="Name of an input, asked without echo; or NAME=VARIABLE.", show_default=False
     ),
 ]
+StoredState = Annotated[
+    typer.FileText | None,
+    typer.Option(
+        help="File that Playwright's context.storage_state() wrote: cookies to begin with, for --live.",
+        encoding="utf-8",
+        errors="replace",
+        show_default=False,
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(help="""Members of the policy, as JSON: '{"heal": "off"}'.""", show_default=False),
+]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the end.")]
 
 
@@ -46,15 +61,8 @@ def replay(
     ] = None,
     guided: Annotated[bool, typer.Option("--guided", help="Ask before steps with consequences.")] = False,
     input: Inputs = None,
-    storage_state: Annotated[
-        typer.FileText | None,
-        typer.Option(
-            help="File that Playwright's context.storage_state() wrote: cookies to begin with, for --live.",
-            encoding="utf-8",
-            errors="replace",
-            show_default=False,
-        ),
-    ] = None,
+    storage_state: StoredState = None,
+    policy: Policy = None,
     live: Live = False,
     timeout: Timeout = 600.0,
     as_json: AsJson = False,
@@ -70,12 +78,7 @@ def replay(
         members["until"] = _read_place(until, "--until")
     if against is not None:
         members["against"] = _read_against(against)
-    inputs = dict(map(_read_input, input or []))
-    if storage_state is not None:
-        inputs[_STATE_INPUT] = storage_state.read(limits.LARGE_INPUT_CHARACTERS + 1)
-        members["policy"] = {"storage_state_ref": _STATE_INPUT}
-    if inputs:
-        members["inputs"] = inputs
+    members |= _read_settings(input, storage_state, policy, live=live)
     with connected(url, key) as client:
         made = client.create_replay(session, **members)
         ended = client.wait_replay(made["id"], timeout_s=timeout)
@@ -101,15 +104,17 @@ def recover(
         typer.Option(help="Name of the tag of the failure. \\[default: any error tag]", show_default=False),
     ] = None,
     input: Inputs = None,
+    storage_state: StoredState = None,
+    policy: Policy = None,
     live: Live = False,
     timeout: Timeout = 600.0,
     as_json: AsJson = False,
 ) -> None:
     """Recover a failed session and print the candidates; exit with 1 if none leads to success."""
-    inputs = dict(map(_read_input, input or [])) or None
+    settings = _read_settings(input, storage_state, policy, live=live)
     with connected(url, key) as client:
         made = client.create_recovery(
-            session, sandbox="live" if live else "dry", failure_tag=failure_tag, inputs=inputs
+            session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
         )
         ended = client.wait_recovery(made["id"], timeout_s=timeout)
         attempt = None
@@ -123,6 +128,28 @@ def recover(
         _print_failed_attempt(attempt)
     if ended["status"] != "succeeded":
         raise typer.Exit(1)
+
+
+def _read_settings(
+    inputs: list[str] | None, storage_state: typer.FileText | None, policy: str | None, *, live: bool
+) -> dict[str, Any]:
+    """Return the members `inputs` and `policy` of a request, those that have something."""
+    values = dict(map(_read_input, inputs or []))
+    members: Any = {}
+    if policy is not None:
+        with suppress(ValueError):
+            members = json.loads(policy)
+        if not isinstance(members, dict) or not members:
+            raise typer.BadParameter("takes a JSON object with members", param_hint="--policy")
+    if storage_state is not None:
+        if not live:
+            raise typer.BadParameter(
+                "only with --live: a dry replay opens no browser", param_hint="--storage-state"
+            )
+        values[_STATE_INPUT] = storage_state.read(limits.LARGE_INPUT_CHARACTERS + 1)
+        members = {**members, "storage_state_ref": _STATE_INPUT}
+    settings = {"inputs": values, "policy": members}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _read_place(text: str, option: str) -> dict[str, str]:

@@ -75,6 +75,7 @@ class Replays(Requests):
         failure_tag: str | None = None,
         recovery_point: Mapping[str, str] | None = None,
         inputs: Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
     ) -> Json:
         """Create a recovery of a failed session.
 
@@ -84,8 +85,14 @@ class Replays(Requests):
             failure_tag: name of the tag that marks the failure; by default any error tag.
             recovery_point: `session_id` with `event_id` or `frame_id`; by default the best candidates.
             inputs: values that a live attempt types, by `input.secret_ref` or the event's id.
+            policy: policy of every attempt, as that of a replay.
         """
-        chosen = {"failure_tag": failure_tag, "recovery_point": recovery_point, "inputs": inputs}
+        chosen = {
+            "failure_tag": failure_tag,
+            "recovery_point": recovery_point,
+            "inputs": inputs,
+            "policy": policy,
+        }
         body = {"session_id": session_id, "sandbox": sandbox}
         given = {name: value for name, value in chosen.items() if value is not None}
         return self._create("/v1/recoveries", {**body, **given})

@@ -52,7 +52,15 @@ TABLES = (
     ),
     Holding(
         "recoveries",
-        ("failure_tag", "point_session_id", "candidates", "recovery_point", "input_names", "input_values"),
+        (
+            "failure_tag",
+            "point_session_id",
+            "candidates",
+            "recovery_point",
+            "input_names",
+            "input_values",
+            "policy",
+        ),
         "content",
         "ids of events and frames; those of other sessions, and inputs encrypted, until the recovery ends",
     ),

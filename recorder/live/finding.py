@@ -54,7 +54,8 @@ def locate(scene: StepScene, decision: Decision | None) -> DivergenceKind | None
 
 
 def _takes_file(element: DomElement | None, event: EventItem) -> bool:
-    """Return whether an element is a field for the one file that an upload has."""
-    if element is None or len((event.get("input") or {}).get("files") or ()) > 1:
+    """Return whether an element is a field for the files of an upload."""
+    if element is None or element.tag != "input" or element.read_attribute("type") != "file":
         return False
-    return element.tag == "input" and element.read_attribute("type") == "file"
+    files = (event.get("input") or {}).get("files") or ()
+    return len(files) < 2 or element.read_attribute("multiple") is not None

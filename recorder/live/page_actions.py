@@ -22,7 +22,7 @@ def perform_action(page: Page, element: ElementHandle | None, command: Mapping[s
         case "fill" if element is not None:
             element.fill(value, timeout=timeout)
         case "upload" if element is not None:
-            element.set_input_files([] if value is None else _make_file(value), timeout=timeout)
+            element.set_input_files([_make_file(file) for file in value], timeout=timeout)
         case "select" if element is not None:
             element.select_option(value, timeout=timeout)
         case "check" | "uncheck" if element is not None:

@@ -8,6 +8,8 @@ from pathlib import PureWindowsPath
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import msgspec
+
 _MOST_NAME_CHARACTERS = 255
 _PLAIN = "text/plain"
 _DATA = "data:"
@@ -34,18 +36,39 @@ class UploadFile:
         }
 
 
-def read_file(given: Mapping[str, Any], value: str) -> UploadFile:
-    """Return the file of an upload, under the name that was recorded.
+def read_files(given: Mapping[str, Any], value: str) -> list[UploadFile]:
+    """Return the files of an upload, under the names that were recorded.
 
     Args:
         given: the event's `input`.
-        value: the contents: a `data:` URL, or a text.
+        value: the contents: a `data:` URL, or a text; of several files a JSON array of those, in their order.
 
     Raises:
-        InvalidFile: if the URL cannot be read.
+        InvalidFile: if a URL cannot be read, or the array has not as many as the upload.
     """
     names = given.get("files") or ()
-    name = PureWindowsPath(str(names[0] if names else "")).name.strip(".")[-_MOST_NAME_CHARACTERS:]
+    if len(names) < 2:
+        return [_read_file(names[0] if names else "", value)]
+    try:
+        contents = msgspec.json.decode(value.encode(), type=list[str])
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidFile from error
+    if len(contents) != len(names):
+        raise InvalidFile
+    return [_read_file(name, content) for name, content in zip(names, contents, strict=True)]
+
+
+def list_contents(given: Mapping[str, Any], value: str) -> list[str]:
+    """Return the contents of an upload's files as they were sent.
+
+    Raises:
+        InvalidFile: as `read_files`.
+    """
+    return [value] if len(read_files(given, value)) < 2 else msgspec.json.decode(value, type=list[str])
+
+
+def _read_file(recorded_name: Any, value: str) -> UploadFile:
+    name = PureWindowsPath(str(recorded_name)).name.strip(".")[-_MOST_NAME_CHARACTERS:]
     if not value.startswith(_DATA):
         return UploadFile(name or "file", _PLAIN, value.encode())
     head, comma, data = value.removeprefix(_DATA).partition(",")

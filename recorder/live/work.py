@@ -28,7 +28,7 @@ from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
 from recorder.live.step_journal import LiveResult
-from recorder.live.upload_files import InvalidFile, read_file
+from recorder.live.upload_files import InvalidFile, list_contents
 from recorder.masking.policies import load_policies
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
@@ -56,7 +56,9 @@ LEASE_MS = 30_000
 LEASE_PREFIX = "replay/"
 _RENEW_S = 5.0
 _NO_FILE = (
-    "An input of an upload holds no file: send a text, or a URL such as data:application/pdf;base64,JVBERi0="
+    "An input of an upload holds no file: send a text, or a URL such as "
+    "data:application/pdf;base64,JVBERi0=; of several files a JSON array of as many as "
+    "were recorded."
 )
 _STATE_REFUSED = (
     "The browser does not take the stored state that policy.storage_state_ref names; store it again with "
@@ -224,12 +226,15 @@ def _do_replay(
         whole = ReachableHosts(hosts)
         hosts = [host for host in narrowed if whole.include(host)]
     reachable = ReachableHosts(hosts, policy.allow_methods)
+    shown = dict(inputs)
     for step in (*plan.steps, *plan.prefix):
         if step.type == "upload" and step.input_name in inputs:
-            read_file(step.read().event.get("input") or {}, inputs[step.input_name])
+            given = step.read().event.get("input") or {}
+            for number, content in enumerate(list_contents(given, inputs[step.input_name])):
+                shown[f"{step.input_name} {number}"] = content
     state = None if stored is None else read_storage_state(stored).select(reachable)
     mask = _keep if masker is None else masker.mask_value
-    hidden = HiddenInputs({**inputs, **({} if state is None else state.list_secrets())}, mask)
+    hidden = HiddenInputs({**shown, **({} if state is None else state.list_secrets())}, mask)
     journal.set_steps(plan.total)
     with _sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
         caller = Caller(row.tenant, row.id, Scope("write"), TIERS[workspace.tier], masking=policies)

@@ -9,7 +9,7 @@ from sqlalchemy import JSON, BigInteger, Index, false, text
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
-from recorder.models.replay import ItemId, ReplayInputs, Sandbox
+from recorder.models.replay import ItemId, ReplayInputs, ReplayPolicyBody, Sandbox
 from recorder.models.wire import WireInput, WireOutput, WireTime
 from recorder.tenant import Tenant
 
@@ -49,6 +49,8 @@ class RecoveryCreate(WireInput):
     recovery_point: RecoveryPlace | None = None
     #: Values to type in the live attempt, as those of a replay; never shown.
     inputs: ReplayInputs = WireField(default_factory=dict, max_length=limits.REPLAY_INPUTS)
+    #: Of every attempt.
+    policy: ReplayPolicyBody = WireField(default_factory=ReplayPolicyBody)
 
     @field_validator("failure_tag")
     @classmethod
@@ -109,6 +111,7 @@ class Recovery(WireOutput):
     replay_ids: list[str]
     #: Names only.
     inputs: list[str]
+    policy: dict[str, Any]
     reason: RecoveryReason | None
     #: Time from the request to success.
     recovery_ms: int | None
@@ -158,6 +161,8 @@ class RecoveryRow(SQLModel, table=True):
     input_names: list[str] | None = Field(default=None, sa_type=JSON)
     #: Nonce and ciphertext of the inputs; null once the live attempt has them, or the recovery ended.
     input_values: bytes | None = None
+    #: Policy of the attempts, with defaults; null for recoveries of earlier releases.
+    policy: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     #: Searches for candidates that began and gave no answer.
     searches: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     #: An attempt was started live; its row goes with its donor.

@@ -81,6 +81,10 @@ class ReplayViewport(WireInput):
     h: int = WireField(default=800, ge=100, le=8_192)
 
 
+#: Members of a policy with an effect where no browser opens; `min_support` only against a path or the graph.
+DRY_POLICY = ("on_divergence", "heal", "thresholds", "min_support")
+
+
 class ReplayPolicyBody(WireInput):
     """Policy of a replay; members that were not sent have the values shown here."""
 

@@ -15,8 +15,10 @@ import zstandard
 
 from recorder import limits
 from recorder.errors import Unavailable
+from recorder.garbage import MANY_REQUESTS, frozen_garbage
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.process_replies import ReplayNotComputed, decode_reply, encode_reply
+from recorder.replay_service.stored_snapshots import SnapshotPlace, StoredSnapshots
 from recorder.replays.anchors import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.comparisons import GraphEvidence
 from recorder.replays.dry import ReplayStart, replay_dry
@@ -57,6 +59,13 @@ class FrameMessage(msgspec.Struct, array_like=True):
     dom_object: str | None
     dom_offset: int | None
     dom_length: int | None
+
+    @property
+    def snapshot_place(self) -> SnapshotPlace | None:
+        """Where the snapshot is; None without one."""
+        if self.dom_object is None or self.dom_offset is None:
+            return None
+        return SnapshotPlace(self.dom_object, self.dom_offset, self.dom_length)
 
 
 class RecordingMessage(msgspec.Struct, tag="recording"):
@@ -142,7 +151,9 @@ class DryProcess:
 
 def serve(memory_bytes: int) -> None:
     """Compute the replays that standard input names, until it ends."""
-    serve_requests(_answer, memory_bytes)
+    # Trees of pages hold themselves: they are freed by collections, which pass over the modules.
+    with frozen_garbage(MANY_REQUESTS, older=5):
+        serve_requests(_answer, memory_bytes)
 
 
 def _answer(message: bytes) -> bytes:
@@ -184,9 +195,13 @@ def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
 
 def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     """Return a recording whose snapshots are read from the store when they are needed."""
+    places = [frame.snapshot_place for frame in message.frames]
+    snapshots = StoredSnapshots(blobs, filter(None, places))
     frames = [
-        RecordedFrame(frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, blobs, frame))
-        for frame in message.frames
+        RecordedFrame(
+            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, snapshots, place)
+        )
+        for frame, place in zip(message.frames, places, strict=True)
     ]
     return RecordedSession(message.session_id, open_events(message), frames, message.tags)
 
@@ -207,12 +222,12 @@ def open_events(message: RecordingMessage) -> list[EventItem]:
     return events
 
 
-def _read_dom(blobs: Blobs, frame: FrameMessage) -> Mapping[str, Any] | None:
-    """Return the snapshot of a frame; None without one, or if its bytes are gone or damaged."""
-    if frame.dom_object is None or frame.dom_offset is None:
+def _read_dom(snapshots: StoredSnapshots, place: SnapshotPlace | None) -> Mapping[str, Any] | None:
+    """Return a snapshot; None without one, or if its bytes are gone or damaged."""
+    if place is None:
         return None
     try:
-        packed = blobs.get(frame.dom_object, frame.dom_offset, frame.dom_length)
+        packed = snapshots.read(place)
     except KeyError:
         return None
     except Exception as error:  # clients of stores raise errors of many kinds

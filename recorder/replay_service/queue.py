@@ -33,6 +33,7 @@ from recorder.replay_service.request_checks import (
     check_hosts,
     check_inputs,
     check_places,
+    check_policy,
     find_other,
     find_sealed,
     require_live_hosts,
@@ -48,7 +49,8 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     """Check what needs no look-up: that modes and anchors fit, and the scope of a live replay.
 
     Raises:
-        ValidationFailed: if the mode needs an anchor, or takes none, or an input is too long.
+        ValidationFailed: if the mode needs an anchor, or takes none, an input is too long, or a member of
+            the policy has no effect.
         InsufficientScope: if the key may not start live replays.
     """
     if body.mode == "partial" and body.anchor is None:
@@ -63,6 +65,9 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
     if body.sandbox == "live" and body.against is not None:
         text = "A live replay is compared with the recording itself; leave against out, or replay dry."
         raise ValidationFailed.of("/against", "invalid_value", message=text)
+    against = body.against
+    is_compared = against is not None and against.session_id is None
+    check_policy(body.policy, body.sandbox, is_compared=is_compared)
     check_inputs(body.inputs, body.policy.storage_state_ref)
     require_scope(caller, body.sandbox)
 
@@ -86,6 +91,7 @@ def create_attempt(
     cause: str,
     event_ids: tuple[str, str],
     start: dict[str, Any] | None,
+    policy: dict[str, Any] | None,
     request_id: str | None,
     input_names: list[str],
     encrypt: Callable[[str], bytes | None],
@@ -100,6 +106,7 @@ def create_attempt(
         cause: id of the recovery.
         event_ids: ids of the first and the last event.
         start: session and event of the failed session before which it begins.
+        policy: the policy of the recovery; None for the default one.
         request_id: the POST that asked for the recovery.
         input_names: names of the inputs.
         encrypt: returns their values, encrypted for the id of a replay.
@@ -117,7 +124,7 @@ def create_attempt(
         spec={
             "anchor": {"event_id": event_ids[0]},
             "until": {"event_id": event_ids[1]},
-            "policy": ReplayPolicyBody().model_dump(mode="json"),
+            "policy": policy or ReplayPolicyBody().model_dump(mode="json"),
             "against": None,
             "start": start,
         },
@@ -152,8 +159,7 @@ def create_replay(
     session = find_sealed(db, tenant, body.session_id)
     other = find_other(db, session, body)
     if body.sandbox == "live":
-        allowed = require_live_hosts(db, tenant)
-        check_hosts(allowed, body)
+        check_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
     anchor_event = check_places(db, runtime, session, body)
     check_open(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
@@ -258,13 +264,18 @@ def end_failed(db: DbSession, row: ReplayRow, type: str, message: str) -> None:
 
 def end(db: DbSession, row: ReplayRow, status: str) -> None:
     """End a replay in a status, forget its inputs, stop its recording, and queue the event."""
-    row.status, row.finished_at = status, clock.now()
-    row.input_values = row.awaiting_step = row.awaiting_until = None
+    set_ended(row, status)
     db.add(row)
     emit(db, row)
     if row.result_session_id is not None:
         with suppress(NotFound):  # deleted since
             stop_session(db, row.tenant, row.result_session_id)
+
+
+def set_ended(row: ReplayRow, status: str) -> None:
+    """Set the columns of a replay that ended in a status, and forget its inputs."""
+    row.status, row.finished_at = status, clock.now()
+    row.input_values = row.awaiting_step = row.awaiting_until = None
 
 
 def _describe_place(position: ReplayPlace | None) -> dict[str, Any] | None:

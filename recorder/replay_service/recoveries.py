@@ -11,27 +11,36 @@ from recorder.audit.log import Origin, record
 from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
-from recorder.models.replay import ReplayPlace, ReplayRow
+from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
 from recorder.replay_service.failures import find_failure
 from recorder.replay_service.inputs import encrypt_inputs
 from recorder.replay_service.queue import end_failed, require_scope
-from recorder.replay_service.request_checks import check_inputs, find_sealed, find_time, require_live_hosts
+from recorder.replay_service.request_checks import (
+    check_hosts,
+    check_inputs,
+    check_policy,
+    find_sealed,
+    find_time,
+    require_live_hosts,
+)
 from recorder.replay_service.rows import check_open, find_row
+from recorder.replay_service.wire_objects import list_effective
 from recorder.request_context import current_request_id, following
 from recorder.runtime import Runtime
 from recorder.webhooks.outbox import add_event
 
-_COLUMNS = set(Recovery.model_fields) - {"candidates", "inputs"}
+_COLUMNS = set(Recovery.model_fields) - {"candidates", "inputs", "policy"}
 
 
 def check_recovery_request(caller: Caller, body: RecoveryCreate) -> None:
-    """Check what needs no look-up: the inputs, and the scope of a live recovery.
+    """Check what needs no look-up: policy, inputs, and the scope of a live recovery.
 
     Raises:
-        ValidationFailed: if an input is too long.
+        ValidationFailed: if an input is too long, or a member of the policy has no effect.
         InsufficientScope: if the key may not start live replays.
     """
-    check_inputs(body.inputs)
+    check_policy(body.policy, body.sandbox)
+    check_inputs(body.inputs, body.policy.storage_state_ref)
     require_scope(caller, body.sandbox)
 
 
@@ -44,14 +53,14 @@ def create_recovery(
         NotFound: if a session, the failure tag, or the recovery point is unknown.
         SessionNotSealed: if a session is not sealed.
         ValidationFailed: if the session did not fail, or the recovery point is of another workflow.
-        UrlNotAllowed: if live replays may reach no host.
+        UrlNotAllowed: if live replays may reach no host, or the policy names one that they may not reach.
         LimitReached: if too many recoveries of the workspace have not ended.
     """
     tenant = caller.tenant
     session = find_sealed(db, tenant, body.session_id)
     failure = find_failure(db, session, body.failure_tag, pointer="/session_id")
     if body.sandbox == "live":
-        require_live_hosts(db, tenant)
+        check_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
     point_t_ms = None
     if body.recovery_point is not None:
         other = find_sealed(db, tenant, body.recovery_point.session_id)
@@ -77,6 +86,7 @@ def create_recovery(
         replay_ids=[],
         input_names=sorted(body.inputs),
         input_values=encrypt_inputs(runtime.settings.secret, recovery_id, body.inputs),
+        policy=body.policy.model_dump(mode="json"),
         request_id=current_request_id(),
         created_at=now,
     )
@@ -123,7 +133,12 @@ def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | No
 
 def to_wire(row: RecoveryRow) -> Recovery:
     """Return the recovery object."""
-    named = {"candidates": _list_without_donors(row), "inputs": row.input_names or []}
+    policy = row.policy or ReplayPolicyBody().model_dump(mode="json")
+    named = {
+        "candidates": _list_without_donors(row),
+        "inputs": row.input_names or [],
+        "policy": list_effective(policy, row.sandbox),
+    }
     return Recovery.model_validate({**row.model_dump(include=_COLUMNS), **named})
 
 

@@ -172,6 +172,7 @@ def _start_attempt(
         cause=row.id,
         event_ids=(donor["event_id"], donor["until_event_id"]),
         start=start,
+        policy=row.policy,
         request_id=row.request_id,
         input_names=row.input_names or [],
         encrypt=lambda replay_id: encrypt_inputs(secret, replay_id, inputs),

@@ -1,5 +1,6 @@
 """Checks of the sessions, places and hosts that a replay names. Spec §4.6, contract §8."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from recorder import limits
 from recorder.errors import (
     InvalidRange,
     NotFound,
+    Problem,
     SessionNotSealed,
     UrlNotAllowed,
     ValidationFailed,
@@ -18,7 +20,7 @@ from recorder.errors import (
 from recorder.memory.storage.graph_store import scope_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.memory import GraphPathRow
-from recorder.models.replay import ReplayCreate, ReplayPlace
+from recorder.models.replay import DRY_POLICY, ReplayCreate, ReplayPlace, ReplayPolicyBody
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.reachable_hosts import ReachableHosts
@@ -29,6 +31,9 @@ from recorder.replay_service.failures import find_failure
 from recorder.replay_service.storage_state import InvalidStorageState, StorageState, read_storage_state
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
+
+#: Inputs that may be large: a file, or an array that begins with one.
+_FILES = re.compile(r'(?:\s*\[\s*")?data:')
 
 
 def find_sealed(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
@@ -72,29 +77,58 @@ def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None
                 read_storage_state(value)
             except InvalidStorageState as error:
                 raise ValidationFailed.of(pointer, "invalid_value", message=str(error)) from None
-        elif len(value) > limits.REPLAY_INPUT_CHARACTERS and not value.startswith("data:"):
+        elif len(value) > limits.REPLAY_INPUT_CHARACTERS and not _FILES.match(value):
             text = f"Takes at most {limits.REPLAY_INPUT_CHARACTERS:,} characters."
             raise ValidationFailed.of(pointer, "invalid_value", message=text)
 
 
-def check_hosts(allowed: list[str], body: ReplayCreate) -> None:
-    """Check that a live replay names only hosts that its workspace allows.
+def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:
+    """Check that each member of a policy that was sent has an effect.
+
+    Args:
+        policy: the policy; members that are null count as not sent.
+        sandbox: `dry` or `live`.
+        is_compared: whether the replay is compared with a path or the graph.
+
+    Raises:
+        ValidationFailed: if some have none.
+    """
+    problems = []
+    for name in ReplayPolicyBody.model_fields:
+        if name not in policy.model_fields_set or getattr(policy, name) is None:
+            continue
+        if name == "min_support" and not is_compared:
+            text = "Takes effect only against a path or the graph; leave it out, or replay dry with against."
+        elif sandbox == "dry" and name not in DRY_POLICY:
+            allowed = ", ".join(DRY_POLICY)
+            text = (
+                f"Has no effect in a dry replay, which takes {allowed}; leave it out, or send sandbox live."
+            )
+        else:
+            continue
+        problems.append(Problem("body", json_pointer("policy", name), "invalid_value", text))
+    if problems:
+        raise ValidationFailed(problems)
+
+
+def check_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[str, str]) -> None:
+    """Check that a live replay or recovery names only hosts that its workspace allows.
 
     Raises:
         UrlNotAllowed: if it names another one, or its stored state is of other ones.
     """
     reachable = ReachableHosts(allowed)
-    for index, host in enumerate(body.policy.allow_hosts or []):
+    for index, host in enumerate(policy.allow_hosts or []):
         if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
             raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
-    for host in body.policy.allow_methods:
+    for host in policy.allow_methods:
         if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; name methods of listed ones."
             raise UrlNotAllowed(text, json_pointer("policy", "allow_methods", host))
-    name = body.policy.storage_state_ref
-    if name is not None and name in body.inputs:
-        given = read_storage_state(body.inputs[name])
+    name = policy.storage_state_ref
+    if name is not None and name in inputs:
+        given = read_storage_state(inputs[name])
         if given != StorageState() and given.select(reachable) == StorageState():
             text = "Nothing of the stored state is of a host of the workspace's live_replay.allow_hosts."
             raise UrlNotAllowed(text, json_pointer("inputs", name))

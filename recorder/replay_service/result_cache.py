@@ -15,7 +15,8 @@ from sqlmodel import col, delete, func, select
 from recorder import clock
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.replay_service.queue import end
+from recorder.replay_service.queue import set_ended
+from recorder.replay_service.wire_objects import emit
 from recorder.version import __version__
 
 _STEP_COLUMNS = [name for name in ReplayStepRow.model_fields if name != "replay_id"]
@@ -72,7 +73,9 @@ def copy_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
         row.anchor_event = row.anchor_event or source.anchor_event
         row.step, row.steps = source.step, source.steps
         row.result_key = None  # one replay keeps the result
-        end(db, row, source.status)
+        set_ended(row, source.status)
+        db.add(row)
+    emit(db, *copied)
     return copied
 
 

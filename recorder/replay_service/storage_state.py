@@ -1,6 +1,7 @@
-"""Stored states of browsers with which live replays begin: cookies and local storage. Contract §8."""
+"""Stored states of browsers with which live replays begin: cookies and storage. Contract §8."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from recorder.errors import InvalidUrl
 from recorder.net.addresses import read_url
 from recorder.net.reachable_hosts import ReachableHosts
+from recorder.replay_service.stored_databases import StoredDatabase, are_within_limits, describe_limits
 
 #: Texts of one state that pages must not show: each is looked for in every page that is read.
 MOST_SECRETS = 1_000
@@ -20,7 +22,7 @@ _MOST_COOKIE_BYTES, _MOST_PATH_CHARACTERS, _LAST_EXPIRES = 4_096, 1_024, 253_402
 _FORM = (
     "The input that policy.storage_state_ref names takes what Playwright's context.storage_state() "
     "returns, as JSON: cookies (name, value, domain, path, expires, httpOnly, secure, sameSite) and origins "
-    "(origin, localStorage)."
+    "(origin, localStorage, indexedDB)."
 )
 
 
@@ -49,15 +51,16 @@ class StoredItem(msgspec.Struct):
     value: str
 
 
-class StoredOrigin(msgspec.Struct, rename="camel"):
-    """The local storage of an origin."""
+class StoredOrigin(msgspec.Struct):
+    """The local storage and the databases of an origin."""
 
     origin: str
-    local_storage: list[StoredItem] = []
+    local_storage: list[StoredItem] = msgspec.field(default_factory=list, name="localStorage")
+    indexed_db: list[StoredDatabase] = msgspec.field(default_factory=list, name="indexedDB")
 
 
 class StorageState(msgspec.Struct):
-    """Cookies and local storage, as Playwright stores them."""
+    """Cookies and storage of origins, as Playwright stores them."""
 
     cookies: list[StoredCookie] = []
     origins: list[StoredOrigin] = []
@@ -78,13 +81,16 @@ class StorageState(msgspec.Struct):
         """Return the texts that pages must not show, by made-up names.
 
         Those are the values of cookies that scripts cannot read, and every text of 16 characters or more
-        without spaces: of other cookies, of local storage, and of JSON that is stored in it.
+        without spaces: of other cookies, of local storage and databases, and of JSON that is stored in them.
         """
         hidden = {cookie.value for cookie in self.cookies if cookie.http_only and cookie.value}
         readable = [cookie.value for cookie in self.cookies if not cookie.http_only]
         for stored in self.origins:
             for item in stored.local_storage:
-                readable += [item.value, *_list_texts(item.value)]
+                readable += _list_texts(item.value)
+            for database in stored.indexed_db:
+                for value in database.list_values():
+                    readable += _list_texts(value)
         hidden.update(text for text in readable if _may_be_secret(text))
         return {f"storage state {number}": text for number, text in enumerate(sorted(hidden))}
 
@@ -115,6 +121,8 @@ def read_storage_state(text: str) -> StorageState:
             raise InvalidStorageState(
                 f"Origin {number} of the storage state takes an origin such as https://shop.example.com."
             )
+    if not are_within_limits([database for stored in state.origins for database in stored.indexed_db]):
+        raise InvalidStorageState(describe_limits())
     if len(state.origins) > _MOST_ORIGINS or len(state.list_secrets()) > MOST_SECRETS:
         raise InvalidStorageState(
             f"A storage state takes at most {_MOST_ORIGINS} origins and {MOST_SECRETS:,} texts that must be "
@@ -139,19 +147,17 @@ def _may_be_secret(text: str) -> bool:
     return len(text) >= _LEAST_SECRET_CHARACTERS and not any(map(str.isspace, text))
 
 
-def _list_texts(text: str) -> Iterator[str]:
-    """Yield the texts inside a text that is JSON."""
-    if not text.startswith(("{", "[", '"')):
-        return
-    try:
-        waiting = [msgspec.json.decode(text.encode())]
-    except (msgspec.DecodeError, RecursionError):
-        return
+def _list_texts(stored: Any) -> Iterator[str]:
+    """Yield the texts inside a value of JSON types, and inside those that are JSON themselves."""
+    waiting = [(stored, True)]
     while waiting:
-        value = waiting.pop()
+        value, may_hold_more = waiting.pop()
         if isinstance(value, str):
             yield value
+            if may_hold_more and value.startswith(("{", "[", '"')):
+                with suppress(msgspec.DecodeError, RecursionError):
+                    waiting.append((msgspec.json.decode(value.encode()), False))
         elif isinstance(value, dict):
-            waiting.extend(value.values())
+            waiting.extend((member, may_hold_more) for member in value.values())
         elif isinstance(value, list):
-            waiting.extend(value)
+            waiting.extend((member, may_hold_more) for member in value)

@@ -1,10 +1,19 @@
 """Replay object for clients, and its events. Spec §3.3, §6.1; contract §8."""
 
+from typing import Any
+
 from sqlmodel import Session as DbSession
 
-from recorder.models.replay import AnchorEvent, Replay, ReplayAwaiting, ReplayProgress, ReplayRow
+from recorder.models.replay import (
+    DRY_POLICY,
+    AnchorEvent,
+    Replay,
+    ReplayAwaiting,
+    ReplayProgress,
+    ReplayRow,
+)
 from recorder.request_context import following
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_events, describe_event
 
 _COLUMNS = {
     "id",
@@ -29,13 +38,14 @@ def to_wire(row: ReplayRow) -> Replay:
     awaiting = None
     if row.awaiting_step is not None and row.awaiting_until is not None:
         awaiting = ReplayAwaiting(step=row.awaiting_step, expires_at=row.awaiting_until)
+    is_compared = bool({"graph", "path_id"} & (row.spec["against"] or {}).keys())
     return Replay.model_validate(
         {
             **row.model_dump(include=_COLUMNS),
             "mode": row.kind,
             "anchor": row.spec["anchor"],
             "until": row.spec["until"],
-            "policy": row.spec["policy"],
+            "policy": list_effective(row.spec["policy"], row.sandbox, is_compared=is_compared),
             "against": row.spec["against"],
             "start": row.spec.get("start"),
             "anchor_event": None if row.anchor_event is None else AnchorEvent(**row.anchor_event),
@@ -46,11 +56,26 @@ def to_wire(row: ReplayRow) -> Replay:
     )
 
 
-def emit(db: DbSession, row: ReplayRow) -> None:
-    """Queue the event of the status that a replay has just taken, with the whole object."""
+def list_effective(policy: dict[str, Any], sandbox: str, *, is_compared: bool = False) -> dict[str, Any]:
+    """Return the members of a policy that have an effect in a sandbox.
+
+    Args:
+        policy: all members.
+        sandbox: `dry` or `live`.
+        is_compared: whether a path or the graph is compared with.
+    """
+    names = DRY_POLICY if sandbox == "dry" else policy
+    return {name: policy[name] for name in names if name in policy and (is_compared or name != "min_support")}
+
+
+def emit(db: DbSession, *rows: ReplayRow) -> None:
+    """Queue the events of the statuses that replays have just taken, with the whole objects."""
+    add_events(db, [_describe_event(row) for row in rows])
+
+
+def _describe_event(row: ReplayRow) -> dict[str, Any]:
     with following(row.request_id):
-        add_event(
-            db,
+        return describe_event(
             tenant=row.tenant,
             type=f"replay.{row.status}",
             subject_id=row.id,

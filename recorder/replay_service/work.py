@@ -26,7 +26,7 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
 from recorder.replay_service.dry_tasks import Refusal, find_anchor_event, needs_search, read_tasks
 from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.queue import end, end_failed, lock_open
+from recorder.replay_service.queue import end_failed, lock_open, set_ended
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.result_cache import copy_results, set_result_keys
@@ -158,11 +158,11 @@ class ReplayRun:
         """Replay what is due, as the turns of the workspaces have it; return False if nothing is."""
         with self._held_transaction() as db:
             rows = _list_due(db, limit=_AT_ONCE, without=self._list_waiting())
-            for row in rows:
-                if row.status == "queued":
-                    row.status, row.started_at = "running", clock.now()
-                    db.add(row)
-                    emit(db, row)
+            begun = [row for row in rows if row.status == "queued"]
+            for row in begun:
+                row.status, row.started_at = "running", clock.now()
+                db.add(row)
+            emit(db, *begun)
             set_result_keys(db, rows)
             copied = copy_results(db, rows)
         for row in copied:
@@ -275,9 +275,11 @@ class ReplayRun:
                     steps += [
                         {"replay_id": row.id, **msgspec.to_builtins(step)} for step in entry.outcome.steps
                     ]
-                    _set_result(db, row, entry.outcome)
+                    _set_result(row, entry.outcome)
+                    db.add(row)
                     if row.finished_at is not None:
                         ended.append(row)
+            emit(db, *ended)
             if steps:
                 db.connection().execute(insert(ReplayStepRow), steps)
         for row in ended:
@@ -288,8 +290,8 @@ class ReplayRun:
         return self._held.transaction(self._runtime.database)
 
 
-def _set_result(db: DbSession, row: ReplayRow, result: DryResult) -> None:
-    """Set the columns of a replay from its result, and queue the event if it ends."""
+def _set_result(row: ReplayRow, result: DryResult) -> None:
+    """Set the columns of a replay from its result."""
     row.summary = msgspec.to_builtins(result.summary)
     row.divergence = msgspec.to_builtins(result.divergence)
     row.step = row.steps = len(result.steps)
@@ -297,11 +299,11 @@ def _set_result(db: DbSession, row: ReplayRow, result: DryResult) -> None:
         row.steps = None
         row.awaiting_step = result.awaiting_step
         row.awaiting_until = clock.now() + DECISION_TIME
-        db.add(row)
     elif result.error is not None:
-        end_failed(db, row, result.error.type, result.error.message)
+        row.error = {"type": result.error.type, "message": result.error.message}
+        set_ended(row, "failed")
     else:
-        end(db, row, result.status)
+        set_ended(row, result.status)
 
 
 def has_waiting(db: DbSession) -> bool:

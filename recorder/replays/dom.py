@@ -5,7 +5,9 @@ texts, of the snapshot k steps back along the `base` members, as in Playwright's
 `["template", {"shadowrootmode": "open"}, …]` is a shadow root. `__v` is a value, `__c` checked, `__h` hidden.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -66,12 +68,16 @@ class DomElement:
         else:
             self.depth = parent.depth + 1
             self.place = parent.size = parent.size + 1
-            self.scope = parent.index if _is_shadow_root(parent) else parent.scope
+            self.scope = (
+                parent.index if parent.tag == "template" and _is_shadow_root(parent) else parent.scope
+            )
             self.visible = parent.visible
             parent.children.append(self)
         if tag in _INVISIBLE:
             self.visible = self.visible and _is_shadow_root(self)
-        elif attrs and _is_hidden(tag, attrs):
+        elif attrs and (
+            "hidden" in attrs or attrs.get("__h") or (tag == "input" and attrs.get("type") == "hidden")
+        ):
             self.visible = False
 
     def read_attribute(self, name: str) -> str | None:
@@ -91,20 +97,21 @@ class DomDocument:
 
     def __init__(self, elements: list[DomElement]) -> None:
         self.elements = elements
-        self.by_tag: dict[str, list[DomElement]] = {}
         self.by_id: dict[str, list[DomElement]] = {}
         #: Elements that state a role, which may be another than their tag implies.
         self._stating: list[DomElement] = []
         self._by_role: dict[str | None, list[DomElement]] = {}
         self._labels: dict[str, DomElement] | None = None
+        by_tag: defaultdict[str, list[DomElement]] = defaultdict(list)
         for element in elements:
-            self.by_tag.setdefault(element.tag, []).append(element)
+            by_tag[element.tag].append(element)
             attrs = element.attrs
             if attrs:
                 if "id" in attrs:
                     self.by_id.setdefault(str(attrs["id"]), []).append(element)
                 if "role" in attrs:
                     self._stating.append(element)
+        self.by_tag = dict(by_tag)
 
     def list_by_role(self, role: str | None) -> list[DomElement]:
         """Return the visible elements of a role, in document order; of any role for None."""
@@ -159,6 +166,7 @@ class DomDocument:
         return read_text(label) if label is not None else ""
 
 
+@lru_cache(maxsize=1_024)
 def _imply_role(tag: str) -> str:
     return role_of(tag, _NO_ATTRS) or _MORE_ROLES.get(tag, "")
 
@@ -246,12 +254,15 @@ class _TreeBuilder:
                     target, level = self._follow(node[0], level)
                     nodes = iter((target,))
                     break
-                element = _make_element(node, parent, len(elements))
+                tag, size = node[0], len(node)
+                if type(tag) is not str or not tag:
+                    raise InvalidRecording("A DOM snapshot has an element without a tag.")
+                has_attrs = size > 1 and type(node[1]) is dict
+                element = DomElement(tag.lower(), node[1] if has_attrs else _NO_ATTRS, parent, len(elements))
                 if element.depth > MAX_DEPTH:
                     raise InvalidRecording(f"A DOM snapshot is nested deeper than {MAX_DEPTH} elements.")
                 elements.append(element)
-                size = len(node)
-                first = 2 if size > 1 and type(node[1]) is dict else 1
+                first = 2 if has_attrs else 1
                 if size == first + 1 and type(node[first]) is str:
                     # Most elements hold one text.
                     count += 1
@@ -316,19 +327,6 @@ class _TreeBuilder:
                 stack.extend([(child, False) for child in node[: first - 1 : -1]])
         self._budget.spend(visits)
         return nodes
-
-
-def _make_element(node: list[Any], parent: DomElement | None, index: int) -> DomElement:
-    tag = node[0]
-    if type(tag) is not str or not tag:
-        raise InvalidRecording("A DOM snapshot has an element without a tag.")
-    attrs = node[1] if len(node) > 1 and type(node[1]) is dict else _NO_ATTRS
-    return DomElement(tag.lower(), attrs, parent, index)
-
-
-def _is_hidden(tag: str, attrs: Mapping[str, Any]) -> bool:
-    is_hidden_input = tag == "input" and attrs.get("type") == "hidden"
-    return is_hidden_input or "hidden" in attrs or bool(attrs.get("__h"))
 
 
 def _is_shadow_root(element: DomElement) -> bool:

@@ -50,10 +50,13 @@ class Resolution:
 class _Votes:
     element: DomElement
     kinds: dict[str, Selector]
+    weight: int = 0
 
-    @property
-    def weight(self) -> int:
-        return sum(_WEIGHTS[kind] for kind in self.kinds)
+    def add(self, kind: str, selector: Selector) -> None:
+        """Count the vote of a selector, the first of its kind."""
+        if kind not in self.kinds:
+            self.kinds[kind] = selector
+            self.weight += _WEIGHTS[kind]
 
 
 def resolve(document: DomDocument, target: Mapping[str, Any], whole: Budget | None = None) -> Resolution:
@@ -146,8 +149,7 @@ def _collect_votes(
                 raise  # that of the whole replay
             break
         if element is not None:
-            entry = votes.setdefault(element.index, _Votes(element, {}))
-            entry.kinds.setdefault(kind, selector)
+            votes.setdefault(element.index, _Votes(element, {})).add(kind, selector)
     return votes
 
 

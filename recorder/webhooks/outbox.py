@@ -37,18 +37,29 @@ def add_event(
     return row
 
 
+def add_events(db: DbSession, events: Sequence[dict[str, Any]]) -> None:
+    """Queue events that `describe_event` returned, with one statement."""
+    if events:
+        db.connection().execute(insert(OutboxRow), events)
+
+
 def make_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> OutboxRow:
     """Return the row that `add_event` adds, for the ingest writer, which inserts it itself."""
-    return OutboxRow(
-        id=new_id("evt"),
-        workspace_id=tenant.workspace_id,
-        mode=tenant.mode,
-        type=type,
-        subject_id=subject_id,
-        data=data,
-        created_at=clock.now(),
-        request_id=current_request_id(),
-    )
+    return OutboxRow(**describe_event(tenant=tenant, type=type, subject_id=subject_id, data=data))
+
+
+def describe_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of an event, with the id of the current request."""
+    return {
+        "id": new_id("evt"),
+        "workspace_id": tenant.workspace_id,
+        "mode": tenant.mode,
+        "type": type,
+        "subject_id": subject_id,
+        "data": data,
+        "created_at": clock.now(),
+        "request_id": current_request_id(),
+    }
 
 
 def encode_event(row: OutboxRow) -> bytes:

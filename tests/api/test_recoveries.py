@@ -1,5 +1,6 @@
 """Recoveries over HTTP: candidates, attempts, ends, events, and what goes with a purge. Contract §8."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,8 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
     shared = story(caller)
     caller, session_id = shared.owner, shared.sessions["usual"]
     body = {"session_id": session_id, "sandbox": "live"}
+    cookie = {"name": "sid", "value": "hush-hush-43", "domain": "erp.example"}
+    stranger = json.dumps({"cookies": [{**cookie, "domain": "bank.example"}]})
     assert_problem(caller.post("/v1/recoveries", body), 403, "insufficient_scope")
     live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
     assert_problem(live.post("/v1/recoveries", body), 422, "url_not_allowed")
@@ -268,12 +271,22 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
         row = db.get_one(WorkspaceRow, caller.key.workspace_id)
         row.live_hosts = ["erp.example"]
         db.add(row)
-    made = live.post("/v1/recoveries", {**body, "inputs": {"pin": "hush-hush-42"}}).json()
+    inputs = {"pin": "hush-hush-42", "login": json.dumps({"cookies": [cookie]})}
+    policy = {"storage_state_ref": "login", "allow_methods": {"erp.example": ["GET"]}}
+    elsewhere = {**policy, "allow_hosts": ["bank.example"]}
+    for sent, pointer in (
+        ({"policy": elsewhere}, "/policy/allow_hosts/0"),
+        ({"policy": policy, "inputs": {"login": stranger}}, "/inputs/login"),
+    ):
+        problem = assert_problem(live.post("/v1/recoveries", {**body, **sent}), 422, "url_not_allowed")
+        assert problem["errors"][0]["pointer"] == pointer
+    made = live.post("/v1/recoveries", {**body, "inputs": inputs, "policy": policy}).json()
+    assert {name: made["policy"][name] for name in policy} == policy and "min_support" not in made["policy"]
     assert_problem(caller.post(f"/v1/recoveries/{made['id']}/cancel"), 403, "insufficient_scope")
     runtime = caller.service.runtime
     with runtime.database.transaction(write=False) as db:
         stored = db.get_one(RecoveryRow, made["id"]).input_values
-    assert stored is not None and b"hush" not in stored and made["inputs"] == ["pin"]
+    assert stored is not None and b"hush" not in stored and made["inputs"] == ["login", "pin"]
     replay_all(caller)
     dry, tried = attempts_of(caller, show(caller, made["id"]))
     assert (tried["status"], show(caller, made["id"])["status"]) == ("queued", "started")
@@ -281,10 +294,10 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
         rows = [db.get_one(ReplayRow, attempt["id"]) for attempt in (dry, tried)]
         assert db.get_one(RecoveryRow, made["id"]).input_values is None
         assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
-    assert [row.input_names for row in rows] == [["pin"], ["pin"]] and rows[0].input_values is None
-    assert decrypt_inputs(runtime.settings.secret, tried["id"], rows[1].input_values) == {
-        "pin": "hush-hush-42"
-    }
+    assert [row.input_names for row in rows] == [["login", "pin"]] * 2 and rows[0].input_values is None
+    assert decrypt_inputs(runtime.settings.secret, tried["id"], rows[1].input_values) == inputs
+    assert rows[0].spec["policy"] == rows[1].spec["policy"] and "allow_methods" not in dry["policy"]
+    assert {name: tried["policy"][name] for name in policy} == policy
     with runtime.database.transaction(write=True) as db:
         claimed = claim(db, "tests", replay_id=tried["id"])
     assert claimed is not None
@@ -320,6 +333,9 @@ def test_wrong_requests_are_refused_with_a_pointer(caller: Caller) -> None:
         ({"sandbox": "wet"}, "/sandbox"),
         ({"mode": "full"}, "/mode"),
         ({"inputs": {"pin": "x" * 4_097}}, "/inputs/pin"),
+        ({"policy": {"retries": 3}}, "/policy/retries"),
+        ({"policy": {"storage_state_ref": "login"}}, "/policy/storage_state_ref"),
+        ({"sandbox": "live", "policy": {"min_support": 0.2}}, "/policy/min_support"),
         ({"failure_tag": ""}, "/failure_tag"),
         ({"failure_tag": "a\u0007b"}, "/failure_tag"),
         ({"recovery_point": {"session_id": "ses_1"}}, "/recovery_point"),

@@ -84,10 +84,16 @@ def test_steps_and_divergences_are_printed_in_80_columns(
     assert (shown["against"], shown["inputs"], len(shown["data"])) == ({"graph": True}, ["password"], 3)
     stored = tmp_path / "login.json"
     stored.write_text('{"cookies": []}')
-    shown = json.loads(run("replay", session_id, "--storage-state", str(stored), "--json").out)
-    assert (shown["inputs"], shown["policy"]["storage_state_ref"]) == (["storage_state"], "storage_state")
+    dry = run("replay", session_id, "--storage-state", str(stored))
+    assert dry.code == 2 and "only with --live" in dry.err
     stored.write_text("no JSON")
-    assert "context.storage_state()" in run("replay", session_id, "--storage-state", str(stored)).err
+    assert (
+        "context.storage_state()" in run("replay", session_id, "--live", "--storage-state", str(stored)).err
+    )
+    shown = json.loads(run("replay", session_id, "--policy", '{"heal": "off"}', "--json").out)
+    assert shown["policy"]["heal"] == "off"
+    for wrong in (["--policy", "heal=off"], ["--policy", "{}"]):
+        assert run("replay", session_id, *wrong).code == 2
     for wrong in (["--from", "ready"], ["--until", "auto"], ["--against", "rpl_1"], ["--input", "a=NOWHERE"]):
         assert run("replay", session_id, *wrong).code == 2
 

@@ -228,15 +228,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"policy": {"allow_methods": {"erp.example": []}}},
         "/policy/allow_methods/erp.example",
     ),
+    "page of a dry replay": ({"policy": {"heal": "off", "viewport": {"w": 640}}}, "/policy/viewport"),
+    "support without a graph": ({"policy": {"min_support": 0.2}}, "/policy/min_support"),
+    "support of a live replay": (
+        {"sandbox": "live", "policy": {"min_support": 0.2}},
+        "/policy/min_support",
+    ),
     "input of the wrong type": ({"inputs": {"password": 7}}, "/inputs/password"),
     "input that is too long": ({"inputs": {"a/b": "x" * 4_097}}, "/inputs/a~1b"),
     "file that is too long": ({"inputs": {"evt_1": "data:," + "x" * 262_145}}, "/inputs/evt_1"),
     "stored state that is none": (
-        {"inputs": {"state": "{}x"}, "policy": {"storage_state_ref": "state"}},
+        {"sandbox": "live", "inputs": {"state": "{}x"}, "policy": {"storage_state_ref": "state"}},
         "/inputs/state",
     ),
     "stored state that is too long": (
-        {"inputs": {"state": " " * 262_145}, "policy": {"storage_state_ref": "state"}},
+        {"sandbox": "live", "inputs": {"state": " " * 262_145}, "policy": {"storage_state_ref": "state"}},
         "/inputs/state",
     ),
 }
@@ -248,6 +254,21 @@ def test_wrong_requests_are_refused_with_a_pointer(caller: Caller, case: str) ->
     body = {"session_id": "ses_00000000000000000000000000", "sandbox": "dry"} | members
     problem = assert_problem(caller.post("/v1/replays", body), 422, "validation_failed")
     assert problem["errors"][0]["pointer"] == pointer
+
+
+def test_a_policy_shows_what_has_an_effect_and_can_be_sent_again(caller: Caller) -> None:
+    body = {"session_id": sealed_run(caller), "sandbox": "dry"}
+    live_only = {"allow_methods": {"erp.example": ["GET"]}, "storage_state_ref": "login"}
+    problem = assert_problem(
+        caller.post("/v1/replays", {**body, "policy": live_only}), 422, "validation_failed"
+    )
+    assert [error["pointer"] for error in problem["errors"]] == [f"/policy/{name}" for name in live_only]
+    assert "which takes on_divergence, heal, thresholds" in problem["errors"][0]["message"]
+    shown = caller.post("/v1/replays", {**body, "policy": {"allow_hosts": None}}).json()["policy"]
+    assert set(shown) == {"on_divergence", "heal", "thresholds"}
+    assert caller.post("/v1/replays", {**body, "policy": shown}).json()["policy"] == shown
+    graph = {**body, "against": {"graph": True}}
+    assert caller.post("/v1/replays", graph).json()["policy"] == {**shown, "min_support": 0.01}
 
 
 def test_sessions_and_places_that_are_not_there(caller: Caller) -> None:

@@ -18,9 +18,18 @@ from tests.support.live_replays import allow_hosts, ask_live, read_row, show, wo
 RECORDED = "http://account.example"
 SESSION = "c0ffee00c0ffee00"
 TOKEN = "eyJ0b2tlbiI6ImJsdWUtd2hhbGUifQ"
+STORED = "1ndexed-database-t0ken"
 PAGE = f"""<!doctype html><title>Account</title><h1>Account</h1><p>Session {SESSION}, token <b id=t></b>.</p>
 <a href="/orders?sid={SESSION}">Orders</a>
-<script>t.textContent = JSON.parse(localStorage.login).token</script>"""
+<script>t.textContent = JSON.parse(localStorage.login).token
+const opening = indexedDB.open("login", 1);
+opening.onupgradeneeded = () => opening.transaction.abort();
+opening.onsuccess = () => {{ const read = opening.result.transaction("keys").objectStore("keys").get("main");
+  read.onsuccess = () => {{
+    t.after(read.result.token);
+    document.body.insertAdjacentHTML("beforeend", "<button id=stored>Stored</button>");
+  }};
+}};</script>"""
 
 
 def make_cookie(value: str, domain: str = "localhost", **members: Any) -> dict[str, Any]:
@@ -65,7 +74,8 @@ def test_an_upload_sends_the_file_of_an_input(recorded: Recorded) -> None:
     caller = recorded.caller
     bodies: list[bytes] = []
     page = b"""<title>Bill</title><form method=post enctype=multipart/form-data><input type=file id=bill
-aria-label=Bill name=bill><button id=send>Send</button></form>"""
+aria-label=Bill name=bill><input type=file id=more aria-label=More name=more multiple>
+<button id=send>Send</button></form>"""
 
     class Bills(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -81,24 +91,27 @@ aria-label=Bill name=bill><button id=send>Send</button></form>"""
         def log_message(self, *_: object) -> None: ...
 
     bill = {"tag": "input", "name": "Bill", "attrs": {"type": "file"}, "selectors": ["#bill", "aria/Bill"]}
+    more = {**bill, "name": "More", "selectors": ["#more", "aria/More"]}
     send = {"role": "button", "name": "Send", "selectors": ["#send", "text/Send"]}
     signals = [{"type": "navigation", "url": f"{RECORDED}/", "method": "POST"}]
     session_id = caller.make_session(workflow="bill")
     items = (
         event(0, "navigate", url=f"{RECORDED}/"),
         event(100, "upload", target=bill, url=f"{RECORDED}/", input={"files": ["bill.csv"]}),
+        event(150, "upload", target=more, url=f"{RECORDED}/", input={"files": ["a.txt", "b.txt"]}),
         event(200, "click", target=send, url=f"{RECORDED}/", signals=signals),
     )
     assert caller.add_events(session_id, *items).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
     seal_all(caller)
-    upload_id = caller.get(f"/v1/sessions/{session_id}/events").json()["data"][1]["id"]
+    listed = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    upload_id, more_id = listed[1]["id"], listed[2]["id"]
     with serving(Bills) as port:
         allow_hosts(caller, f"localhost:{port}")
         ends = []
         for value in (None, "data:no file", "data:text/csv;base64,YSxi"):
             policy = {"base_url_map": {RECORDED: f"http://localhost:{port}"}, "repeat_consequential": True}
-            inputs = {} if value is None else {upload_id: value}
+            inputs = {} if value is None else {upload_id: value, more_id: '["data:,first", "last"]'}
             body = {"session_id": session_id, "sandbox": "live", "policy": policy, "inputs": inputs}
             replay_id = caller.post("/v1/replays", body).json()["id"]
             work_live(caller)
@@ -108,6 +121,7 @@ aria-label=Bill name=bill><button id=send>Send</button></form>"""
     assert shown["status"] == "completed", shown
     (sent,) = filter(None, bodies)
     assert b'filename="bill.csv"\r\nContent-Type: text/csv\r\n\r\na,b\r\n' in sent
+    assert b'filename="a.txt"' in sent and b'filename="b.txt"' in sent and b"\r\n\r\nlast\r\n" in sent
     events = caller.get(f"/v1/sessions/{shown['result_session_id']}/events").json()["data"]
     assert events[1]["input"] == {
         "value": None, "masked": True, "secret_ref": upload_id, "files": ["bill.csv"],
@@ -140,17 +154,29 @@ def test_a_replay_that_begins_signed_in_needs_no_steps_for_it(recorded: Recorded
 def test_a_state_reaches_the_page_and_nothing_that_is_kept(recorded: Recorded) -> None:
     caller = recorded.caller
     session_id = caller.make_session(workflow="account")
-    items = (event(0, "navigate", url=f"{RECORDED}/"), event(100, "navigate", url=f"{RECORDED}/orders"))
+    stored = {"role": "button", "name": "Stored", "selectors": ["#stored", "aria/Stored"]}
+    items = (
+        event(0, "navigate", url=f"{RECORDED}/"),
+        event(50, "click", target=stored, url=f"{RECORDED}/"),  # there once the page has read its database
+        event(100, "navigate", url=f"{RECORDED}/orders"),
+    )
     assert caller.add_events(session_id, *items).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
     seal_all(caller)
     with running_account() as (port, requests):
         allow_hosts(caller, f"localhost:{port}")
         item = {"name": "login", "value": json.dumps({"token": TOKEN})}
+        store = {
+            "name": "keys", "autoIncrement": False, "indexes": [],
+            "records": [{"key": "main", "value": {"token": STORED}}],
+        }  # fmt: skip
+        database = {"name": "login", "version": 1, "stores": [store]}
         origins = [f"http://localhost:{port}", f"http://127.0.0.1:{port}"]
         state = {
             "cookies": [make_cookie(SESSION), make_cookie("other-other", "127.0.0.1")],
-            "origins": [{"origin": origin, "localStorage": [item]} for origin in origins],
+            "origins": [
+                {"origin": origin, "localStorage": [item], "indexedDB": [database]} for origin in origins
+            ],
         }
         policy = {"base_url_map": {RECORDED: f"http://localhost:{port}"}, "storage_state_ref": "state"}
         body = {"session_id": session_id, "sandbox": "live", "policy": policy}
@@ -161,7 +187,7 @@ def test_a_state_reaches_the_page_and_nothing_that_is_kept(recorded: Recorded) -
         pages = [request for request in requests if request[0] != "/favicon.ico"]
         assert pages == [("/", f"session={SESSION}"), ("/orders", f"session={SESSION}")]
         kept = json.dumps([read_all(caller, shown["result_session_id"]) | {"images": []}, shown])
-        assert SESSION not in kept and TOKEN not in kept and "Account" in kept
+        assert not any(text in kept for text in (SESSION, TOKEN, STORED)) and "Account" in kept
         for path in filter(Path.is_file, caller.service.runtime.settings.data_dir.rglob("*")):
             content = path.read_bytes()
             assert SESSION.encode() not in content and TOKEN.encode() not in content, path

@@ -43,6 +43,26 @@ def test_pages_must_not_show_what_may_be_secret() -> None:
     assert set(state.list_secrets().values()) == {"9f8e7d6c", "0123456789abcdef", TOKEN}
 
 
+def make_databases(records: list[Any], *, count: int = 1, version: int = 1) -> str:
+    """A state with databases of one store."""
+    store = {"name": "keys", "autoIncrement": True, "indexes": [], "records": records, "keyPath": "id"}
+    databases = [{"name": f"hush {n}", "version": version, "stores": [store]} for n in range(count)]
+    return json.dumps({"origins": [{"origin": "https://shop.example", "indexedDB": databases}]})
+
+
+def test_databases_reach_the_browser_and_their_texts_stay_hidden() -> None:
+    encoded = {"o": [{"k": "token", "v": TOKEN}], "id": 1}
+    state = read_storage_state(
+        make_databases([{"value": {"id": 1, "key": "0123456789abcdef"}}, {"valueEncoded": encoded}])
+    )
+    assert set(state.list_secrets().values()) == {"0123456789abcdef", TOKEN}
+    ((origin,),) = (state.to_browser()["origins"],)
+    assert origin["indexedDB"][0]["stores"][0] == {
+        "name": "keys", "autoIncrement": True, "indexes": [], "keyPath": "id",
+        "records": [{"value": {"id": 1, "key": "0123456789abcdef"}}, {"valueEncoded": encoded}],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -60,6 +80,11 @@ def test_pages_must_not_show_what_may_be_secret() -> None:
         json.dumps({"origins": [{"origin": "file:///etc/hush", "localStorage": []}]}),
         json.dumps({"origins": [{"origin": "https://shop.example/hush", "localStorage": []}]}),
         json.dumps({"origins": [{"origin": f"https://{n}.example"} for n in range(101)]}),
+        make_databases([], count=21),
+        make_databases([], version=0),
+        make_databases([], version=2**53),
+        make_databases([{"value": 1}] * 2_001),
+        json.dumps({"origins": [{"origin": "https://shop.example", "indexedDB": [{"name": "hush"}]}]}),
         make_state(tokens=json.dumps([f"{number:016}" for number in range(1_001)])),
     ],
 )

@@ -1,0 +1,55 @@
+"""Snapshots of a recording in the stores: those that are near each other are read with one request."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from recorder.storage.blobs import Blobs
+
+#: Longer parts of an object are not read whole: a replay may need few of their snapshots.
+_MOST_PART_BYTES = 256 * 1024
+#: Bytes that are kept; beyond them snapshots are read one by one.
+_MOST_KEPT_BYTES = 16 * 1024 * 1024
+
+
+class SnapshotPlace(NamedTuple):
+    """Object and bytes of a snapshot."""
+
+    key: str
+    offset: int
+    length: int | None
+
+
+class StoredSnapshots:
+    """Reader of the packed snapshots of one recording."""
+
+    def __init__(self, blobs: Blobs, places: Iterable[SnapshotPlace]) -> None:
+        self._blobs = blobs
+        #: Bytes of objects from their first to their last snapshot, by key.
+        self._parts: dict[str, tuple[int, int]] = {}
+        self._kept: dict[str, bytes] = {}
+        ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for place in places:
+            if place.length is not None:
+                ranges[place.key].append((place.offset, place.offset + place.length))
+        left = _MOST_KEPT_BYTES
+        for key, given in ranges.items():
+            begin, end = min(given)[0], max(end for _, end in given)
+            if len(given) > 1 and end - begin <= min(_MOST_PART_BYTES, left):
+                self._parts[key] = begin, end
+                left -= end - begin
+
+    def read(self, place: SnapshotPlace) -> bytes:
+        """Return the bytes of a snapshot.
+
+        Raises:
+            KeyError: if the object is gone.
+            Unavailable: if the store does not answer.
+        """
+        part = self._parts.get(place.key)
+        if part is None or place.length is None:
+            return self._blobs.get(place.key, place.offset, place.length)
+        begin, end = part
+        if place.key not in self._kept:
+            self._kept[place.key] = self._blobs.get(place.key, begin, end - begin)
+        return self._kept[place.key][place.offset - begin : place.offset - begin + place.length]
