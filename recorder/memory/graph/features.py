@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.nodes import Node
 
@@ -65,11 +66,10 @@ class FeatureCounts:
         grams = [_list_grams(owners, value, grain) for grain, value in enumerate(values)]
         parts = [*grams, _list_parts(owners, flat, nodes)]
         numbered = [self._number_grams(grams, grain) for grain, (_, grams) in enumerate(parts)]
-        # One number for each pair: sorting pairs as such is many times slower. So is `np.unique`: it hashes.
+        # One number for each pair: sorting pairs as such is many times slower.
         base = max(len(self._numbers), 1)
         pairs = [owners * base + numbers for (owners, _), numbers in zip(parts, numbered, strict=True)]
-        ordered = np.sort(np.concatenate(pairs))
-        sequence, feature = np.divmod(ordered[np.diff(ordered, prepend=-1) > 0], base)
+        sequence, feature = np.divmod(sort_distinct(np.concatenate(pairs)), base)
         return np.split(feature, np.searchsorted(sequence, np.arange(1, len(cut))))
 
     def vectors(self, features: Sequence[Ints]) -> Any:
@@ -135,7 +135,7 @@ def _list_grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
 def _list_parts(owners: Ints, flat: Ints, nodes: Sequence[Node]) -> tuple[Ints, Ints]:
     """Return the parts of the screens of each owner's nodes."""
     base = max(len(nodes), 1)
-    owners, numbers = np.divmod(np.unique(owners * base + flat), base)
+    owners, numbers = np.divmod(sort_distinct(owners * base + flat), base)
     used, places = np.unique(numbers, return_inverse=True)
     parts = [np.array(nodes[number].features[:_SCREEN_PARTS], dtype=np.int64) for number in used.tolist()]
     sizes = np.array([len(part) for part in parts], dtype=np.int64)

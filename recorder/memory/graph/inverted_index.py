@@ -16,7 +16,7 @@ class InvertedIndex:
 
     def __init__(self) -> None:
         self._lists: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
-        self._sizes: list[int] = []
+        self._sizes: array[int] = array("q")
 
     def __len__(self) -> int:
         return len(self._sizes)
