@@ -51,6 +51,7 @@ def _describe_maintenance(report: MaintenanceReport) -> dict[str, dg.MetadataVal
         "failed_tables": dg.MetadataValue.int(len(report.failures)),
         "busy_tables": dg.MetadataValue.int(len(report.busy)),
         "deleted_bytes": dg.MetadataValue.int(report.deleted_bytes),
+        "aborted_uploads": dg.MetadataValue.int(report.aborted_uploads),
         "by_table": dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=_COLUMNS),
     }
 

@@ -1,6 +1,7 @@
-"""Maintenance pass over the lake: every table, each under a lease of its own. Design §3.
+"""Maintenance pass over the lake: every table under a lease of its own, and unfinished uploads. Design §3.
 
-A table that fails is logged, and the others are worked on. A pass that was killed is done by the next one.
+A table or store that fails is logged, and the others are worked on. A pass that was killed is done by the
+next one.
 """
 
 import logging
@@ -19,6 +20,7 @@ from recorder.sealing.maintenance import name_table_lease
 from recorder.storage.lake_maintenance import TableMaintenance
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
+from recorder.storage.unfinished_uploads import abort_unfinished_uploads
 from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.lake")
@@ -37,6 +39,8 @@ class MaintenanceReport:
     failures: dict[tuple[Tenant, Kind], str] = field(default_factory=dict)
     #: Tables that another run works on.
     busy: list[tuple[Tenant, Kind]] = field(default_factory=list)
+    #: Uploads of killed writers that were aborted in stores that speak S3.
+    aborted_uploads: int = 0
 
     @property
     def deleted_bytes(self) -> int:
@@ -77,12 +81,12 @@ def maintain_lake(
     is_stopping: Callable[[], bool] = lambda: False,
     lease_ms: int = _LEASE_MS,
 ) -> MaintenanceReport:
-    """Compact the tables of the lake, and delete files and log entries that are not needed.
+    """Compact the tables of the lake, and delete files, log entries and uploads that are not needed.
 
     Args:
         runtime: the deployment.
         owner: name of the run.
-        workspace_id: one workspace; None is all.
+        workspace_id: one workspace; None is all, and the uploads of all stores.
         is_stopping: whether to end before the next table.
         lease_ms: duration of the lease of a table.
     """
@@ -104,7 +108,21 @@ def maintain_lake(
                 report.busy.append((tenant, kind))
             else:
                 report.tables[tenant, kind] = done
+    if workspace_id is None:
+        report.aborted_uploads = _abort_uploads(runtime, is_stopping)
     return report
+
+
+def _abort_uploads(runtime: Runtime, is_stopping: Callable[[], bool]) -> int:
+    settings, aborted = runtime.settings, 0
+    for url in sorted({settings.lake_url, settings.blob_url, settings.cold_url, settings.export_url}):
+        if is_stopping():
+            break
+        try:
+            aborted += abort_unfinished_uploads(url)
+        except Exception as error:  # clients of object stores have errors of their own
+            log.warning("unfinished uploads in %s stay until the next pass: %s", url, error)
+    return aborted
 
 
 def _list_tenants(runtime: Runtime, workspace_id: str | None) -> list[Tenant]:

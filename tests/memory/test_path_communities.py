@@ -55,7 +55,7 @@ def test_variants_that_are_apart_after_some_rounds_are_grouped_among_their_own(
 
 def test_the_nearest_is_the_first_of_equals() -> None:
     known, unseen = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
-    places, cosines = find_nearest(known, unseen, max_cells=1)
+    places, cosines = find_nearest(known, unseen, max_mebibytes=3e-5)
     assert (places.tolist(), cosines.tolist()) == ([0, 2, 0], [1.0, 1.0, 0.0])
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
 
@@ -82,7 +83,7 @@ class Subjects:
             )
             return frozenset([node, *before.tolist(), *after.tolist()])
         is_visited = is_node[self.owner] & self.variants_with(number)[self.variants]
-        return frozenset(self.first[np.unique(self.owner[is_visited])].tolist())
+        return frozenset(self.first[sort_distinct(self.owner[is_visited])].tolist())
 
 
 def list_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: Ints) -> Subjects:

@@ -8,6 +8,7 @@ from recorder.memory.drift.baseline_terms import Inherited, Term
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules, misses_needed
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 
 
@@ -58,7 +59,7 @@ def watch_subjects(history: History, term: Term, rules: DriftRules) -> list[Watc
 
 def _count_distinct(history: History, numbers: Ints, term: Term) -> int:
     """Return the number of distinct columns: subjects that come in the same sessions are one."""
-    variants = np.unique(history.variant[term.start : term.end])
+    variants = sort_distinct(history.variant[term.start : term.end])
     return len({history.subjects.variants_with(number)[variants].tobytes() for number in numbers.tolist()})
 
 

@@ -23,8 +23,8 @@ MAX_GROUPED = 2_000
 #: Rounds of so many variants that all later ones are compared with; what is still apart then is grouped among
 #: its own, so that a graph of ever new variants takes time in proportion to them, not to their square.
 MAX_ROUNDS = 4
-#: Cosines that are computed at once: 32 MB.
-_MAX_CELLS = 4_000_000
+#: Memory for the distances to the nearest that are computed at once.
+_MAX_MEBIBYTES = 32.0
 #: Group of a variant that has none yet.
 NO_GROUP = -1
 
@@ -62,22 +62,28 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
     return groups
 
 
-def find_nearest(known: Any, vectors: Any, *, max_cells: int = _MAX_CELLS) -> tuple[Ints, Floats]:
+def find_nearest(known: Any, vectors: Any, *, max_mebibytes: float = _MAX_MEBIBYTES) -> tuple[Ints, Floats]:
     """Return for each vector the nearest known one and its cosine; of equals the first.
 
     Args:
         known: sparse rows of length 1.
         vectors: rows to compare with them.
-        max_cells: largest number of cosines in memory at a time.
+        max_mebibytes: memory for the distances that are computed at once.
     """
-    places, cosines = [], []
-    step = max(1, max_cells // known.shape[0])
-    for start in range(0, vectors.shape[0], step):
-        # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
-        cosine = np.round((vectors[start : start + step] @ known.T).toarray(), 9)
-        places.append(cosine.argmax(axis=1))
-        cosines.append(cosine.max(axis=1))
+    # Not at the top: what only records sessions need not load it.
+    from sklearn.metrics import pairwise_distances_chunked
+
+    nearest = pairwise_distances_chunked(
+        vectors, known, reduce_func=_reduce_distances, metric="cosine", working_memory=max_mebibytes
+    )
+    places, cosines = zip(*nearest, strict=True)
     return np.concatenate(places), np.concatenate(cosines)
+
+
+def _reduce_distances(distances: Floats, _start: int) -> tuple[Ints, Floats]:
+    # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
+    cosines = np.round(1 - distances, 9)
+    return cosines.argmax(axis=1), cosines.max(axis=1)
 
 
 def link_neighbours(vectors: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 
 #: The outcomes of a session that are counted; sessions with another outcome or none are in none of them.
@@ -140,7 +141,7 @@ def list_ranges(starts: Ints, lengths: Ints) -> Ints:
 
 def _count_sessions(values: Ints, variant: Ints, variants: Ints, count: int) -> Ints:
     """Return by outcome the sessions that met each of `count` values at least once."""
-    pairs = np.unique(variant * np.int64(count) + values)
+    pairs = sort_distinct(variant * np.int64(count) + values)
     variant, values = np.divmod(pairs, np.int64(max(count, 1)))
     columns = [np.bincount(values, weights=by_outcome[variant], minlength=count) for by_outcome in variants.T]
     return np.stack(columns, axis=1).astype(np.int64)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.nodes import Node
 
@@ -41,6 +42,11 @@ class FeatureCounts:
         self.sessions += sessions
         self._counts[features] += sessions
 
+    @property
+    def grains(self) -> Ints:
+        """Return the grain of each feature, by number."""
+        return np.array(self._grain_of, dtype=np.int64)
+
     def weights(self) -> tuple[Floats, Floats]:
         """Return the present squared weight of each feature, by number, and the weight of each grain."""
         squared = self._squared_weights()
@@ -63,7 +69,7 @@ class FeatureCounts:
         # One number for each pair: sorting pairs as such is many times slower.
         base = max(len(self._numbers), 1)
         pairs = [owners * base + numbers for (owners, _), numbers in zip(parts, numbered, strict=True)]
-        sequence, feature = np.divmod(np.unique(np.concatenate(pairs)), base)
+        sequence, feature = np.divmod(sort_distinct(np.concatenate(pairs)), base)
         return np.split(feature, np.searchsorted(sequence, np.arange(1, len(cut))))
 
     def vectors(self, features: Sequence[Ints]) -> Any:
@@ -72,25 +78,24 @@ class FeatureCounts:
         from scipy.sparse import csr_array
 
         squared, grain_weights = self.weights()
-        count = len(features)
-        numbers = np.concatenate(features) if features else np.zeros(0, dtype=np.int64)
-        owners = np.repeat(np.arange(count), [len(feature) for feature in features])
-        is_kept = squared[numbers] > 0
-        owners, numbers = owners[is_kept], numbers[is_kept]
-        grains = np.frombuffer(self._grain_of, dtype=np.int64)[numbers]
-        blocks = owners * GRAINS + grains
-        norms = np.bincount(blocks, weights=squared[numbers], minlength=count * GRAINS)
-        lengths = (norms.reshape(-1, GRAINS) > 0) @ grain_weights
-        weights = grain_weights[grains] * squared[numbers] / (norms[blocks] * lengths[owners])
-        starts = np.searchsorted(owners, np.arange(count + 1))
-        return csr_array((np.sqrt(weights), numbers, starts), shape=(count, max(len(squared), 1)))
+        count, sizes = len(features), [len(numbers) for numbers in features]
+        numbers = np.concatenate([np.zeros(0, dtype=np.int64), *features])
+        blocks = np.repeat(np.arange(count) * GRAINS, sizes) + self.grains[numbers]
+        weights = squared[numbers]
+        norms = np.bincount(blocks, weights=weights, minlength=count * GRAINS).reshape(-1, GRAINS)
+        lengths = ((norms > 0) @ grain_weights)[:, np.newaxis]
+        scales = np.divide(grain_weights, norms * lengths, out=np.zeros_like(norms), where=norms > 0)
+        weights *= scales.ravel()[blocks]
+        starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        vectors = csr_array((np.sqrt(weights), numbers, starts), shape=(count, max(len(squared), 1)))
+        vectors.eliminate_zeros()
+        return vectors
 
     def _grain_weights(self, squared: Floats) -> Floats:
         """Return how well each grain separates sessions: the share of its weight that two do not share."""
         share = self._counts[: len(squared)] / max(self.sessions, 1)
-        grains = np.frombuffer(self._grain_of, dtype=np.int64)
-        by_grain = np.bincount(grains, weights=squared * share, minlength=GRAINS)
-        common = np.bincount(grains, weights=squared * share**2, minlength=GRAINS)
+        by_grain = np.bincount(self.grains, weights=squared * share, minlength=GRAINS)
+        common = np.bincount(self.grains, weights=squared * share**2, minlength=GRAINS)
         apart = 1 - np.divide(common, by_grain, out=np.ones(GRAINS), where=by_grain > 0)
         # Rounded: the order in which floats were summed must not decide.
         weights: Floats = np.round(np.maximum(apart, LEAST_GRAIN), 9)
@@ -130,7 +135,7 @@ def _list_grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
 def _list_parts(owners: Ints, flat: Ints, nodes: Sequence[Node]) -> tuple[Ints, Ints]:
     """Return the parts of the screens of each owner's nodes."""
     base = max(len(nodes), 1)
-    owners, numbers = np.divmod(np.unique(owners * base + flat), base)
+    owners, numbers = np.divmod(sort_distinct(owners * base + flat), base)
     used, places = np.unique(numbers, return_inverse=True)
     parts = [np.array(nodes[number].features[:_SCREEN_PARTS], dtype=np.int64) for number in used.tolist()]
     sizes = np.array([len(part) for part in parts], dtype=np.int64)

@@ -24,6 +24,9 @@ from recorder.tenant import GraphScope
 SCREEN_JACCARD = 0.60
 #: Of a larger screen the smallest hashes are compared: a sample, equal on all screens that share them.
 COMPARED_FEATURES = 256
+#: Exemplars of one act that a new micro-state is compared with, the oldest: where every screen is new and all
+#: share a part, time must not go with their square.
+MAX_EXEMPLARS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,9 @@ class _Likeness:
         return self.numbers[best] if jaccard[best] >= jaccard_min else None
 
     def add(self, number: int, features: Sequence[int]) -> None:
-        self.postings.add(features)
-        self.numbers.append(number)
+        if len(self.numbers) < MAX_EXEMPLARS:
+            self.postings.add(features)
+            self.numbers.append(number)
 
 
 class NodeIndex:

@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 
 from recorder.event_types import event_type
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
 from recorder.memory.queries.recovery_anchors import (
@@ -190,7 +191,7 @@ class PassedNodes:
 
     def _count_returns(self, node: int) -> _Counts:
         """Count sessions that failed after the node, those that succeeded later, and the time from it."""
-        hit = np.unique(self._before.row[self._before.node == node])
+        hit = sort_distinct(self._before.row[self._before.node == node])
         recovered = hit[self._columns.outcome[hit] == _SUCCESS]
         again = self._after.only((self._after.node == node) & np.isin(self._after.row, recovered))
         first = again.only(np.unique(again.owner, return_index=True)[1])
@@ -198,14 +199,14 @@ class PassedNodes:
 
     def _count_passes(self, node: int) -> _Counts:
         """Count sessions that passed the node, those that succeeded without failing, and the time from it."""
-        failed = len(np.unique(self._before.row[self._before.node == node]))
+        failed = len(sort_distinct(self._before.row[self._before.node == node]))
         passed = _last_visits(self._clean, node)
         return _Counts(failed + len(passed.row), len(passed.row), self._measure(passed))
 
     def _measure(self, visits: Visits) -> int | None:
         if not len(visits.row):
             return None
-        times = measure_recoveries(self._columns, visits, self._read_successes(np.unique(visits.row)))
+        times = measure_recoveries(self._columns, visits, self._read_successes(sort_distinct(visits.row)))
         return compute_twice_median(times) // 2
 
 

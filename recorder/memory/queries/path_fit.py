@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH, variant_key
 from recorder.memory.graph.shown_way import is_optional
@@ -36,7 +37,7 @@ def shown_ways(columns: GraphColumns) -> ShownWays:
 
 def count_variants(columns: GraphColumns, chosen: Mask) -> Ints:
     """Return by path how many different variants the chosen sessions took."""
-    paths = columns.variant_path[np.unique(columns.variant[chosen])]
+    paths = columns.variant_path[sort_distinct(columns.variant[chosen])]
     return np.bincount(paths[paths != NO_PATH], minlength=len(columns.paths))
 
 
@@ -51,7 +52,7 @@ def _read_ways(columns: GraphColumns) -> ShownWays:
     )
     width = max(len(columns.nodes), 1)
     owners = np.repeat(np.arange(len(columns.variant_path)), np.diff(columns.variant_start))
-    visited = np.unique(owners * width + columns.variant_nodes)
+    visited = sort_distinct(owners * width + columns.variant_nodes)
     owners, nodes = np.divmod(visited, width)
     places = columns.variant_path[owners] * width + nodes
     visitors: dict[int, int] = {}

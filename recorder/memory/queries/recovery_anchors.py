@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
 from recorder.memory.queries.success_evidence import SuccessEvidence, read_evidence
@@ -182,7 +183,7 @@ def _list_anchors(
     """
     if not len(witnessed.row):
         return []
-    times = measure_recoveries(columns, witnessed, read_successes(np.unique(witnessed.row)))
+    times = measure_recoveries(columns, witnessed, read_successes(sort_distinct(witnessed.row)))
     by_node = np.argsort(witnessed.node, kind="stable")
     nodes, starts = np.unique(witnessed.node[by_node], return_index=True)
     anchors = []

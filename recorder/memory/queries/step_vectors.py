@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.structure import no_rows
@@ -70,7 +71,7 @@ def _extend(vectors: StepVectors, columns: GraphColumns) -> StepVectors:
     """Return the vectors with a line for each new variant that sessions take."""
     line_of = np.full(max(len(columns.variant_path), len(vectors.line_of)), -1, dtype=np.int64)
     line_of[: len(vectors.line_of)] = vectors.line_of
-    variants = np.unique(columns.variant[columns.current()])
+    variants = sort_distinct(columns.variant[columns.current()])
     fresh = variants[line_of[variants] < 0]
     if not len(fresh):
         return replace(vectors, line_of=line_of)
@@ -143,7 +144,7 @@ def _list_grams(columns: GraphColumns, line_of: Ints) -> tuple[Ints, Ints]:
     distinct, gram_of = np.unique(np.concatenate([grams for _, grams in listed]), return_inverse=True)
     owners = np.concatenate([lines for lines, _ in listed])
     # One number for each pair: sorting pairs as such is many times slower.
-    owners, grams = np.divmod(np.unique(owners * max(len(distinct), 1) + gram_of), max(len(distinct), 1))
+    owners, grams = np.divmod(sort_distinct(owners * max(len(distinct), 1) + gram_of), max(len(distinct), 1))
     return owners, distinct[grams]
 
 
@@ -162,7 +163,7 @@ def _list_parts(columns: GraphColumns, owners: Ints, nodes: Ints) -> tuple[Ints,
     """Return the parts of the screens of nodes."""
     # A variant may visit a node often, and a screen has many parts.
     owners, nodes = np.divmod(
-        np.unique(owners * max(len(columns.nodes), 1) + nodes), max(len(columns.nodes), 1)
+        sort_distinct(owners * max(len(columns.nodes), 1) + nodes), max(len(columns.nodes), 1)
     )
     sizes = np.array([len(node.parts) for node in columns.nodes], dtype=np.int64)
     numbers = _number_values(chain.from_iterable(node.parts for node in columns.nodes))

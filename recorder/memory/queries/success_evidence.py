@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
@@ -82,7 +83,7 @@ def read_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> Success
 def _list_visited(columns: GraphColumns) -> Ints:
     """Return the nodes that each variant visits, once each, as variant * number of nodes + node."""
     owners = np.repeat(np.arange(len(columns.variant_path)), np.diff(columns.variant_start))
-    return np.unique(owners * max(len(columns.nodes), 1) + columns.variant_nodes)
+    return sort_distinct(owners * max(len(columns.nodes), 1) + columns.variant_nodes)
 
 
 def _list_followed(columns: GraphColumns, successes: Ints, by_node: Ints | Floats) -> Mask:

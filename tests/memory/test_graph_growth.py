@@ -1,0 +1,169 @@
+"""Time that graphs of odd shape take: at most in proportion to what is recorded. Contract §4 (memory)."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recorder.memory.graph import communities, nodes, paths
+from recorder.memory.graph.nodes import NodeIndex
+from recorder.memory.queries.comparison import Side, compare_sides
+from recorder.memory.queries.outliers import find_outliers
+from recorder.memory.queries.paths import describe_paths, read_graph
+from recorder.memory.queries.recovery_anchors import find_anchors
+from recorder.memory.queries.similarity import index_similarity
+from recorder.memory.steps.session_steps import Step, session_steps
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.rebuilds import rebuild_graph
+from recorder.memory.views.formats import FORMATS, render
+from recorder.memory.views.graph_view import view_of
+from recorder.storage.database import Database
+from recorder.tenant import GraphScope, Tenant
+from tests.support.graph_sessions import database_with, make_row, make_step, make_steps
+
+SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
+#: So many times the sessions take four times the time, sixteen times where it goes with their square.
+TIMES, MOST = 4, 9.0
+#: Seconds below which a stage is not judged, and the batch in which sessions are indexed.
+LEAST_S, BATCH = 0.05, 200
+Stages = dict[str, float]
+
+
+def take_equal(count: int) -> list[list[Step]]:
+    """Sessions of one variant."""
+    return [make_steps("1a 2b 3c")] * count
+
+
+def take_long(count: int) -> list[list[Step]]:
+    """Sessions of 512 steps that all differ."""
+    draw = random.Random(0)
+    known = [make_step(f"{number}a") for number in range(256)]
+    return [draw.choices(known, k=512) for _ in range(count)]
+
+
+def take_unlike(count: int) -> list[list[Step]]:
+    """Sessions that all differ, on screens of their own that share a part."""
+    draw = random.Random(0)
+    shared = [draw.getrandbits(60) for _ in range(40)]
+    return [
+        [
+            make_step(f"{number}{act}", features=shared + [draw.getrandbits(60) for _ in range(40)])
+            for act in "ab"
+        ]
+        for number in range(count)
+    ]
+
+
+def take_mixed(count: int) -> list[list[Step]]:
+    """Sessions that all differ, over few nodes."""
+    draw = random.Random(0)
+    known = [make_step(f"{number}a") for number in range(20)]
+    return [draw.choices(known, k=12) for _ in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds from which on time grows no faster than sessions, a few hundredths of what they are."""
+    monkeypatch.setattr(nodes, "MAX_EXEMPLARS", 50)
+    monkeypatch.setattr(nodes, "_MAX_NODES", 50)
+    monkeypatch.setattr(paths, "_MAX_EXEMPLARS", 50)
+    monkeypatch.setattr(communities, "MAX_GROUPED", 50)
+
+
+@pytest.mark.parametrize(
+    ("take", "count"), [(take_equal, 1_000), (take_long, 4), (take_unlike, 100), (take_mixed, 150)]
+)
+def test_time_grows_no_faster_than_sessions(
+    take: Callable[[int], list[list[Step]]], count: int, tmp_path: Path
+) -> None:
+    few, many = take(count), take(TIMES * count)
+
+    def measure(sessions: list[list[Step]], folder: str) -> Stages:
+        path = tmp_path / folder
+        path.mkdir()
+        (stages,) = (time_stages(database, sessions) for database in database_with(SCOPE, path))
+        return stages
+
+    measure(few, "first")  # loads what it imports
+    assert_linear(lambda turn: (measure(few, f"few{turn}"), measure(many, f"many{turn}")))
+
+
+def test_time_grows_no_faster_than_labels() -> None:
+    def measure(count: int, size: int) -> Stages:
+        text = "x y" * (size // 3)
+        target = {"role": "button", "name": text, "tag": "button", "text": text, "near": text}
+        events = [
+            {"id": f"evt_{number}", "t_ms": number, "type": "click", "target": target, "title": text}
+            for number in range(count)
+        ]
+        began = time.process_time()
+        session_steps(events, [])
+        return {"steps": time.process_time() - began}
+
+    assert_linear(lambda _: (measure(300, 65_536), measure(TIMES * 300, 65_536)))
+    assert_linear(lambda _: (measure(300, 65_536), measure(300, TIMES * 65_536)))
+
+
+def test_a_micro_state_is_compared_with_the_oldest_exemplars_alone() -> None:
+    index = NodeIndex(SCOPE)
+    made = [index.assign(make_step(f"{number}a")) for number in range(60)]
+    assert None not in made
+    first, last = made[0], made[-1]
+    assert first is not None and last is not None
+    assert index.nearest(first.act, first.features) == first.number
+    assert index.nearest(last.act, last.features) is None
+
+
+def assert_linear(measure: Callable[[int], tuple[Stages, Stages]]) -> None:
+    """Fail if any stage takes more than its share in each of three turns: other work disturbs a turn."""
+    slow: set[str] | None = None
+    for turn in range(3):
+        few, many = measure(turn)
+        over = {stage for stage, spent in many.items() if spent > MOST * max(few[stage], LEAST_S / TIMES)}
+        slow = over if slow is None else slow & over
+        if not slow:
+            return
+    assert not slow, (few, many)
+
+
+def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
+    """Seconds of CPU for each thing that is done with a graph."""
+    stages: Stages = {}
+    began = time.process_time()
+
+    def note(stage: str) -> None:
+        nonlocal began
+        stages[stage] = time.process_time() - began
+        began = time.process_time()
+
+    indexer = GraphIndexer()
+    for start in range(0, len(sessions), BATCH):
+        some = sessions[start : start + BATCH]
+        rows = [make_row(SCOPE) for _ in some]
+        with database.transaction(write=True) as db:
+            steps = {row.id: taken for row, taken in zip(rows, some, strict=True)}
+            indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+    note("index")
+    rebuild_graph(database, SCOPE, "fresh")
+    note("rebuild")
+    with database.transaction(write=False) as db:
+        columns = read_graph(db, SCOPE)
+    chosen = columns.current()
+    note("read")
+    describe_paths(columns, chosen, min_frequency=0.0, limit=500)
+    note("paths")
+    find_outliers(columns, chosen, rank="typicality")
+    note("outliers")
+    index_similarity(columns).nearest(0, 20)
+    note("similar")
+    find_anchors(columns, chosen, {0: 10_000}, lambda rows: {})
+    note("recovery")
+    compare_sides(columns, Side(), Side(actor_kind="human"), workflow=SCOPE.workflow, limit=100)
+    note("comparison")
+    view = view_of(columns, chosen, workflow=SCOPE.workflow)
+    for form in FORMATS:
+        render(view, form)
+    note("drawings")
+    return stages

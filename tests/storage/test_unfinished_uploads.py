@@ -1,0 +1,93 @@
+"""Uploads to S3 that a killed writer left: aborted below the stores of the service, and nowhere else."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from recorder.governance.maintenance_pass import maintain_lake
+from recorder.runtime import Runtime
+from recorder.storage import unfinished_uploads
+from recorder.storage.unfinished_uploads import abort_unfinished_uploads
+from tests.support.blob_stores import blob_url, blobs_lead_to
+from tests.support.object_stores import BUCKET, EmulatedS3, running_store
+from tests.support.sealed_sessions import make_runtime
+
+#: Every upload was begun then, as moto says.
+BEGUN = datetime(2010, 11, 10, 20, 48, 33, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[EmulatedS3]:
+    """A bucket on this machine, to which all stores of this process lead."""
+    with running_store("s3") as running, blobs_lead_to(running.url):
+        assert isinstance(running, EmulatedS3)
+        yield running
+
+
+def begin_upload(store: EmulatedS3, key: str) -> None:
+    """Upload one part, as a writer that is killed then."""
+    upload = store.client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
+    store.client.upload_part(Bucket=BUCKET, Key=key, UploadId=upload, PartNumber=1, Body=b"part")
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, store: EmulatedS3) -> Iterator[Runtime]:
+    """A deployment whose stores are in the bucket."""
+    local = make_runtime(tmp_path)
+    urls = {f"{name}_url": blob_url("s3", name) for name in ("lake", "blob", "cold", "export")}
+    yield replace(local, settings=replace(local.settings, **urls))
+    local.close()
+
+
+def test_maintenance_aborts_uploads_below_the_stores_alone(runtime: Runtime, store: EmulatedS3) -> None:
+    below = ["lake/events/part.parquet", "blob/frames/a", "cold/frames/a", "export/exp_1/shard"]
+    others = ["lake-of-others/part", "part"]
+    for key in (*below, *below[:1], *others):
+        begin_upload(store, key)
+    store.put("lake/kept", b"whole")
+    assert maintain_lake(runtime, "tests", workspace_id="wsp_one").aborted_uploads == 0
+    assert maintain_lake(runtime, "tests").aborted_uploads == len(below) + 1
+    assert sorted(store.uploads()) == others
+    assert store.objects("lake/") == {"lake/kept": b"whole"}
+    assert maintain_lake(runtime, "tests").aborted_uploads == 0
+
+
+def test_an_upload_that_may_be_under_way_stays(store: EmulatedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_upload(store, "young/part")
+    monkeypatch.setattr(unfinished_uploads.clock, "now", lambda: BEGUN + unfinished_uploads.GRACE)
+    assert abort_unfinished_uploads(blob_url("s3", "young")) == 0
+    monkeypatch.undo()
+    assert abort_unfinished_uploads(blob_url("s3", "young")) == 1
+
+
+def test_an_upload_that_ended_meantime_is_passed_over(
+    store: EmulatedS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_upload(store, "ended/part")
+    list_uploads = unfinished_uploads._iterate_uploads
+
+    def end_after_listing(*arguments: object) -> Iterator[dict[str, object]]:
+        uploads = list(list_uploads(*arguments))
+        for upload in uploads:
+            names = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+            store.client.abort_multipart_upload(Bucket=BUCKET, **names)
+        yield from uploads
+
+    monkeypatch.setattr(unfinished_uploads, "_iterate_uploads", end_after_listing)
+    assert abort_unfinished_uploads(blob_url("s3", "ended")) == 0
+
+
+def test_a_store_that_does_not_answer_is_left_to_the_next_pass(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    absent = replace(runtime, settings=replace(runtime.settings, cold_url="s3://absent/cold"))
+    assert maintain_lake(absent, "tests").aborted_uploads == 0
+    assert "unfinished uploads in s3://absent/cold stay until the next pass" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["/tmp/lake", "file:///tmp/lake", "gs://bucket/lake", "abfs://bucket/lake"])
+def test_other_stores_have_no_such_uploads(url: str) -> None:
+    assert abort_unfinished_uploads(url) == 0
