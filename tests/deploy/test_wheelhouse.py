@@ -24,9 +24,7 @@ ENTER = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 @pytest.mark.timeout(600)
 def test_a_wheelhouse_installs_and_serves_without_a_network(tmp_path: Path) -> None:
     if not WHEELHOUSE:
-        part_is_missing(
-            "RECORDER_FAULT_WHEELHOUSE names no folder with the wheels of the service."
-        )
+        part_is_missing("RECORDER_FAULT_WHEELHOUSE names no folder with the wheels of the service.")
     if shutil.which("unshare") is None:
         part_is_missing("unshare is not installed (apt-get install util-linux).")
     if subprocess.run([*ENTER, "true"], capture_output=True, check=False).returncode != 0:
