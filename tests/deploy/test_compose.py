@@ -24,7 +24,7 @@ def load(name: str) -> Any:
 
 
 def test_every_service_becomes_ready_by_its_command_and_environment() -> None:
-    for program in ("unshare", "ip", "redis-server"):
+    for program in ("unshare", "ip", "redis-server", "redis-cli"):
         if shutil.which(program) is None:
             part_is_missing(f"{program} is not installed.")
     if os.geteuid() != 0:

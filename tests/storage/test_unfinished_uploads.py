@@ -1,20 +1,40 @@
 """Uploads to S3 that a killed writer left: aborted below the stores of the service, and nowhere else."""
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from recorder.governance.maintenance_pass import maintain_lake
 from recorder.runtime import Runtime
 from recorder.storage import unfinished_uploads
+from recorder.storage.lake import Lake
+from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.unfinished_uploads import abort_unfinished_uploads
+from tests.storage.test_lake import PLACE, rows
+from tests.storage.test_lake_durability import PARTITION
 from tests.support.blob_stores import blob_url, blobs_lead_to
-from tests.support.object_stores import BUCKET, EmulatedS3, running_store
+from tests.support.object_stores import BUCKET, ROOT, EmulatedS3, running_store
 from tests.support.sealed_sessions import make_runtime
 
+#: A writer of the lake that is killed once a part of its file is uploaded.
+_KILLED = textwrap.dedent(
+    """
+    import sys
+    from tests.storage.test_unfinished_uploads import write_until_killed
+    write_until_killed(sys.argv[1])
+    """
+)
+#: Rows of a batch of that writer; each batch is a row group of more than a part.
+_ROWS = 8_192
 #: Every upload was begun then, as moto says.
 BEGUN = datetime(2010, 11, 10, 20, 48, 33, tzinfo=UTC)
 
@@ -31,6 +51,24 @@ def begin_upload(store: EmulatedS3, key: str) -> None:
     """Upload one part, as a writer that is killed then."""
     upload = store.client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
     store.client.upload_part(Bucket=BUCKET, Key=key, UploadId=upload, PartNumber=1, Body=b"part")
+
+
+def write_until_killed(url: str) -> None:
+    """Write large events to a file of the lake, and end this process by a signal in between."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        schema = LAYOUTS["events"].schema
+        payloads = pa.array(os.urandom(1_500).hex() for _ in range(_ROWS))
+        for number in range(4):
+            table = rows("ses_1", _ROWS).sort_by("seq")
+            seq = pa.array(range(number * _ROWS, (number + 1) * _ROWS), schema.field("seq").type)
+            for name, column in (("seq", seq), ("t_ms", seq), ("payload", payloads)):
+                at = schema.get_field_index(name)
+                table = table.set_column(at, schema.field(name), column.cast(schema.field(name).type))
+            yield from table.combine_chunks().to_batches()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Lake(url).write_file(*PLACE, batches(), **PARTITION, name="killed")
 
 
 @pytest.fixture
@@ -53,6 +91,17 @@ def test_maintenance_aborts_uploads_below_the_stores_alone(runtime: Runtime, sto
     assert sorted(store.uploads()) == others
     assert store.objects("lake/") == {"lake/kept": b"whole"}
     assert maintain_lake(runtime, "tests").aborted_uploads == 0
+
+
+def test_a_file_of_a_killed_writer_leaves_no_parts(runtime: Runtime, store: EmulatedS3) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, runtime.settings.lake_url], cwd=ROOT, check=False, timeout=120
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = [key for key in store.uploads() if key.startswith("lake/")]
+    assert "/killed-" in left and left not in store.objects("lake/")
+    assert maintain_lake(runtime, "tests").aborted_uploads == 1
+    assert left not in store.uploads()
 
 
 def test_an_upload_that_may_be_under_way_stays(store: EmulatedS3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,18 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import yaml
+
+from recorder.settings import environment_with
 
 ROOT = Path("/opt/recorder")
 VARIABLES = {
@@ -52,13 +56,22 @@ def image_environment(root: Path) -> dict[str, str]:
 
 
 def start_parts(services: dict[str, Any]) -> None:
-    """Start PostgreSQL, Redis and a store that speaks S3, at the ports of their images."""
+    """Start PostgreSQL, Redis and a store that speaks S3, at the ports of their images.
+
+    PostgreSQL has the user and database of its environment. The store is not the image's own, which may be
+    absent, but takes its port; the service's health checks read and write it.
+    """
     data = Path("/srv/postgres")
     data.mkdir()
     shutil.chown(data, "postgres")
     binaries = _POSTGRES[-1]
     as_server: dict[str, Any] = {"user": "postgres", "cwd": "/", "check": True, "stdout": subprocess.DEVNULL}
-    subprocess.run([binaries / "initdb", "-A", "trust", "-U", "recorder", "-D", data / "data"], **as_server)
+    chosen = {key: substitute(value) for key, value in services["postgres"]["environment"].items()}
+    user, password = chosen["POSTGRES_USER"], data / "password"
+    password.write_text(chosen["POSTGRES_PASSWORD"])
+    shutil.chown(password, "postgres")
+    initdb = [binaries / "initdb", "-A", "scram-sha-256", "-U", user, f"--pwfile={password}"]
+    subprocess.run([*initdb, "-D", data / "data"], **as_server)
     options = "-c fsync=off -c unix_socket_directories="
     start = [binaries / "pg_ctl", "start", "-w", "-D", data / "data", "-l", data / "log", "-o", options]
     try:
@@ -66,12 +79,43 @@ def start_parts(services: dict[str, Any]) -> None:
     except subprocess.CalledProcessError:
         sys.stderr.write((data / "log").read_text())
         raise
-    with psycopg.connect("postgresql://recorder@127.0.0.1/postgres", autocommit=True) as connection:
-        connection.execute("CREATE DATABASE recorder")
+    login = {"host": "127.0.0.1", "user": user, "password": chosen["POSTGRES_PASSWORD"]}
+    with psycopg.connect(**login, dbname="postgres", autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{chosen["POSTGRES_DB"]}"'.encode())
+    with psycopg.connect(**login, dbname=chosen["POSTGRES_DB"], autocommit=True) as connection:
         connection.execute((ROOT / "deploy" / "postgres.sql").read_bytes())
     subprocess.Popen(services["redis"]["command"], stdout=subprocess.DEVNULL)
     store = [sys.executable, "-m", "tests.support.aws_server", "9000", "/srv/store.log"]
     subprocess.Popen(store, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # `pg_isready` asks by a socket in the image, which has one; here only addresses lead to the server.
+    environment = environment_with(
+        {"PATH": f"{binaries}:/usr/local/bin:/usr/bin:/bin", "PGHOST": "127.0.0.1"}
+    )
+    for name in ("postgres", "redis"):
+        wait_until_healthy(name, services[name]["healthcheck"]["test"][1:], environment)
+    require_port(services["store"]["command"])
+
+
+def wait_until_healthy(name: str, check: list[str], environment: dict[str, str]) -> None:
+    """Wait until the health check of a part succeeds."""
+    began = time.monotonic()
+    while subprocess.run(check, env=environment, check=False, stdout=subprocess.DEVNULL).returncode:
+        if time.monotonic() - began > _PATIENCE_S:
+            sys.exit(f"the health check of {name} does not succeed")
+        time.sleep(0.2)
+
+
+def require_port(command: list[str]) -> None:
+    """Wait until something answers at the port that the store's command names."""
+    port = int(command[command.index("--address") + 1].removeprefix(":"))
+    began = time.monotonic()
+    while True:
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        if time.monotonic() - began > _PATIENCE_S:
+            sys.exit(f"nothing answers at the store's port {port}")
+        time.sleep(0.2)
 
 
 def start_service(name: str, service: dict[str, Any]) -> float:
@@ -114,9 +158,20 @@ def fail(name: str) -> None:
     sys.exit(f"{name} did not become ready:\n{Path('/srv', f'{name}.log').read_text()[-4000:]}")
 
 
+def require_order(services: dict[str, Any]) -> None:
+    """Check that each service comes after those that the file lets it wait for."""
+    started = {"postgres", "redis", "store"}
+    for name in OURS:
+        missing = set(services[name].get("depends_on", ())) - started
+        if missing:
+            sys.exit(f"{name} waits for {sorted(missing)}, which start later")
+        started.add(name)
+
+
 def main() -> None:
     """Start all services in order; print the seconds of each."""
     services = read_compose(ROOT)
+    require_order(services)
     start_parts(services)
     seconds = {name: round(start_service(name, services[name]), 1) for name in OURS}
     print(json.dumps(seconds))

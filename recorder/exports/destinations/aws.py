@@ -19,6 +19,8 @@ _DEFAULT_REGION = "us-east-1"
 _POINTER = "/destination/role_arn"
 #: Error code of STS for a role that does not trust the caller; other codes leave the question open.
 _REFUSAL = "AccessDenied"
+#: Call by which botocore exchanges the token of the service's workload for its own credentials.
+_OWN_IDENTITY = "AssumeRoleWithWebIdentity"
 
 
 def open_client(service: str, target: ExportLocation, patience: Patience) -> Any:
@@ -53,6 +55,18 @@ def require_external_id(target: ExportLocation, patience: Patience) -> None:
         raise InvalidDestination(text, _POINTER)
 
 
+def require_own_identity(error: Any) -> None:
+    """Check that a client's error is not about the service's own identity, which no customer can mend.
+
+    Raises:
+        Unavailable: if STS refused the token of the service's workload.
+    """
+    if error.operation_name == _OWN_IDENTITY:
+        code = error.response.get("Error", {}).get("Code")
+        log.warning("STS refuses the web identity token of the service: %s; see docs/destinations.md", code)
+        raise Unavailable("The export destination") from error
+
+
 def _assume_role(target: ExportLocation, external_id: str, patience: Patience) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -73,6 +87,7 @@ def _assume_role(target: ExportLocation, external_id: str, patience: Patience) -
             DurationSeconds=900,
         )
     except ClientError as error:
+        require_own_identity(error)
         code = error.response.get("Error", {}).get("Code")
         if code == _REFUSAL:
             return False

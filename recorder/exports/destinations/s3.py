@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.aws import open_client, require_external_id
+from recorder.exports.destinations.aws import open_client, require_external_id, require_own_identity
 from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
@@ -226,6 +226,7 @@ def _translate_errors(key: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
+        require_own_identity(error)
         raise _convert_error(error.response, key) from error
     except NoCredentialsError as error:
         log.warning("the service has no AWS credentials of its own; see docs/destinations.md")

@@ -24,8 +24,8 @@ from recorder.tenant import GraphScope
 SCREEN_JACCARD = 0.60
 #: Of a larger screen the smallest hashes are compared: a sample, equal on all screens that share them.
 COMPARED_FEATURES = 256
-#: Exemplars of one act that a new micro-state is compared with, the oldest: where every screen is new and all
-#: share a part, time must not go with their square.
+#: Exemplars that a new micro-state is compared with, the oldest of its act (and of all screens): where every
+#: one is new and all share a part, time must not go with their square.
 MAX_EXEMPLARS = 4_000
 
 
