@@ -19,7 +19,8 @@ FRAME_MEMBERS_BYTES = 256 * 1024
 #: Commas of a JSON body beside events and frames. A valid one has 10,000 (excluded sessions); somewhat more
 #: are still read, so that too many ids are answered as such.
 BODY_COMMAS = 120_000
-#: Opening brackets of such a body: lists and objects cost the event loop ten times as much as other values.
+#: Opening brackets of such a body over 256 KB, which the event loop parses once a worker process has checked
+#: it. Lists and objects take ten times as long as other values.
 BODY_CONTAINERS = 40_000
 FRAMES_REQUEST_BYTES = 64 * 1024 * 1024
 EVENTS_REQUEST_BYTES = EVENTS_PER_BATCH * EVENT_BYTES + 65_536

@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with what takes longest; `--no-loadscope-reorder` lets the workers keep to it."""
     items.sort(key=lambda item: _place("/".join(item.path.parts[-2:])))
     engine = config.getoption("engine")
-    if engine is None or config.getoption("lf"):  # variants that passed are left out already
+    if engine is None or config.getoption("lf", default=False):  # variants that passed are left out already
         return
     node_ids = {item.nodeid for item in items}
     selected, deselected = [], []
