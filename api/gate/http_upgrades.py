@@ -58,4 +58,5 @@ class UpgradeIgnoringProtocol(HttpToolsProtocol):
         lines = [name + b": " + value + b"\r\n" for name, value in self.headers if name != b"upgrade"]
         head = b"".join([method, b" ", self.url, b" HTTP/", version, b"\r\n", *lines, b"\r\n"])
         self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own parser
         return self._parse(head) and self._parse(rest)
