@@ -33,6 +33,8 @@ JSON_DEPTH = 64
 REQUEST_HEAD_SECONDS = 10
 REQUEST_HEAD_BYTES = 65_536
 REQUEST_BODY_SECONDS = 30
+#: A client that reads nothing of its answer for so long is cut off; a data loader pauses within a file.
+ANSWER_READ_SECONDS = 120
 #: Connections that a client address may have open to an API process, unless the settings name another number.
 CONNECTIONS_PER_ADDRESS = 1_000
 #: Connections of all addresses. An idle one takes 7 to 9 kB of memory, one with the largest head 73 kB.

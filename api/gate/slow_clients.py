@@ -14,16 +14,18 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from api.bodies.body_limits import IS_LATE
 from api.errors import make_problem
 from api.gate.admissions import Header, make_refusal_headers
+from api.gate.http_upgrades import UpgradeIgnoringProtocol
 from api.gate.open_connections import CONNECTIONS, OpenConnections
 from api.gate.rate_limits import RateLimiter
 from api.gate.responses import common_headers
+from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
 from recorder.errors import (
     HeadTooLarge,
@@ -54,15 +56,19 @@ _FRAMING = 8
 _WAKING_BYTES = 16_384
 #: After so many reads of fewer bytes than these, a body is read once in this time.
 _FREE_SMALL_READS, _SMALL_READ_BYTES, _SMALL_READS_EVERY_S = 16, 1_024, 0.1
+#: So many requests wait for the answers before them; after those the connection is closed.
+_PIPELINED_REQUESTS = 64
 #: While the service does not read, the deadline is checked again after this long.
 _PAUSE_S = 1.0
 
 
-class WatchedProtocol(HttpToolsProtocol):
+class WatchedProtocol(UpgradeIgnoringProtocol):
     """uvicorn's HTTP protocol with deadlines, and a limit on the bytes outside of bodies."""
 
     head_s: ClassVar[float] = limits.REQUEST_HEAD_SECONDS
     body_s: ClassVar[float] = limits.REQUEST_BODY_SECONDS
+    #: A client reads something of its answer within this time.
+    read_s: ClassVar[float] = limits.ANSWER_READ_SECONDS
     #: From the notice that the body is late until the connection is closed, answered or not.
     grace_s: ClassVar[float] = 5.0
 
@@ -76,6 +82,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._surplus_bytes = self._small_reads = 0
         #: Whether the rest of the connection is ignored, since it is malformed or was refused.
         self._is_refused = False
+        self._unread = UnreadAnswer(transport, read_s=self.read_s, reset=self._reset_connection)
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._check_deadline)
         #: Counts that hold this connection; None for other applications, and once it counts no longer.
         self._counts: OpenConnections | None = None
@@ -84,6 +91,7 @@ class WatchedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the deadlines."""
         self._stop_timer()
+        self._unread.stop()
         self._end_count()
         super().connection_lost(exc)
 
@@ -94,6 +102,7 @@ class WatchedProtocol(HttpToolsProtocol):
             self._refuse_request(MalformedRequest("Send a WebSocket handshake as a GET (RFC 6455 §4.1)."))
             return
         self._stop_timer()
+        self._unread.stop()
         super().handle_websocket_upgrade()
         self._end_count()  # the WebSocket protocol counts the connection now
 
@@ -139,12 +148,19 @@ class WatchedProtocol(HttpToolsProtocol):
 
         Raises:
             HeadTooLarge: to the parser, which then reads no more.
+            MalformedRequest: to the parser, if many requests wait; the connection is closed after them.
         """
+        if self.ignore_upgrade():
+            return
         if (
             self._surplus_bytes > limits.REQUEST_HEAD_BYTES
             and self._count_head_bytes() > limits.REQUEST_HEAD_BYTES
         ):
             raise HeadTooLarge(limits.REQUEST_HEAD_BYTES)
+        if len(self.pipeline) >= _PIPELINED_REQUESTS:
+            raise MalformedRequest
+        if not self.url.startswith(b"/"):
+            self._take_host_of_target()
         if self._counts is not None:
             self._counts.end_wait(self)
         self.scope["state"][ABORT] = self._reset_connection
@@ -166,8 +182,9 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Stop the deadline: the client must send nothing more."""
-        self._phase, self._surplus_bytes = _IDLE, 0
         super().on_message_complete()
+        if not self._is_upgrade_ignored:
+            self._phase, self._surplus_bytes = _IDLE, 0
 
     def on_response_complete(self) -> None:
         """Wait for the next request, if none was sent yet."""
@@ -175,6 +192,12 @@ class WatchedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if is_last and self._counts is not None and not self.transport.is_closing():
             self._counts.wait(self)
+        self._unread.watch()
+
+    def pause_writing(self) -> None:
+        """Stop the application's writing, and wait for the client to read."""
+        super().pause_writing()
+        self._unread.watch()
 
     def make_room(self) -> bool:
         """Close the connection for another one, unless its client has not read the last answer yet."""
@@ -184,6 +207,14 @@ class WatchedProtocol(HttpToolsProtocol):
         self._end_count()
         self.transport.close()
         return True
+
+    def _take_host_of_target(self) -> None:
+        """Replace the value of `Host` by the host of an absolute target, which RFC 9112 §3.2.2 puts first."""
+        authority = self.url.partition(b"://")[2].partition(b"/")[0]
+        if authority:
+            self.headers[:] = [
+                (name, authority if name == b"host" else value) for name, value in self.headers
+            ]
 
     def _count_connection(self) -> None:
         """Count the connection; refuse it if its address has too many, or the process no free one."""
