@@ -290,7 +290,7 @@ class CapturedPage:
 
 
 def _describe_target(
-    document: DomDocument, element: DomElement, place: ActionMessage | DropMessage, scale: float
+    document: DomDocument, element: DomElement, message: ActionMessage | DropMessage, scale: float
 ) -> dict[str, Any]:
-    rect = None if place.rect is None else [round(number * scale) for number in place.rect]
-    return describe_target(document, element, rect=rect, frame_path=place.frame_path)
+    rect = None if message.rect is None else [round(number * scale) for number in message.rect]
+    return describe_target(document, element, rect=rect, frame_path=message.frame_path)

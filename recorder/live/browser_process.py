@@ -201,7 +201,8 @@ class BrowserSession:
                 element.scroll_into_view_if_needed(timeout=timeout)
                 if kind in ("click", "dblclick", "check", "uncheck"):
                     element.click(trial=True, timeout=timeout)
-                elif kind == "drag":
+                elif kind == "drag" and drop is not None:
+                    drop.hover(trial=True, timeout=timeout)  # nothing else covers it
                     element.hover(trial=True, timeout=timeout)
                 elif kind in ("fill", "select", "upload"):
                     element.wait_for_element_state("enabled", timeout=timeout)

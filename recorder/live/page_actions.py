@@ -62,7 +62,7 @@ def find_drag_path(page: Page, source: ElementHandle, drop: ElementHandle) -> tu
 
 
 def drag(page: Page, path: tuple[Position, Position]) -> None:
-    """Press at the one place, move to the other and release there, in steps that pages notice."""
+    """Move from one point to another with the button pressed, in steps that pages notice."""
     start, end = path
     page.mouse.move(start["x"], start["y"])
     page.mouse.down()
