@@ -30,6 +30,10 @@ _NOT_A_FILTER = ("cursor", "limit")
 #: Instant and position of a request without a cursor.
 _FIRST_PAGE: tuple[int | None, Any] = (None, None)
 
+#: Filter of lists of what belongs to workflows.
+Workflows = Annotated[
+    list[Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]], Query(description="Repeat it for several.")
+]
 _Position = TypeVar("_Position")
 
 

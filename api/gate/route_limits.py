@@ -23,12 +23,18 @@ async def limit_webhook(request: Request, webhook_id: str) -> None:
     _apply_smaller(request, await rate_limiter.admit_webhook(request.state.caller, webhook_id))
 
 
-async def limit_live_replay(request: Request) -> None:
+async def limit_live_replay(request: Request, sandbox: str) -> None:
     """Draw on the buckets of live replays, for a request whose body asks for one.
+
+    Args:
+        request: the request.
+        sandbox: that of its body; a dry replay draws on none.
 
     Raises:
         RateLimited: if the key or its workspace asked for too many.
     """
+    if sandbox != "live":
+        return
     rate_limiter: RateLimiter = request.app.state.rate_limiter
     _apply_smaller(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
 

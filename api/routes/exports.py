@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
+from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
 from api.negotiation import respond_with_stream
 from api.strict_routes import StrictRoute
@@ -30,7 +30,6 @@ from recorder.runtime import Runtime
 
 router = APIRouter(prefix="/v1/exports", tags=["exports"], route_class=StrictRoute)
 
-_Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _BYTES = {"content": {format.media_type: _BINARY for format in FORMATS.values()}}
 
@@ -154,7 +153,7 @@ def list_exports(
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
-    workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
+    workflow: Workflows = [],  # noqa: B006
     status: ExportStatus | None = None,
     tag: Annotated[
         str | None,

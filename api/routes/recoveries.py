@@ -4,31 +4,28 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
+from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
 from api.gate.route_limits import limit_live_replay
 from api.strict_routes import StrictRoute
-from recorder import limits
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, RecoveryStatus
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
 from recorder.replay_service import recoveries, rows
+from recorder.replay_service.request_checks import check_settings
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
-
-_Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
 
 
 async def get_admitted(request: Request, caller: CallerDep, body: RecoveryCreate) -> RecoveryCreate:
     """Return the body of a request that its key may send, after drawing on the limit of live replays.
 
     Raises:
-        ValidationFailed, InsufficientScope: as `recoveries.check_recovery_request`.
+        ValidationFailed, InsufficientScope: as `check_settings`.
         RateLimited: if too many live replays were asked for.
     """
-    recoveries.check_recovery_request(caller, body)
-    if body.sandbox == "live":
-        await limit_live_replay(request)
+    check_settings(caller, body.sandbox, body.policy, body.inputs)
+    await limit_live_replay(request, body.sandbox)
     return body
 
 
@@ -49,7 +46,7 @@ def list_recoveries(
     pager: PagerDep,
     db: Db,
     caller: CallerDep,
-    workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
+    workflow: Workflows = [],  # noqa: B006
     status: RecoveryStatus | None = None,
     sandbox: Sandbox | None = None,
     session_id: Annotated[str | None, Query(description="Session that failed.")] = None,

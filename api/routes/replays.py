@@ -4,11 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
+from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
 from api.gate.route_limits import limit_live_replay
 from api.strict_routes import StrictRoute
-from recorder import limits
 from recorder.models.replay import (
     Replay,
     ReplayCreate,
@@ -23,8 +22,6 @@ from recorder.replay_service import queue, rows, wire_objects
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
-_Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
-
 
 async def get_admitted(request: Request, caller: CallerDep, body: ReplayCreate) -> ReplayCreate:
     """Return the body of a request that its key may send, after drawing on the limit of live replays.
@@ -34,8 +31,7 @@ async def get_admitted(request: Request, caller: CallerDep, body: ReplayCreate) 
         RateLimited: if too many live replays were asked for.
     """
     queue.check_request(caller, body)
-    if body.sandbox == "live":
-        await limit_live_replay(request)
+    await limit_live_replay(request, body.sandbox)
     return body
 
 
@@ -56,7 +52,7 @@ def list_replays(
     pager: PagerDep,
     db: Db,
     caller: CallerDep,
-    workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
+    workflow: Workflows = [],  # noqa: B006
     status: ReplayStatus | None = None,
     sandbox: Sandbox | None = None,
     session_id: Annotated[str | None, Query(description="Session that is replayed.")] = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies.masking import Masked, MaskedSession, MaskedTag
-from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep
+from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
 from recorder import limits
@@ -33,12 +33,11 @@ router = APIRouter(prefix="/v1", tags=["sessions"], route_class=StrictRoute)
 tag_router = APIRouter(prefix="/v1/sessions/{session_id}/tags", tags=["tags"], route_class=StrictRoute)
 
 _INCLUDES = frozenset({"events", "tags", "frames_summary"})
-_Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
 
 
 async def get_session_filter(
     times: ListTimeRangeDep,
-    workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
+    workflow: Workflows = [],  # noqa: B006
     status: SessionStatus | None = None,
     outcome: Outcome | None = None,
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,

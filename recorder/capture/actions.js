@@ -1,6 +1,6 @@
 // Actions in a page: second part of the page script, after page.js. It reports what a person or a program does
 // with the elements of the last snapshot, and offers the functions that page_reader.py calls.
-const QUIET_MS = 150, LATEST_MS = 2_000, MESSAGES_PER_S = 50;
+const QUIET_MS = 150, LATEST_MS = 2_000, MESSAGES_PER_S = 50, DRAG_PIXELS = 8;
 const CONTROLS = "a[href],button,input,select,textarea,summary,option,[role=button],[role=link],[role=tab]," +
   "[role=menuitem],[role=menuitemcheckbox],[role=menuitemradio],[role=option],[role=checkbox],[role=radio]," +
   "[role=switch],[role=treeitem]";
@@ -9,6 +9,8 @@ const KEYS = new Set(["Enter", "Escape", "Tab", "ArrowUp", "ArrowDown", "ArrowLe
   "F11", "F12"]);
 
 let send = null, mark = null, edit = null, armed = false, enterInField = 0, sent = 0, second = 0;
+// Element, place and page of the last press of a pointer; source of a drag that the browser does itself.
+let pressed = null, grabbed = null, hasDragged = false;
 
 const settle = {
   timer: 0, until: 0,
@@ -31,7 +33,7 @@ function post(message) {
   sent += 1;
   if (sent <= MESSAGES_PER_S) send(JSON.stringify(message));
 }
-function report(type, element, before, { time = Date.now(), input = {}, point } = {}) {
+function report(type, element, before, { time = Date.now(), input = {}, point, drop } = {}) {
   armed = false;
   let state = before ?? last ?? take();
   if (element && !state.snapshot.index.has(element)) state = take();
@@ -43,10 +45,28 @@ function report(type, element, before, { time = Date.now(), input = {}, point } 
     frames: element ? framesOf(element) : [],
   };
   if (point) message.input.point = point;
+  if (drop && state.snapshot.index.has(drop)) {
+    message.drop = { index: state.snapshot.index.get(drop), rect: rectOf(drop), frames: framesOf(drop) };
+  }
   if (state.version !== known) { message.page = describe(state); known = state.version; }
   mark = null;
   post(message);
   settle.begin();
+}
+function pointOn(element, event) {
+  const [left, top] = rectOf(element);
+  const own = box(element);
+  return [Math.round(left + event.clientX - own.x), Math.round(top + event.clientY - own.y)];
+}
+function reportDrag({ element, point, before }, drop, event) {
+  commit();
+  report("drag", element, before, { input: { to: pointOn(drop, event) }, point, drop });
+  hasDragged = true;
+}
+// The pointer's element while a page drags another one under it; an element around the source is no drop target.
+function findDrop(source, event) {
+  return ownerDocument(source).elementsFromPoint(event.clientX, event.clientY)
+    .find((element) => !element.contains(source) && !source.contains(element));
 }
 function framesOf(element) {
   const places = [];
@@ -87,12 +107,39 @@ function commit() {
 const handlers = {
   pointerdown(event) {
     if (!event.isTrusted) return;
-    if (edit && edit.element !== targetOf(event)) commit();
+    const element = targetOf(event);
+    if (edit && edit.element !== element) commit();
     mark = take();
+    hasDragged = false;
+    grabbed = null;
+    const isDrag = event.button === 0 && event.isPrimary && !closest(element, "input,textarea,select,[contenteditable]");
+    pressed = isDrag ? { element, point: pointOn(element, event), at: [event.clientX, event.clientY], before: mark } : null;
   },
+  pointerup(event) {
+    const began = pressed;
+    pressed = null;
+    if (!event.isTrusted || !began || event.button !== 0) return;
+    const distance = Math.hypot(event.clientX - began.at[0], event.clientY - began.at[1]);
+    // A press that changes nothing while it moves selects text, or drags nothing.
+    if (distance < DRAG_PIXELS || version() === began.before.version || !getSelection().isCollapsed) return;
+    const drop = findDrop(began.element, event);
+    if (drop) reportDrag(began, drop, event);
+  },
+  dragstart(event) {
+    const began = pressed;
+    pressed = null;
+    if (!event.isTrusted || !began || nodeType(event.target) !== 1) return;
+    grabbed = { ...began, element: event.target };
+  },
+  drop(event) {
+    if (event.isTrusted && grabbed) reportDrag(grabbed, targetOf(event), event);
+    grabbed = null;
+  },
+  dragend() { grabbed = null; },
   beforeinput(event) { if (event.isTrusted && !edit) mark = take(); },
   click(event) {
     if (!event.isTrusted) return;
+    if (hasDragged && event.detail > 0) return;
     const element = targetOf(event);
     if (event.detail === 0 && Date.now() - enterInField < 100) return;
     const label = closest(element, "label");
@@ -102,11 +149,8 @@ const handlers = {
     if (localName(control) === "select" || localName(control) === "option") return;
     if (isTextField(control) && event.detail < 2) return;
     commit();
-    const [left, top] = rectOf(control);
-    const own = box(control);
-    const point = [Math.round(left + event.clientX - own.x), Math.round(top + event.clientY - own.y)];
     report(event.detail === 2 ? "dblclick" : "click", control, mark,
-      { input: { button: event.button, modifiers: modifiersOf(event) }, point });
+      { input: { button: event.button, modifiers: modifiersOf(event) }, point: pointOn(control, event) });
   },
   auxclick(event) { handlers.click(event); },
   keydown(event) {

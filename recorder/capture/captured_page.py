@@ -8,7 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recorder.capture.journal import Journal
-from recorder.capture.messages import ActionMessage, ProblemMessage, SettledMessage, parse_message
+from recorder.capture.messages import (
+    ActionMessage,
+    DropMessage,
+    ProblemMessage,
+    SettledMessage,
+    parse_message,
+)
 from recorder.capture.page_reader import PageReader, PageReading, Send, parse_boxes
 from recorder.capture.pictures import paint_over
 from recorder.capture.targets import describe_target, make_secret_name, signs_in
@@ -195,25 +201,22 @@ class CapturedPage:
             document = state.read_document()
             if document is not None and 0 <= message.index < len(document.elements):
                 element = document.elements[message.index]
-                event["target"] = self._describe(document, element, message, state.reading.scale)
+                event["target"] = _describe_target(document, element, message, state.reading.scale)
                 if message.is_secret or given.get("masked"):
                     given["secret_ref"] = make_secret_name(document, element)
                     self._journal.add_secret_name(element.read_attribute("name") or "")
                 if message.type in ("click", "press") and signs_in(element):
                     event["data"] = {"signs_in": True}
-            if "point" in given:
-                given["point"] = [round(number * state.reading.scale) for number in given["point"]]
+            if document is not None and message.drop and 0 <= message.drop.index < len(document.elements):
+                drop = document.elements[message.drop.index]
+                event["data"] = {"drop": _describe_target(document, drop, message.drop, state.reading.scale)}
+            for name in given.keys() & {"point", "to"}:
+                given[name] = [round(number * state.reading.scale) for number in given[name]]
         if given:
             event["input"] = given
         if message.type == "dblclick" and self._journal.join_double_click(event):
             return
         self._journal.add_step(event)
-
-    def _describe(
-        self, document: DomDocument, element: DomElement, message: ActionMessage, scale: float
-    ) -> dict[str, Any]:
-        rect = None if message.rect is None else [round(number * scale) for number in message.rect]
-        return describe_target(document, element, rect=rect, frame_path=message.frame_path)
 
     def _add_navigation(self, url: str) -> None:
         is_caused, self._is_requested = self._is_requested, False
@@ -284,3 +287,10 @@ class CapturedPage:
                 [round(number * reading.scale) for number in rect] for rect in reading.masked_rects
             ]
         self._add_frame(CapturedFrame.of(picture, t_ms=t_ms, content_type="image/webp", **members))
+
+
+def _describe_target(
+    document: DomDocument, element: DomElement, message: ActionMessage | DropMessage, scale: float
+) -> dict[str, Any]:
+    rect = None if message.rect is None else [round(number * scale) for number in message.rect]
+    return describe_target(document, element, rect=rect, frame_path=message.frame_path)

@@ -6,9 +6,20 @@ from typing import Any
 from recorder.capture.page_reader import PageReading, PageUnreadable, decode, parse_boxes, parse_reading
 
 #: Event types that the page script reports.
-ACTION_TYPES = frozenset(("click", "dblclick", "fill", "select", "check", "uncheck", "press", "upload"))
+ACTION_TYPES = frozenset(
+    ("click", "dblclick", "fill", "select", "check", "uncheck", "press", "upload", "drag")
+)
 _MAX_VALUES, _VALUE_CHARACTERS, _LIST_CHARACTERS, _KEY_CHARACTERS = 100, 10_000, 500, 40
 _MAX_FRAMES = 10
+
+
+@dataclass(frozen=True)
+class DropMessage:
+    """The element on which a drag ended."""
+
+    index: int
+    rect: tuple[int, int, int, int]
+    frame_path: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,8 @@ class ActionMessage:
     frame_path: tuple[int, ...]
     #: The reading, unless the recorder has it already.
     reading: PageReading | None
+    #: Of a drag, where the page before it has the element.
+    drop: DropMessage | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ def _parse_action(message: dict[str, Any]) -> ActionMessage:
     given = message["input"]
     if not isinstance(given, dict):
         raise TypeError("The input of an action is an object.")
-    rect, page = message.get("rect"), message.get("page")
+    rect, page, drop = message.get("rect"), message.get("page"), message.get("drop")
     return ActionMessage(
         type=message["type"],
         time_ms=int(message["time"]),
@@ -83,9 +96,18 @@ def _parse_action(message: dict[str, Any]) -> ActionMessage:
         rect=parse_boxes([rect])[0] if rect is not None else None,
         given=_parse_input(given),
         is_secret=bool(given.get("secret")),
-        frame_path=tuple(max(0, int(index)) for index in message["frames"][:_MAX_FRAMES]),
+        frame_path=_parse_frames(message["frames"]),
         reading=parse_reading(page) if page is not None else None,
+        drop=None if drop is None else _parse_drop(drop),
     )
+
+
+def _parse_drop(drop: dict[str, Any]) -> DropMessage:
+    return DropMessage(int(drop["index"]), parse_boxes([drop["rect"]])[0], _parse_frames(drop["frames"]))
+
+
+def _parse_frames(frames: list[Any]) -> tuple[int, ...]:
+    return tuple(max(0, int(index)) for index in frames[:_MAX_FRAMES])
 
 
 def _parse_input(given: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +127,8 @@ def _parse_input(given: dict[str, Any]) -> dict[str, Any]:
         parsed["button"] = min(4, max(0, int(given["button"])))
     if given.get("modifiers"):
         parsed["modifiers"] = int(given["modifiers"]) & 15
-    if "point" in given:
-        left, top = given["point"]
-        parsed["point"] = list(parse_boxes([[left, top, 0, 0]])[0][:2])
+    for name in ("point", "to"):
+        if name in given:
+            left, top = given[name]
+            parsed[name] = list(parse_boxes([[left, top, 0, 0]])[0][:2])
     return parsed

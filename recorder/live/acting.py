@@ -106,6 +106,7 @@ class StepActor:
             answer = self.browser.call(
                 "perform",
                 index=None if candidate.scene.element is None else candidate.scene.element.index,
+                drop=None if candidate.scene.drop is None else candidate.scene.drop.index,
                 version=candidate.state.version,
                 timeout_ms=self.policy.step_timeout_ms,
                 **command,
@@ -309,7 +310,7 @@ class StepActor:
         if self._event is None or not self.has_acted:
             self.recording.add_event({"t_ms": self.recording.now_ms, "type": "custom", "data": data})
             return
-        self.recording.add_event({**self._event, "data": data})
+        self.recording.add_event({**self._event, "data": {**self._event.get("data", {}), **data}})
         if self._event["type"] != "navigate" and self._event.get("signals"):
             (signal,) = self._event["signals"]
             event = {"t_ms": self.recording.now_ms, "type": "navigate", "url": signal["url"]}
@@ -331,6 +332,8 @@ class StepActor:
         scene = candidate.scene
         if scene.element is not None and scene.page is not None:
             described["target"] = describe_target(scene.page, scene.element)
+            if scene.drop is not None:
+                described["data"] = {"drop": describe_target(scene.page, scene.drop)}
         given = {
             name: member for name, member in (event.get("input") or {}).items() if name in _INPUT_MEMBERS
         }

@@ -10,8 +10,11 @@ from recorder.replays.recordings import EventItem, find_input_name
 NOTHING_TO_DO = frozenset(("window_focus", "copy"))
 #: Actions that the live sandbox performs, beside opening an address.
 PERFORMED = frozenset(
-    ("click", "dblclick", "fill", "select", "check", "uncheck", "press", "hover", "focus", "scroll", "upload")
-)
+    (
+        "click", "dblclick", "fill", "select", "check", "uncheck", "press", "hover", "focus", "scroll",
+        "upload", "drag",
+    )
+)  # fmt: skip
 #: Those that need an element.
 ON_ELEMENTS = PERFORMED - {"press", "scroll"}
 _BUTTONS = {0: "left", 1: "middle", 2: "right"}

@@ -35,7 +35,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over
 from recorder.live.memory_watch import MemoryWatch
-from recorder.live.page_actions import perform_action
+from recorder.live.page_actions import drag, find_drag_path, perform_action
 
 _FLAGS = (
     "--proxy-bypass-list=<-loopback>",
@@ -196,19 +196,27 @@ class BrowserSession:
         timeout, kind = command["timeout_ms"], command["type"]
         try:
             element = None if command["index"] is None else self._find_element(command["index"])
+            drop = None if command["drop"] is None else self._find_element(command["drop"])
             if element is not None:
                 element.scroll_into_view_if_needed(timeout=timeout)
                 if kind in ("click", "dblclick", "check", "uncheck"):
                     element.click(trial=True, timeout=timeout)
+                elif kind == "drag" and drop is not None:
+                    drop.hover(trial=True, timeout=timeout)  # nothing else covers it
+                    element.hover(trial=True, timeout=timeout)
                 elif kind in ("fill", "select", "upload"):
                     element.wait_for_element_state("enabled", timeout=timeout)
                 assert self._reader is not None
                 if command["version"] not in (None, self._reader.evaluate("reader => reader.version()")):
                     return {"sent": False, "is_changed": True}
+            path = None if drop is None or element is None else find_drag_path(self._page, element, drop)
         except PlaywrightError as error:
             return {"sent": False, "error": _first_line(error)}
         try:
-            perform_action(self._page, element, command)
+            if path is not None:
+                drag(self._page, path)
+            else:
+                perform_action(self._page, element, command)
         except PlaywrightError as error:
             return {"sent": None, "error": _first_line(error)}
         return {"sent": True}

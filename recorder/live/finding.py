@@ -19,8 +19,8 @@ def was_shown(scene: StepScene, problem: DivergenceKind, shown: Divergence | Non
     """Return whether a person who ordered the action saw this problem, with this very element."""
     if shown is None or shown.kind != problem or problem not in _SURMOUNTABLE:
         return False
-    if scene.element is None or scene.page is None:
-        return False
+    if scene.element is None or scene.page is None or scene.step.event["type"] == "drag":
+        return False  # a drag acts on two elements, and a person saw one
     observed = (find_role(scene.element), scene.page.find_name(scene.element))
     return observed == (shown.observed.role, shown.observed.name)
 
@@ -50,6 +50,9 @@ def locate(scene: StepScene, decision: Decision | None) -> DivergenceKind | None
         return "target_missing"
     if scene.element is not None and find_obstacle(scene.element, event) is not None:
         return "action_failed"
+    if event["type"] == "drag":
+        problem: DivergenceKind | None = scene.find_drop(budget)
+        return problem or (None if scene.drop is not None else "action_failed")
     return None if event["type"] != "upload" or _takes_file(scene.element, event) else "action_failed"
 
 

@@ -4,7 +4,10 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from playwright.sync_api import ElementHandle, FilePayload, Page
+from playwright.sync_api import ElementHandle, Error, FilePayload, Page, Position
+
+#: Libraries begin a drag after some pixels, and want to see a move on the element on which it ends.
+_DRAG_STEPS = 5
 
 
 def perform_action(page: Page, element: ElementHandle | None, command: Mapping[str, Any]) -> None:
@@ -37,6 +40,35 @@ def perform_action(page: Page, element: ElementHandle | None, command: Mapping[s
             page.keyboard.press(command["key"])
         case "scroll":
             page.mouse.wheel(*command["delta"])
+
+
+def find_drag_path(page: Page, source: ElementHandle, drop: ElementHandle) -> tuple[Position, Position]:
+    """Return the middles of two elements, both of which the page shows.
+
+    Raises:
+        playwright.sync_api.Error: if the page shows one of them alone.
+    """
+    size = page.viewport_size
+    points = []
+    for element in (source, drop):
+        box = element.bounding_box()
+        if box is not None:
+            points.append(Position(x=box["x"] + box["width"] / 2, y=box["y"] + box["height"] / 2))
+    if size is None or len(points) < 2:
+        raise Error("an element of the drag is not shown")
+    if not all(0 <= point["x"] < size["width"] and 0 <= point["y"] < size["height"] for point in points):
+        raise Error("the page does not show both elements of the drag at once")
+    return points[0], points[1]
+
+
+def drag(page: Page, path: tuple[Position, Position]) -> None:
+    """Move from one point to another with the button pressed, in steps that pages notice."""
+    start, end = path
+    page.mouse.move(start["x"], start["y"])
+    page.mouse.down()
+    page.mouse.move(end["x"], end["y"], steps=_DRAG_STEPS)
+    page.mouse.move(end["x"], end["y"])  # the element below may have changed on the way
+    page.mouse.up()
 
 
 def _make_file(value: dict[str, str]) -> FilePayload:

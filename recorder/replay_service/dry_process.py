@@ -62,7 +62,7 @@ class FrameMessage(msgspec.Struct, array_like=True):
 
     @property
     def snapshot_place(self) -> SnapshotPlace | None:
-        """Where the snapshot is; None without one."""
+        """Object and bytes of the snapshot; None without one."""
         if self.dom_object is None or self.dom_offset is None:
             return None
         return SnapshotPlace(self.dom_object, self.dom_offset, self.dom_length)
@@ -199,9 +199,9 @@ def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     snapshots = StoredSnapshots(blobs, filter(None, places))
     frames = [
         RecordedFrame(
-            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, snapshots, place)
+            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, snapshots, snapshot)
         )
-        for frame, place in zip(message.frames, places, strict=True)
+        for frame, snapshot in zip(message.frames, places, strict=True)
     ]
     return RecordedSession(message.session_id, open_events(message), frames, message.tags)
 
@@ -222,12 +222,12 @@ def open_events(message: RecordingMessage) -> list[EventItem]:
     return events
 
 
-def _read_dom(snapshots: StoredSnapshots, place: SnapshotPlace | None) -> Mapping[str, Any] | None:
+def _read_dom(snapshots: StoredSnapshots, snapshot: SnapshotPlace | None) -> Mapping[str, Any] | None:
     """Return a snapshot; None without one, or if its bytes are gone or damaged."""
-    if place is None:
+    if snapshot is None:
         return None
     try:
-        packed = snapshots.read(place)
+        packed = snapshots.read(snapshot)
     except KeyError:
         return None
     except Exception as error:  # clients of stores raise errors of many kinds

@@ -8,10 +8,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.access.keys import LIVE_REPLAY, Caller
+from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
 from recorder.errors import (
-    InsufficientScope,
     InvalidState,
     NotFound,
     ValidationFailed,
@@ -31,12 +30,12 @@ from recorder.recording.stops import stop_session
 from recorder.replay_service.inputs import encrypt_inputs
 from recorder.replay_service.request_checks import (
     check_hosts,
-    check_inputs,
     check_places,
-    check_policy,
+    check_settings,
     find_other,
     find_sealed,
     require_live_hosts,
+    require_scope,
 )
 from recorder.replay_service.rows import check_open, find_row
 from recorder.replay_service.wire_objects import emit
@@ -67,19 +66,7 @@ def check_request(caller: Caller, body: ReplayCreate) -> None:
         raise ValidationFailed.of("/against", "invalid_value", message=text)
     against = body.against
     is_compared = against is not None and against.session_id is None
-    check_policy(body.policy, body.sandbox, is_compared=is_compared)
-    check_inputs(body.inputs, body.policy.storage_state_ref)
-    require_scope(caller, body.sandbox)
-
-
-def require_scope(caller: Caller, sandbox: str) -> None:
-    """Check that a key may start, cancel and steer replays of a sandbox.
-
-    Raises:
-        InsufficientScope: if the sandbox is live and the key lacks its scope.
-    """
-    if sandbox == "live" and not caller.scope.live_replay:
-        raise InsufficientScope(LIVE_REPLAY)
+    check_settings(caller, body.sandbox, body.policy, body.inputs, is_compared=is_compared)
 
 
 def create_attempt(

@@ -14,14 +14,13 @@ from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, R
 from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
 from recorder.replay_service.failures import find_failure
 from recorder.replay_service.inputs import encrypt_inputs
-from recorder.replay_service.queue import end_failed, require_scope
+from recorder.replay_service.queue import end_failed
 from recorder.replay_service.request_checks import (
     check_hosts,
-    check_inputs,
-    check_policy,
     find_sealed,
     find_time,
     require_live_hosts,
+    require_scope,
 )
 from recorder.replay_service.rows import check_open, find_row
 from recorder.replay_service.wire_objects import list_effective
@@ -30,18 +29,6 @@ from recorder.runtime import Runtime
 from recorder.webhooks.outbox import add_event
 
 _COLUMNS = set(Recovery.model_fields) - {"candidates", "inputs", "policy"}
-
-
-def check_recovery_request(caller: Caller, body: RecoveryCreate) -> None:
-    """Check what needs no look-up: policy, inputs, and the scope of a live recovery.
-
-    Raises:
-        ValidationFailed: if an input is too long, or a member of the policy has no effect.
-        InsufficientScope: if the key may not start live replays.
-    """
-    check_policy(body.policy, body.sandbox)
-    check_inputs(body.inputs, body.policy.storage_state_ref)
-    require_scope(caller, body.sandbox)
 
 
 def create_recovery(

@@ -8,7 +8,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import limits
+from recorder.access.keys import LIVE_REPLAY, Caller
 from recorder.errors import (
+    InsufficientScope,
     InvalidRange,
     NotFound,
     Problem,
@@ -80,6 +82,35 @@ def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None
         elif len(value) > limits.REPLAY_INPUT_CHARACTERS and not _FILES.match(value):
             text = f"Takes at most {limits.REPLAY_INPUT_CHARACTERS:,} characters."
             raise ValidationFailed.of(pointer, "invalid_value", message=text)
+
+
+def check_settings(
+    caller: Caller,
+    sandbox: str,
+    policy: ReplayPolicyBody,
+    inputs: Mapping[str, str],
+    *,
+    is_compared: bool = False,
+) -> None:
+    """Check what replays and recoveries have alike and what needs no look-up: policy, inputs and scope.
+
+    Raises:
+        ValidationFailed: if a member of the policy has no effect, or an input is too long.
+        InsufficientScope: if the sandbox is live and the key lacks its scope.
+    """
+    check_policy(policy, sandbox, is_compared=is_compared)
+    check_inputs(inputs, policy.storage_state_ref)
+    require_scope(caller, sandbox)
+
+
+def require_scope(caller: Caller, sandbox: str) -> None:
+    """Check that a key may start, cancel and steer replays of a sandbox.
+
+    Raises:
+        InsufficientScope: if the sandbox is live and the key lacks its scope.
+    """
+    if sandbox == "live" and not caller.scope.live_replay:
+        raise InsufficientScope(LIVE_REPLAY)
 
 
 def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:

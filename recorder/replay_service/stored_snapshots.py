@@ -29,9 +29,9 @@ class StoredSnapshots:
         self._parts: dict[str, tuple[int, int]] = {}
         self._kept: dict[str, bytes] = {}
         ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for place in places:
-            if place.length is not None:
-                ranges[place.key].append((place.offset, place.offset + place.length))
+        for snapshot in places:
+            if snapshot.length is not None:
+                ranges[snapshot.key].append((snapshot.offset, snapshot.offset + snapshot.length))
         left = _MOST_KEPT_BYTES
         for key, given in ranges.items():
             begin, end = min(given)[0], max(end for _, end in given)
@@ -39,17 +39,17 @@ class StoredSnapshots:
                 self._parts[key] = begin, end
                 left -= end - begin
 
-    def read(self, place: SnapshotPlace) -> bytes:
+    def read(self, snapshot: SnapshotPlace) -> bytes:
         """Return the bytes of a snapshot.
 
         Raises:
             KeyError: if the object is gone.
             Unavailable: if the store does not answer.
         """
-        part = self._parts.get(place.key)
-        if part is None or place.length is None:
-            return self._blobs.get(place.key, place.offset, place.length)
+        part = self._parts.get(snapshot.key)
+        if part is None or snapshot.length is None:
+            return self._blobs.get(snapshot.key, snapshot.offset, snapshot.length)
         begin, end = part
-        if place.key not in self._kept:
-            self._kept[place.key] = self._blobs.get(place.key, begin, end - begin)
-        return self._kept[place.key][place.offset - begin : place.offset - begin + place.length]
+        if snapshot.key not in self._kept:
+            self._kept[snapshot.key] = self._blobs.get(snapshot.key, begin, end - begin)
+        return self._kept[snapshot.key][snapshot.offset - begin : snapshot.offset - begin + snapshot.length]

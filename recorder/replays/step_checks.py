@@ -1,5 +1,6 @@
 """Check of one step of a dry replay: target, feasibility, and the states before and after. Spec §4.6."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,6 +8,7 @@ from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.comparisons import QUIET_TYPES, GraphWalk, SessionWalk
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_role
+from recorder.replays.drops import read_drop_target
 from recorder.replays.pages import TARGETED_TYPES, RecordedPages, find_obstacle
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedFrame, RecordedStep
@@ -45,6 +47,10 @@ class StepScene:
     page: DomDocument | None
     similarity: float | None = None
     element: DomElement | None = None
+    #: Element on which a drag ends.
+    drop: DomElement | None = None
+    #: Target that was looked for last; None for that of the event.
+    wanted: Mapping[str, Any] | None = None
     locator: str | None = None
     outcome: Outcome = "matched"
 
@@ -53,7 +59,7 @@ class StepScene:
     ) -> StepCheck:
         """Return the check of a step at which the world differs; `members` replace its own."""
         event = self.step.event
-        target = event.get("target") or {}
+        target = self.wanted or event.get("target") or {}
         expected = tokens_of(self.recorded)
         observed = tokens_of(self.observed)
         missing, unexpected = list_differences(expected, observed) if expected and observed else ((), ())
@@ -87,6 +93,23 @@ class StepScene:
             has_page=self.page is not None,
             **members,
         )
+
+    def find_drop(self, budget: Budget) -> DivergenceKind | None:
+        """Find the element on which a drag ends, verified like its source; return why there is none, or None.
+
+        A recording that names no such element is of a client that records sources alone.
+        """
+        wanted = read_drop_target(self.step.event)
+        if wanted is None or self.page is None:
+            return None
+        resolution = resolve(self.page, wanted, budget)
+        if resolution.finding == "relabelled":
+            self.outcome = "relabelled"
+        elif resolution.finding != "matched":
+            self.wanted, self.element = wanted, resolution.element
+            return resolution.finding
+        self.drop = resolution.element
+        return None
 
     def _describe_element(self, state: str | None) -> DivergenceSide:
         if self.element is None or self.page is None:
@@ -184,7 +207,8 @@ def _find_target(
         return scene.diverge("target_missing")
     if scene.element is not None and find_obstacle(scene.element, event) is not None:
         return scene.diverge("action_failed")
-    return None
+    problem = scene.find_drop(budget) if event["type"] == "drag" else None
+    return None if problem is None else scene.diverge(problem, heal=heal)
 
 
 def find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> DomElement | None:

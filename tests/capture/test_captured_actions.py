@@ -279,3 +279,38 @@ def test_async_pages_are_recorded_alike(client: Client) -> None:
     assert all(event["frame_id"] for event in session.events)
     assert len(session.frames) >= 2
     assert [tag.name for tag in session.tags] == ["done"]
+
+
+def test_drags_are_recorded_with_the_element_on_which_they_end(page: Any, client: Client) -> None:
+    html = """<title>Board</title><style>div { width: 90px; height: 40px; user-select: none }</style>
+        <div id=card draggable=true>Invoice 7</div><div id=done>Done</div>
+        <div id=knob>Knob</div><div id=bin>Bin</div><p id=text>some text to select</p>
+        <script>
+        done_ = document.getElementById("done");
+        done_.addEventListener("dragover", (event) => event.preventDefault());
+        done_.addEventListener("drop", () => { done_.textContent = "Done: 7"; });
+        knob = document.getElementById("knob");
+        knob.onpointerdown = (event) => {
+            knob.setPointerCapture(event.pointerId);
+            knob.onpointermove = (move) => {
+                knob.style.transform = `translateY(${move.clientY - event.clientY}px)`;
+            };
+            knob.onpointerup = () => { knob.onpointermove = null; knob.style.transform = ""; };
+        };
+        </script>"""
+    with recording_of(page, client, html) as recording:
+        page.drag_and_drop("#card", "#done")
+        page.drag_and_drop("#card", "#bin")  # takes no drop
+        page.drag_and_drop("#knob", "#bin")
+        page.drag_and_drop("#text", "#knob", source_position={"x": 1, "y": 5})
+        page.click("#bin")
+    events = events_of(client, recording)
+    drags = [event for event in events if event["type"] == "drag"]
+    assert [drag["target"]["text"] for drag in drags] == ["Invoice 7", "Knob"]
+    assert events[-1]["type"] == "click" and events[-1]["target"]["text"] == "Bin"
+    drops = [drag["data"]["drop"] for drag in drags]
+    assert [(drop["text"], drop["attrs"]["id"]) for drop in drops] == [("Done", "done"), ("Bin", "bin")]
+    for drag, drop in zip(drags, drops, strict=True):
+        left, top, width, height = drop["rect"]
+        x, y = drag["input"]["to"]
+        assert left <= x <= left + width and top <= y <= top + height

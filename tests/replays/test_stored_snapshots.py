@@ -23,7 +23,7 @@ def test_near_snapshots_are_read_together_and_far_ones_alone(tmp_path: Path) -> 
     snapshots = StoredSnapshots(blobs, places)
     with pytest.raises(KeyError):
         snapshots.read(places[5])
-    assert [snapshots.read(place) for place in places[:5]] == [
+    assert [snapshots.read(snapshot) for snapshot in places[:5]] == [
         b"first", b"second", b"first", b"last", b"second..",
     ]  # fmt: skip
     blobs.delete("near")
