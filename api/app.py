@@ -31,7 +31,7 @@ from api.gate.early_middleware import HeadRequests, HostCheck
 from api.gate.rate_limits import RateLimiter
 from api.gate.request_gate import RequestGate
 from api.lifespan import lifespan
-from api.openapi.document import complete_document
+from api.openapi.document import complete_openapi_document
 from api.openapi.operation_ids import make_operation_id
 from api.routes import (
     administration,
@@ -96,7 +96,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    _create_parts(app, runtime)
+    _create_app_parts(app, runtime)
     errors.install(app)
     idempotency.install(app)
     # The middleware that is added last is passed first.
@@ -114,11 +114,11 @@ def _create_app(runtime: Runtime) -> FastAPI:
     app.router.routes.append(events.hot_route)
     for router in _ROUTERS:
         app.include_router(router)
-    _extend_openapi(app)
+    _extend_app_openapi(app)
     return app
 
 
-def _create_parts(app: FastAPI, runtime: Runtime) -> None:
+def _create_app_parts(app: FastAPI, runtime: Runtime) -> None:
     """Create the parts of `app.state` that live as long as the application."""
     state, settings = app.state, runtime.settings
     state.runtime = runtime
@@ -134,13 +134,13 @@ def _create_parts(app: FastAPI, runtime: Runtime) -> None:
     state.stream_pace = StreamTimes()
 
 
-def _extend_openapi(app: FastAPI) -> None:
+def _extend_app_openapi(app: FastAPI) -> None:
     """Make `/openapi.json` describe the gate and the routes that read their bodies themselves."""
     create_document = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = complete_document(create_document())
+            app.openapi_schema = complete_openapi_document(create_document())
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

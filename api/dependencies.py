@@ -145,16 +145,16 @@ class Pager:
         mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if _encode_base64(raw) != cursor:  # other letters can encode the same bytes
             return None
-        if not hmac.compare_digest(mac, self._compute_mac(content)):
+        if not hmac.compare_digest(mac, self._compute_cursor_mac(content)):
             return None
         instant_ms, position = orjson.loads(content)
         return instant_ms, position
 
     def _encode(self, position: Any) -> str:
         content = canonical_json([self._instant_ms, position])
-        return _encode_base64(self._compute_mac(content) + content)
+        return _encode_base64(self._compute_cursor_mac(content) + content)
 
-    def _compute_mac(self, content: bytes) -> bytes:
+    def _compute_cursor_mac(self, content: bytes) -> bytes:
         bound = canonical_json(self._bound_to) + b"\0" + content
         return keyed_digest(self._secret, "cursor", bound)[:_MAC_BYTES]
 
@@ -191,7 +191,7 @@ async def get_time_range(since: _Time = None, until: _Time = None) -> TimeRange:
         InvalidTime: if a bound is no time.
         InvalidRange: if `since` is later than `until`.
     """
-    return _resolve_range(low="since", since=since, high="until", until=until, now=clock.now())
+    return _resolve_time_range(low="since", since=since, high="until", until=until, now=clock.now())
 
 
 async def get_list_time_range(
@@ -203,7 +203,7 @@ async def get_list_time_range(
         InvalidTime: if a bound is no time.
         InvalidRange: if `since` is later than `until`.
     """
-    return _resolve_range(low="since", since=since, high="until", until=until, now=pager.read_instant())
+    return _resolve_time_range(low="since", since=since, high="until", until=until, now=pager.read_instant())
 
 
 async def get_other_time_range(
@@ -215,12 +215,14 @@ async def get_other_time_range(
         InvalidTime: if a bound is no time.
         InvalidRange: if `against_since` is later than `against_until`.
     """
-    return _resolve_range(
+    return _resolve_time_range(
         low="against_since", since=against_since, high="against_until", until=against_until, now=clock.now()
     )
 
 
-def _resolve_range(*, low: str, since: str | None, high: str, until: str | None, now: datetime) -> TimeRange:
+def _resolve_time_range(
+    *, low: str, since: str | None, high: str, until: str | None, now: datetime
+) -> TimeRange:
     first = None if since is None else clock.resolve_time(since, now=now, name=low)
     last = None if until is None else clock.resolve_time(until, now=now, name=high)
     if first is not None and last is not None and first > last:

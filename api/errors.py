@@ -16,8 +16,8 @@ from api.gate.endpoints import allowed_methods
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
-from recorder.models.field_messages import describe_refusal
-from recorder.models.wire import allowed_members, describe_allowed, shorten
+from recorder.models.field_messages import make_field_message
+from recorder.models.wire import allowed_wire_members, describe_allowed_names, shorten_name
 
 log = logging.getLogger("recorder.api")
 
@@ -70,14 +70,14 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": "Problem", "content": content} for status in statuses}
 
 
-def status_of(error: RecorderError) -> int:
+def http_status_of(error: RecorderError) -> int:
     """Return the HTTP status of an error."""
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
-def make_problem(error: RecorderError, request_id: str) -> Response:
+def make_problem_response(error: RecorderError, request_id: str) -> Response:
     """Return the answer to a request that failed with an error."""
-    status = status_of(error)
+    status = http_status_of(error)
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -90,7 +90,7 @@ def make_problem(error: RecorderError, request_id: str) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if status == 429:
         REFUSALS.labels(error.code).inc()
-    return _make_document(
+    return _make_problem_document(
         status,
         code=error.code,
         title=error.title,
@@ -101,11 +101,11 @@ def make_problem(error: RecorderError, request_id: str) -> Response:
     )
 
 
-def make_internal_problem(error: Exception, request_id: str) -> Response:
+def make_internal_problem_response(error: Exception, request_id: str) -> Response:
     """Return the answer to a request that failed with an unexpected error; log the error with its trace."""
     log.error("request failed", exc_info=error, extra={"request_id": request_id})
     detail = "The service failed; try again, and send the request id to its operator if it fails again."
-    return _make_document(
+    return _make_problem_document(
         500, code="internal_error", title="Internal error", detail=detail, request_id=request_id, headers={}
     )
 
@@ -121,7 +121,7 @@ def install(app: FastAPI) -> None:
         if request.scope["type"] == "websocket" or isinstance(error, errors.InsufficientScope):
             raise error
         show_refusing_limit(request.scope["state"], error)
-        return make_problem(error, request.state.request_id)
+        return make_problem_response(error, request.state.request_id)
 
     @app.exception_handler(WebSocketRequestValidationError)
     async def handle_invalid_handshake(_: WebSocket, error: WebSocketRequestValidationError) -> Response:
@@ -131,19 +131,19 @@ def install(app: FastAPI) -> None:
     async def handle_invalid_request(request: Request, error: RequestValidationError) -> Response:
         field = getattr(request.scope.get("route"), "body_field", None)
         model = None if field is None else field.field_info.annotation
-        return make_problem(_convert_validation_error(error, model), request.state.request_id)
+        return make_problem_response(_convert_validation_error(error, model), request.state.request_id)
 
     @app.exception_handler(HTTPException)
     async def handle_http_exception(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            return make_problem(errors.NoSuchAddress(), request.state.request_id)
+            return make_problem_response(errors.NoSuchAddress(), request.state.request_id)
         headers = dict(error.headers or {})
         code, title, detail = "invalid_request", "Invalid request", "Send a request as /docs describes it."
         if error.status_code == 405:
             headers["Allow"] = methods = ", ".join(allowed_methods(request.scope["path"]))
             code, title = "method_not_allowed", "Method not allowed"
             detail = f"This address takes {methods}; see /docs."
-        return _make_document(
+        return _make_problem_document(
             error.status_code,
             code=code,
             title=title,
@@ -164,27 +164,27 @@ def _convert_validation_error(
     """
     details = error.errors()[:_DESCRIBED_PROBLEMS]
     # FastAPI reports the errors of a dependency once for each parameter that asks for it.
-    items = (_make_item(detail, model, getattr(error, "body", None)) for detail in details)
+    items = (_make_problem_item(detail, model, getattr(error, "body", None)) for detail in details)
     problems = list(dict.fromkeys(items))
     if problems and all(problem.code == errors.InvalidTime.code for problem in problems):
         return errors.InvalidTime.of(problems)
     return errors.ValidationFailed(problems)
 
 
-def _make_item(detail: dict[str, Any], model: Any, body: Any) -> Problem:
+def _make_problem_item(detail: dict[str, Any], model: Any, body: Any) -> Problem:
     where, *path = detail["loc"]
-    code, message = _ITEM_CODES.get(detail["type"], "invalid_value"), describe_refusal(detail)
+    code, message = _ITEM_CODES.get(detail["type"], "invalid_value"), make_field_message(detail)
     if where != "body":
         return Problem(
             where, ".".join(map(str, path)), code, message.replace("This member", "This parameter")
         )
     if code != "unknown_field":
         return Problem(where, json_pointer(*path), code, message)
-    message = f"Unknown member. {describe_allowed(allowed_members(model, path[:-1], body))}"
-    return Problem(where, json_pointer(*path[:-1], shorten(str(path[-1]))), code, message)
+    message = f"Unknown member. {describe_allowed_names(allowed_wire_members(model, path[:-1], body))}"
+    return Problem(where, json_pointer(*path[:-1], shorten_name(str(path[-1]))), code, message)
 
 
-def _make_document(
+def _make_problem_document(
     status: int,
     *,
     code: str,

@@ -11,7 +11,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 
-from api.gate.open_connections import CONNECTIONS, OpenConnections, claim_descriptors
+from api.gate.open_connections import CONNECTIONS, OpenConnections, raise_descriptor_limit
 from api.gate.slow_clients import RATE_LIMITER
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
@@ -40,8 +40,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state.ingest = IngestWriter(
         runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
     )
-    state.open_connections = _open_counts(runtime)
-    with frozen_garbage(MANY_REQUESTS), on_stop_signal(hub.end_streams):
+    state.open_connections = _open_connection_counts(runtime)
+    with frozen_garbage(MANY_REQUESTS), call_on_stop_signal(hub.end_streams):
         yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: state.open_connections}
     await hub.close()
     state.whole_reads.close()
@@ -52,21 +52,21 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     runtime.close()
 
 
-def _open_counts(runtime: Runtime) -> OpenConnections:
+def _open_connection_counts(runtime: Runtime) -> OpenConnections:
     """Return the counts of connections.
 
     All have at most three quarters of the process's descriptors, since files, stores and the database need
     some; one address has at most half.
     """
     settings = runtime.settings
-    descriptors = claim_descriptors()
+    descriptors = raise_descriptor_limit()
     per_process = min(settings.connections.per_process, descriptors * 3 // 4)
     per_address = min(settings.connections.per_address, descriptors // 2, per_process)
     return OpenConnections(per_address, per_process, trusted_proxies=settings.trusted_proxies)
 
 
 @contextmanager
-def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
+def call_on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
     """Call `callback` in the event loop when the process receives SIGINT or SIGTERM, while the block runs.
 
     A server runs the end of the lifespan only after all connections are closed. Streams that wait for that

@@ -9,32 +9,34 @@ from fastapi.responses import StreamingResponse
 from recorder.errors import NotAcceptable, RangeNotSatisfiable
 
 
-def choose_format(request: Request, *given: str) -> str:
+def negotiate_format(request: Request, *given: str) -> str:
     """Return the format that the header names; the first of `given` if it allows any.
 
     Raises:
         NotAcceptable: if the header names only other formats.
     """
-    qualities = _read_qualities(",".join(request.headers.getlist("accept")))
+    qualities = _read_accept_qualities(",".join(request.headers.getlist("accept")))
     named = [(quality, name) for name, quality in qualities.items() if name in given and quality > 0]
     if named:
         return max(named, key=lambda pair: pair[0])[1]
-    if not qualities or any(_allows_any(name, given) for name, quality in qualities.items() if quality > 0):
+    if not qualities or any(
+        _allows_any_format(name, given) for name, quality in qualities.items() if quality > 0
+    ):
         return given[0]
     raise NotAcceptable(" or ".join(given))
 
 
-def _read_qualities(header: str) -> dict[str, float]:
+def _read_accept_qualities(header: str) -> dict[str, float]:
     """Return the media ranges with their quality, in the order of the header."""
     qualities = {}
     for part in header.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if name:
-            qualities[name] = _parse_quality(parameters)
+            qualities[name] = _parse_accept_quality(parameters)
     return qualities
 
 
-def _parse_quality(parameters: list[str]) -> float:
+def _parse_accept_quality(parameters: list[str]) -> float:
     values = (item.removeprefix("q=") for item in parameters if item.startswith("q="))
     try:
         return float(next(values, "1"))
@@ -42,7 +44,7 @@ def _parse_quality(parameters: list[str]) -> float:
         return 1.0
 
 
-def _allows_any(name: str, given: tuple[str, ...]) -> bool:
+def _allows_any_format(name: str, given: tuple[str, ...]) -> bool:
     return name == "*/*" or name == f"{given[0].partition('/')[0]}/*"
 
 
@@ -55,7 +57,7 @@ def respond_with_bytes(data: bytes, content_type: str, range_header: str | None)
     Raises:
         RangeNotSatisfiable: if the range is outside of the bytes.
     """
-    first, last, headers = _select_range(range_header, len(data))
+    first, last, headers = _select_byte_range(range_header, len(data))
     status = 206 if "Content-Range" in headers else 200
     return Response(data[first : last + 1], status, headers, content_type)
 
@@ -79,13 +81,13 @@ def respond_with_stream(
     Raises:
         RangeNotSatisfiable: if the range is outside of the body.
     """
-    first, last, range_headers = _select_range(range_header, size)
+    first, last, range_headers = _select_byte_range(range_header, size)
     status = 206 if "Content-Range" in range_headers else 200
     headers = {**headers, **range_headers, "Content-Length": str(last + 1 - first)}
     return StreamingResponse(read(first, last + 1), status, headers, content_type)
 
 
-def _select_range(header: str | None, size: int) -> tuple[int, int, dict[str, str]]:
+def _select_byte_range(header: str | None, size: int) -> tuple[int, int, dict[str, str]]:
     """Return the first and the last byte to send, and the headers; a malformed header means all bytes."""
     headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
     match = _RANGE.fullmatch(header) if header else None

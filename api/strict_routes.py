@@ -13,13 +13,13 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
-from api.bodies.checks import check_json_file
-from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
+from api.bodies.checks import check_json_body_file
+from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
 from api.gate.idempotency import KeyedRequest, read_keyed_request
 from recorder import limits, strict_json
 from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed
-from recorder.media_types import JSON, require_type
-from recorder.models.wire import members_shown_once, shorten
+from recorder.media_types import JSON, require_media_type
+from recorder.models.wire import secret_wire_members, shorten_name
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -48,7 +48,11 @@ class QueryRules:
         return cls(
             frozenset(types),
             frozenset(name for name, kind in types.items() if get_origin(kind) is list),
-            {name: number for name, kind in types.items() if (number := _find_number_type(kind)) is not None},
+            {
+                name: number
+                for name, kind in types.items()
+                if (number := _find_query_number_type(kind)) is not None
+            },
         )
 
     def find_problems(self, sent: list[tuple[str, str]]) -> list[Problem]:
@@ -57,7 +61,7 @@ class QueryRules:
         for name, count in Counter(name for name, _ in sent).items():
             if name not in self.names:
                 text = f"Unknown parameter. {self._describe_allowed()}"
-                problems.append(Problem("query", shorten(name), "unknown_parameter", text))
+                problems.append(Problem("query", shorten_name(name), "unknown_parameter", text))
             elif count > 1 and name not in self.repeated:
                 problems.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
         return [*problems, *self._find_wrong_numbers(sent)]
@@ -75,21 +79,21 @@ class QueryRules:
         return list(problems.values())
 
 
-def find_broken_encoding(query: bytes) -> list[Problem]:
+def find_broken_query_encoding(query: bytes) -> list[Problem]:
     """Return a problem for each parameter whose percent-encoding is broken or does not encode UTF-8."""
     if b"%" not in query and query.isascii():
         return []
     problems = []
     for parameter in query.split(b"&"):
-        if not is_encoded(parameter):
+        if not is_percent_encoded(parameter):
             name = parameter.partition(b"=")[0]
-            shown = shorten(unquote_to_bytes(name).decode()) if is_encoded(name) else ""
+            shown = shorten_name(unquote_to_bytes(name).decode()) if is_percent_encoded(name) else ""
             text = "Send UTF-8, and %XX for each byte that is not a visible ASCII character."
             problems.append(Problem("query", shown, "invalid_encoding", text))
     return problems
 
 
-def is_encoded(text: bytes) -> bool:
+def is_percent_encoded(text: bytes) -> bool:
     """Return whether a part of a URL is ASCII with complete percent escapes, and decodes to UTF-8."""
     if not text.isascii() or _BROKEN_ESCAPE.search(text):
         return False
@@ -104,7 +108,7 @@ def is_encoded(text: bytes) -> bool:
 NO_QUERY = QueryRules()
 
 
-def _find_number_type(kind: Any) -> type | None:
+def _find_query_number_type(kind: Any) -> type | None:
     """Return the number type of an annotation; for `int | None` it is `int`."""
     kinds = get_args(kind) or (kind,)
     return next((number for number in _FORMS if number in kinds), None)
@@ -128,11 +132,11 @@ class StrictRoute(APIRoute):
         has_body = self.body_field is not None
 
         async def handle_checked(request: Request) -> Response:
-            check_query(request, rules)
+            check_query_parameters(request, rules)
             if request.method not in _WITH_BODY or self.keeps_batch_keys:
                 return await handle(request)
-            refuse_encoding(request)
-            body = await _read_json(request, has_body)
+            refuse_compressed_body(request)
+            body = await _read_strict_json(request, has_body)
             if request.method != "POST":
                 return await handle(request)
             request.state.keyed = keyed = self._read_keyed_request(request, body)
@@ -151,7 +155,7 @@ class StrictRoute(APIRoute):
             body,
             path=self.path_format,
             has_field="idempotency_key" in getattr(model, "model_fields", {}),
-            secrets=members_shown_once(self.response_model),
+            secrets=secret_wire_members(self.response_model),
         )
 
     def _list_query_parameters(self) -> list[Any]:
@@ -169,19 +173,19 @@ class BatchRoute(StrictRoute):
     keeps_batch_keys = True
 
 
-def check_query(request: HTTPConnection, rules: QueryRules) -> None:
+def check_query_parameters(request: HTTPConnection, rules: QueryRules) -> None:
     """Check encoding, names and numbers of the query parameters.
 
     Raises:
         ValidationFailed: if a parameter is malformed, unknown or repeated, or a number is not in digits.
     """
     query: bytes = request.scope["query_string"]
-    problems = find_broken_encoding(query) or rules.find_problems(request.query_params.multi_items())
+    problems = find_broken_query_encoding(query) or rules.find_problems(request.query_params.multi_items())
     if problems:
         raise ValidationFailed(problems)
 
 
-def refuse_encoding(request: Request) -> None:
+def refuse_compressed_body(request: Request) -> None:
     """Check that a body is not compressed.
 
     Raises:
@@ -191,7 +195,7 @@ def refuse_encoding(request: Request) -> None:
         raise UnsupportedMediaType("the body without compression")
 
 
-async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
+async def _read_strict_json(request: Request, has_body: bool) -> dict[str, Any] | None:
     """Parse the body strictly and set it as FastAPI's value; return None if the route takes no body."""
     body = await request.body()
     if not has_body:
@@ -199,11 +203,11 @@ async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
             text = "This address takes no body; send none, or {}."
             raise ValidationFailed.of("", "unexpected_body", message=text)
         return None
-    require_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
+    require_media_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
     if len(body) > _LARGE_BYTES:
         if body.count(b",") > limits.BODY_COMMAS:
             raise _make_too_many(f"{limits.BODY_COMMAS} values")
-        value = await _parse_large(request, body)
+        value = await _parse_large_json(request, body)
     else:
         value = strict_json.parse(body)
     if not isinstance(value, dict):
@@ -212,15 +216,15 @@ async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
     return value
 
 
-async def _parse_large(request: Request, body: bytes) -> Any:
+async def _parse_large_json(request: Request, body: bytes) -> Any:
     """Parse a large body in a thread, or check it in a worker process first."""
     caller = request.state.caller
     if len(body) <= LARGE_BYTES or caller is None:
         return await anyio.to_thread.run_sync(strict_json.parse, body)
     workers: BodyWorkers = request.app.state.body_workers
-    with body_file() as file:
+    with open_body_file() as file:
         await anyio.to_thread.run_sync(file.write, body)
-        await workers.run(caller.workspace_id, check_json_file, file)
+        await workers.run(caller.workspace_id, check_json_body_file, file)
     if body.count(b"[") + body.count(b"{") > limits.BODY_CONTAINERS:
         raise _make_too_many(f"{limits.BODY_CONTAINERS} lists and objects")
     # The body passed the strict reader; orjson returns the same value in a tenth of the time.

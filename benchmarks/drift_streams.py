@@ -15,7 +15,7 @@ from benchmarks.memory.tasks import steps_of
 from recorder.clock import to_ms
 from recorder.interchange.xes_values import RESOURCE, read_traces
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import flatten_variants, list_subjects
+from recorder.memory.drift.subjects import flatten_variants, list_drift_subjects
 from recorder.memory.graph.inverted_index import Ints
 
 _DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -38,7 +38,7 @@ class Sample:
         numbers: dict[Route, int] = {}
         variant = np.array([numbers.setdefault(route, len(numbers)) for route in self.routes])
         starts, nodes = flatten_variants(list(numbers))
-        subjects = list_subjects(np.arange(len(numbers)), starts, nodes)
+        subjects = list_drift_subjects(np.arange(len(numbers)), starts, nodes)
         return History(np.arange(len(variant)) + 1, variant, self.started_ms, self.actor, subjects)
 
 

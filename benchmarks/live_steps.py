@@ -21,13 +21,13 @@ from benchmarks.seeds import new_key, new_settings
 from examples.webapp.approval import approve_invoice
 from examples.webapp.record import record_runs
 from examples.webapp.server import PASSWORD, run_webapp
-from recorder.access.keys import authenticate
+from recorder.access.keys import authenticate_key
 from recorder.audit.log import Origin
 from recorder.client import Client
 from recorder.live.acting import StepActor
 from recorder.live.plan import Planner
 from recorder.live.run_recording import RunRecording
-from recorder.live.work import claim, run_replay
+from recorder.live.work import claim_live_replay, run_replay
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
@@ -125,7 +125,7 @@ def _replay(runtime: Runtime, planner: Planner, key: str, session_id: str) -> fl
     with run_webapp("base") as app:
         port = app.server_address[1]
         with runtime.database.transaction(write=True) as db:
-            caller = authenticate(db, key, secret=runtime.settings.secret)
+            caller = authenticate_key(db, key, secret=runtime.settings.secret)
             workspace = db.get_one(WorkspaceRow, caller.workspace_id)
             workspace.live_hosts = [f"localhost:{port}"]
             db.add(workspace)
@@ -145,7 +145,7 @@ def _replay(runtime: Runtime, planner: Planner, key: str, session_id: str) -> fl
             origin = Origin.operator(caller.workspace_id)
             replay_id = create_replay(db, runtime, caller, body, origin=origin).id
         with runtime.database.transaction(write=True) as db:
-            claimed = claim(db, "benchmark", replay_id=replay_id)
+            claimed = claim_live_replay(db, "benchmark", replay_id=replay_id)
         if claimed is None:
             raise RuntimeError(f"{replay_id} cannot be claimed.")
         run_replay(runtime, *claimed, planner=planner)

@@ -1,10 +1,10 @@
 """Event logs beside PM4Py, the library of the field: the same contents, sooner; and files that both read.
 
 Speed is that of nodes, edges with median times, variants, outcomes and session rows together, from rows with
-string labels in random order; `count_graph` counts them, as it does for the views of the service's graph.
-PM4Py makes variants and graph, of rows that are sorted already: it gets the
-easier task. The floor is the least that polars itself could take: one sort of the same rows, one grouping
-for variants, one for the graph.
+string labels in random order; `count_directly_follows_graph` counts them, as it does for the views of the
+service's graph. PM4Py makes variants and graph, of rows that are sorted already: it gets the easier task.
+The floor is the least that polars itself could take: one sort of the same rows, one grouping for variants,
+one for the graph.
 """
 
 import json

@@ -11,7 +11,7 @@ from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.resolve import make_session
 from benchmarks.screens import session_screens
 from benchmarks.seeds import new_key, new_settings
-from recorder.access.keys import authenticate
+from recorder.access.keys import authenticate_key
 from recorder.audit.log import Origin
 from recorder.client import CapturedFrame, Client
 from recorder.models.replay import ReplayCreate, ReplayPolicyBody, ReplayRow, ReplayThresholds
@@ -105,7 +105,7 @@ def _time_queue(
     runtime = Runtime.open(settings)
     try:
         with runtime.database.transaction(write=False) as db:
-            caller = authenticate(db, key, secret=settings.secret)
+            caller = authenticate_key(db, key, secret=settings.secret)
         origin = Origin.operator(caller.tenant.workspace_id)
         for start in range(0, replays, _QUEUED_AT_ONCE):
             with runtime.database.transaction(write=True) as db:

@@ -16,11 +16,11 @@ from benchmarks.dom_mutations import TRUTH, Rates, mutate
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.importers.miniwob.demonstration import demonstration_files
 from recorder.importers.miniwob.elements import event_target, make_snapshot, target_path
-from recorder.importers.miniwob.format import PageElement, read_file, whole_actions
+from recorder.importers.miniwob.format import PageElement, read_demonstration_file, whole_actions
 from recorder.importers.upload import UnreadableRecording
 from recorder.memory.steps.screens import describe_screen
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomDocument, DomElement, find_role, read_document
+from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_dom_document
 from recorder.replays.dry import replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedFrame, RecordedSession
@@ -122,7 +122,7 @@ def judge(nodes: list[Any], target: dict[str, Any], rng: random.Random, rates: R
 
 
 def _read(nodes: list[Any]) -> DomDocument:
-    page = read_document({"format": "nodes", "html": nodes}, lambda frame_id: None, Budget(10_000_000))
+    page = read_dom_document({"format": "nodes", "html": nodes}, lambda frame_id: None, Budget(10_000_000))
     if page is None:
         raise ValueError("The page is no snapshot.")
     return page
@@ -131,7 +131,7 @@ def _read(nodes: list[Any]) -> DomDocument:
 def _read_states(file: Path) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Yield the pages acted on, with the element marked, and the targets; repeated targets are left out."""
     try:
-        demonstration, _ = read_file(file)
+        demonstration, _ = read_demonstration_file(file)
     except UnreadableRecording:
         return
     last: dict[str, Any] | None = None
@@ -169,7 +169,7 @@ def _list_targets() -> Iterator[tuple[list[Any], list[int], dict[str, Any]]]:
         page = _read(nodes)
         for element in page.elements:
             if (
-                find_role(element) in ("button", "link", "textbox", "combobox", "checkbox")
+                find_element_role(element) in ("button", "link", "textbox", "combobox", "checkbox")
                 and element.visible
             ):
                 yield nodes, _path_of(element), _describe(page, element)
@@ -190,7 +190,7 @@ def _describe(page: DomDocument, element: DomElement) -> dict[str, Any]:
         if find_only(page, selector, Budget(100_000)) is element
     ]
     return {
-        "role": find_role(element),
+        "role": find_element_role(element),
         "name": page.find_name(element),
         "tag": element.tag,
         "text": " ".join(element.own_text.split()),

@@ -23,7 +23,7 @@ from examples.demo_workflows import demo_sources
 from recorder import Client, __version__, clock
 from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
-from recorder.client.progress import watch_export
+from recorder.client.progress import watch_export_progress
 from recorder.exports.verify import verify_manifest
 from recorder.importers.miniwob.demonstration import import_folder, shown_progress
 from recorder.importers.upload import ImportReport, upload_recordings
@@ -172,7 +172,7 @@ def _export(
     """Export, verify and load; return whether every row that was sent is in the dataset."""
     destination = {"kind": "local", "path": str(settings.local_export_root)}
     made = client.create_export(workflows, format="parquet", destination=destination, tag="demo")
-    export = watch_export(client, made["id"])
+    export = watch_export_progress(client, made["id"])
     folder = (settings.local_export_root or Path()) / export["id"]
     checked = verify_manifest(folder)
     verdict = "verified" if checked.is_valid else "; ".join(checked.problems)

@@ -19,7 +19,7 @@ from dagster._daemon.controller import daemon_controller_from_instance
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
 from sqlalchemy import Engine, create_engine
 
-from recorder.heartbeat import beat
+from recorder.heartbeat import write_heartbeat
 
 HEARTBEAT_S = 5
 #: Daemons whose heartbeats the pulse follows. The scheduler sleeps for a minute between two heartbeats and
@@ -30,7 +30,7 @@ _LOOK_S = 2.5
 log = logging.getLogger("recorder.daemon")
 
 
-def reuse_engines() -> None:
+def reuse_sqlite_engines() -> None:
     """Let Dagster's SQLite storages keep one SQLAlchemy engine a file, and its connections.
 
     They make an engine and a connection for each statement. So a tick of a sensor compiles a dozen statements
@@ -47,15 +47,15 @@ def reuse_engines() -> None:
         vars(storage)["create_engine"] = create_pooled_engine
 
 
-def run_daemon(workspace: Path, pulse: Path) -> None:
+def run_dagster_daemon(workspace: Path, pulse: Path) -> None:
     """Run sensors, schedules and the run queue until SIGINT or SIGTERM."""
     setup_interrupt_handlers()
-    reuse_engines()
+    reuse_sqlite_engines()
     over = threading.Event()
     try:
         with capture_interrupts(), dg.DagsterInstance.get() as instance:
             follower = threading.Thread(
-                target=follow_heartbeats, args=(instance, pulse, over), name="pulse", daemon=True
+                target=follow_daemon_heartbeats, args=(instance, pulse, over), name="pulse", daemon=True
             )
             with daemon_controller_from_instance(
                 instance,
@@ -72,21 +72,21 @@ def run_daemon(workspace: Path, pulse: Path) -> None:
         over.set()
 
 
-def follow_heartbeats(instance: dg.DagsterInstance, pulse: Path, over: threading.Event) -> None:
+def follow_daemon_heartbeats(instance: dg.DagsterInstance, pulse: Path, over: threading.Event) -> None:
     """Beat each time that the slower of the watched daemons has sent a new heartbeat."""
-    last = read_slowest_heartbeat(instance)
+    last = read_slowest_daemon_heartbeat(instance)
     while not over.wait(_LOOK_S):
         try:
-            slowest = read_slowest_heartbeat(instance)
+            slowest = read_slowest_daemon_heartbeat(instance)
         except Exception:  # the storage is away: no beat, and the next look may succeed
             log.exception("heartbeats cannot be read")
             continue
         if slowest != last:
             last = slowest
-            beat(pulse)
+            write_heartbeat(pulse)
 
 
-def read_slowest_heartbeat(instance: dg.DagsterInstance) -> float | None:
+def read_slowest_daemon_heartbeat(instance: dg.DagsterInstance) -> float | None:
     """Return the older of the watched daemons' last heartbeats; None while one never sent any."""
     heartbeats = instance.get_daemon_heartbeats()
     if any(kind not in heartbeats for kind in WATCHED):
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--workspace", type=Path, required=True)
     parser.add_argument("--pulse", type=Path, required=True)
     arguments = parser.parse_args()
-    run_daemon(arguments.workspace, arguments.pulse)
+    run_dagster_daemon(arguments.workspace, arguments.pulse)
 
 
 if __name__ == "__main__":

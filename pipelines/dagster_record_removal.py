@@ -27,7 +27,7 @@ from dagster._core.storage.local_compute_log_manager import LocalComputeLogManag
 from dagster._serdes import deserialize_value, serialize_value
 from dagster_shared.serdes.errors import DeserializationError
 
-from pipelines.dagster_table_rewrites import rewrite_file
+from pipelines.dagster_table_rewrites import rewrite_sqlite_database
 
 #: Tag of runs whose texts were removed.
 STRIPPED_TAG = "recorder/texts_removed"
@@ -109,7 +109,7 @@ def remove_records(
     """
     report = RecordReport()
     deadline = time.monotonic() + longest_s
-    shown = _find_shown_runs(_event_storage(instance))
+    shown = _find_shown_runs(_dagster_event_storage(instance))
     filters = dg.RunsFilter(statuses=_FINISHED, created_before=max(remove_before, strip_before))
     run_ids = iter(list(reversed(instance.get_run_ids(filters))))
     while chunk := list(islice(run_ids, _CHUNK)):
@@ -117,9 +117,9 @@ def remove_records(
             report.left_runs = len(chunk) + sum(1 for _ in run_ids)
             break
         records = instance.get_run_records(dg.RunsFilter(run_ids=chunk))
-        old = [record.dagster_run.run_id for record in records if _read_end(record) < remove_before]
+        old = [record.dagster_run.run_id for record in records if _read_run_end(record) < remove_before]
         expired = [run_id for run_id in old if run_id not in shown]
-        report.freed_bytes += _delete_runs(instance, expired)
+        report.freed_bytes += _delete_dagster_runs(instance, expired)
         report.runs += len(expired)
         for record in records:
             run = record.dagster_run
@@ -127,12 +127,12 @@ def remove_records(
                 report.freed_bytes += _strip_run(instance, run.run_id, report)
                 report.stripped_runs += 1
     _strip_latest(instance)
-    report.freed_bytes += _delete_orphans(instance, max(remove_before, strip_before))
+    report.freed_bytes += _delete_orphaned_run_files(instance, max(remove_before, strip_before))
     report.freed_bytes += _delete_tick_logs(instance, remove_before)
     return report
 
 
-def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
+def _dagster_event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
     storage = instance.event_log_storage
     if not isinstance(storage, SqlEventLogStorage):
         raise dg.DagsterInvariantViolationError(
@@ -141,7 +141,7 @@ def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
     return storage
 
 
-def _read_end(record: dg.RunRecord) -> datetime:
+def _read_run_end(record: dg.RunRecord) -> datetime:
     """Return when a run ended; for one without a note of it, when it was created."""
     created_at = record.create_timestamp
     return (
@@ -168,11 +168,11 @@ def _find_shown_runs(storage: SqlEventLogStorage) -> set[str]:
     return shown
 
 
-def _delete_runs(instance: dg.DagsterInstance, run_ids: Sequence[str]) -> int:
+def _delete_dagster_runs(instance: dg.DagsterInstance, run_ids: Sequence[str]) -> int:
     """Delete runs with their events, results of checks and logs; return the bytes of their files."""
     if not run_ids:
         return 0
-    storage = _event_storage(instance)
+    storage = _dagster_event_storage(instance)
     with storage.index_connection() as connection:
         checks = AssetCheckExecutionsTable
         connection.execute(checks.delete().where(checks.c.run_id.in_(run_ids)))
@@ -180,7 +180,7 @@ def _delete_runs(instance: dg.DagsterInstance, run_ids: Sequence[str]) -> int:
             storage.delete_events_for_run(connection, run_id)
     freed = 0
     for run_id in run_ids:
-        freed += _delete_logs(instance, run_id) + _delete_event_files(storage, run_id)
+        freed += _delete_run_logs(instance, run_id) + _delete_event_files(storage, run_id)
         instance.run_storage.delete_run(run_id)
     return freed
 
@@ -202,18 +202,18 @@ def _list_event_files(storage: SqlEventLogStorage, run_id: str) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def _delete_logs(instance: dg.DagsterInstance, run_id: str) -> int:
+def _delete_run_logs(instance: dg.DagsterInstance, run_id: str) -> int:
     """Delete what the run's process printed; return its bytes."""
     if not _UUID.fullmatch(run_id):
         return 0
-    folder, freed = _find_log_folder(instance), 0
+    folder, freed = _find_run_log_folder(instance), 0
     if folder is not None:
         freed = sum(path.stat().st_size for path in (folder / run_id).rglob("*") if path.is_file())
     instance.compute_log_manager.delete_logs(prefix=[run_id])
     return freed
 
 
-def _find_log_folder(instance: dg.DagsterInstance) -> Path | None:
+def _find_run_log_folder(instance: dg.DagsterInstance) -> Path | None:
     """Return the folder of what processes of runs print; None if it is no local one."""
     manager = instance.compute_log_manager
     if not isinstance(manager, LocalComputeLogManager):
@@ -221,22 +221,22 @@ def _find_log_folder(instance: dg.DagsterInstance) -> Path | None:
     return Path(manager.get_captured_local_path(["log"], "out")).parent
 
 
-def _delete_orphans(instance: dg.DagsterInstance, before: datetime) -> int:
+def _delete_orphaned_run_files(instance: dg.DagsterInstance, before: datetime) -> int:
     """Delete old files of runs that Dagster's pages deleted, which leave them; return their bytes."""
-    storage, logs, freed = _event_storage(instance), _find_log_folder(instance), 0
+    storage, logs, freed = _dagster_event_storage(instance), _find_run_log_folder(instance), 0
     path_for_shard = getattr(storage, "path_for_shard", None)
     folders = [logs, None if path_for_shard is None else Path(path_for_shard("index")).parent]
     names = {path.stem: path for folder in folders if folder is not None for path in folder.glob("*-*-*-*-*")}
     for run_id, path in names.items():
         is_old = _UUID.fullmatch(run_id) and path.stat().st_mtime < before.timestamp()
         if is_old and not instance.has_run(run_id):
-            freed += _delete_logs(instance, run_id) + _delete_event_files(storage, run_id)
+            freed += _delete_run_logs(instance, run_id) + _delete_event_files(storage, run_id)
     return freed
 
 
 def _delete_tick_logs(instance: dg.DagsterInstance, before: datetime) -> int:
     """Delete old logs of ticks of sensors and schedules; return their bytes."""
-    logs, freed = _find_log_folder(instance), 0
+    logs, freed = _find_run_log_folder(instance), 0
     for path in [] if logs is None else logs.glob("__repository__/*/*"):
         status = path.stat()
         if path.is_file() and status.st_mtime < before.timestamp():
@@ -247,13 +247,13 @@ def _delete_tick_logs(instance: dg.DagsterInstance, before: datetime) -> int:
 
 def _strip_run(instance: dg.DagsterInstance, run_id: str, report: RecordReport) -> int:
     """Remove the texts of a run's records, and its logs; return the bytes of the logs."""
-    storage = _event_storage(instance)
-    freed = _delete_logs(instance, run_id)
+    storage = _dagster_event_storage(instance)
+    freed = _delete_run_logs(instance, run_id)
     files = _list_event_files(storage, run_id)
     if files:
         with storage.run_connection(run_id) as connection:
             _strip_events(connection, run_id)
-        shrunk, why = rewrite_file(files[0])
+        shrunk, why = rewrite_sqlite_database(files[0])
         freed += shrunk
         if why is not None:
             report.failures.append(why)
@@ -293,7 +293,7 @@ def _strip_checks(connection: sqlalchemy.Connection, run_id: str) -> None:
 def _strip_latest(instance: dg.DagsterInstance) -> None:
     """Remove texts from the copy of the newest materialization that Dagster keeps with each asset."""
     table = AssetKeyTable
-    with _event_storage(instance).index_connection() as connection:
+    with _dagster_event_storage(instance).index_connection() as connection:
         statement = sqlalchemy.select(table.c.id, table.c.last_materialization)
         rows = connection.execute(statement.where(table.c.last_materialization.is_not(None))).all()
     for row_id, text in rows:
@@ -305,7 +305,7 @@ def _strip_latest(instance: dg.DagsterInstance) -> None:
         stripped = None if entry is None else serialize_value(record._replace(event_log_entry=entry))
         # A newer materialization that came in between stays.
         is_same = (table.c.id == row_id, table.c.last_materialization == text)
-        with _event_storage(instance).index_connection() as connection:
+        with _dagster_event_storage(instance).index_connection() as connection:
             connection.execute(table.update().where(*is_same).values(last_materialization=stripped))
 
 

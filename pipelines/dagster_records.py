@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from pipelines.dagster_record_removal import RecordReport, remove_records
-from pipelines.dagster_table_rewrites import rewrite_databases
+from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from pipelines.resources import RecorderResource
 from recorder import clock, limits
 from recorder.governance.removals import read_last_removal
@@ -102,7 +102,7 @@ def _remove_records(
             report = remove_records(
                 instance, remove_before=oldest, strip_before=strip_before, longest_s=longest_s
             )
-            freed_bytes, failures = rewrite_databases(instance)
+            freed_bytes, failures = rewrite_dagster_databases(instance)
             report.freed_bytes += freed_bytes
             report.failures += failures
             return report

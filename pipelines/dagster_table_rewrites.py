@@ -26,14 +26,14 @@ _TABLES = (
 )
 
 
-def rewrite_databases(instance: dg.DagsterInstance) -> tuple[int, list[str]]:
+def rewrite_dagster_databases(instance: dg.DagsterInstance) -> tuple[int, list[str]]:
     """Rewrite the databases of runs, events and ticks; return the bytes by which they shrank, and failures.
 
     Other processes may use them: writers wait while a file or table is rewritten (200 MB of SQLite: 2.2 s on
     a busy machine). A database whose lock is not free in time is left to the next run.
     """
     freed, failures, names = 0, [], list(_TABLES)
-    for connect in _list_connects(instance):
+    for connect in _list_connection_openers(instance):
         with connect() as connection:
             if connection.dialect.name == "sqlite":
                 path = connection.engine.url.database
@@ -42,17 +42,19 @@ def rewrite_databases(instance: dg.DagsterInstance) -> tuple[int, list[str]]:
                 present = sqlalchemy.inspect(connection).get_table_names()
                 for name in [name for name in names if name in present]:
                     names.remove(name)
-                    shrunk, why = _rewrite_table(connection, name)
+                    shrunk, why = _rewrite_dagster_table(connection, name)
                     freed += shrunk
                     failures += [] if why is None else [why]
         if path is not None and Path(path).is_file():
-            shrunk, why = rewrite_file(Path(path))
+            shrunk, why = rewrite_sqlite_database(Path(path))
             freed += shrunk
             failures += [] if why is None else [why]
     return freed, failures
 
 
-def _list_connects(instance: dg.DagsterInstance) -> list[Callable[[], AbstractContextManager[Connection]]]:
+def _list_connection_openers(
+    instance: dg.DagsterInstance,
+) -> list[Callable[[], AbstractContextManager[Connection]]]:
     """Return what opens a connection to each storage that is in a database of its own."""
     events, runs, ticks = instance.event_log_storage, instance.run_storage, instance.schedule_storage
     connects: list[Callable[[], AbstractContextManager[Connection]]] = []
@@ -65,9 +67,9 @@ def _list_connects(instance: dg.DagsterInstance) -> list[Callable[[], AbstractCo
     return connects
 
 
-def rewrite_file(path: Path) -> tuple[int, str | None]:
+def rewrite_sqlite_database(path: Path) -> tuple[int, str | None]:
     """Rewrite a database of SQLite and truncate its log; return by how much it shrank, and why it is left."""
-    before = _measure_file(path)
+    before = _measure_sqlite_database(path)
     try:
         with closing(sqlite3.connect(path, timeout=_LOCK_S, isolation_level=None)) as connection:
             connection.execute("VACUUM")
@@ -75,15 +77,15 @@ def rewrite_file(path: Path) -> tuple[int, str | None]:
     except sqlite3.OperationalError as error:
         return 0, f"The file {path.name} is left to the next run: {error}."
     why = f"The log of {path.name} is left to the next run: it is being read." if is_busy else None
-    return before - _measure_file(path), why
+    return before - _measure_sqlite_database(path), why
 
 
-def _measure_file(path: Path) -> int:
+def _measure_sqlite_database(path: Path) -> int:
     log = path.with_name(f"{path.name}-wal")
     return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
 
 
-def _rewrite_table(connection: Connection, name: str) -> tuple[int, str | None]:
+def _rewrite_dagster_table(connection: Connection, name: str) -> tuple[int, str | None]:
     size = sqlalchemy.text(f"SELECT pg_total_relation_size('{name}')")
     before = connection.execute(size).scalar_one()
     try:

@@ -11,7 +11,7 @@ from pipelines.resources import RecorderResource
 from recorder.errors import NotFound
 from recorder.exports.destinations import open_destination
 from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.lake_check import compare_with_lake
+from recorder.exports.verify.lake_check import compare_export_with_lake
 from recorder.models.export import ExportRow
 from recorder.plurals import counted
 from recorder.runtime import Runtime
@@ -75,7 +75,7 @@ def dataset_checks(
     chosen = {key.name for key in context.selected_asset_check_keys}
     for name, check in checks.items():
         if name in chosen:
-            yield _join_results(name, rows, [check(row) for row in rows])
+            yield _join_check_results(name, rows, [check(row) for row in rows])
 
 
 def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
@@ -92,14 +92,14 @@ def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
             "rows": report.rows,
             "frames": report.frames,
             "row_set_sha256": report.row_set_sha256,
-            "problems": _list_problems(report.problems),
+            "problems": _format_problem_list(report.problems),
         },
     )
 
 
 def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
     """Choose, count and hash again what the lake has, and compare it with the files."""
-    report = compare_with_lake(runtime, row)
+    report = compare_export_with_lake(runtime, row)
     return dg.AssetCheckResult(
         asset_key="datasets",
         check_name=LAKE_CHECK,
@@ -113,7 +113,7 @@ def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
                 f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
                 f"{report.files_hashed} of {counted(report.files, 'file')}, drawn with the seed {report.seed}"
             ),
-            "problems": _list_problems(report.problems),
+            "problems": _format_problem_list(report.problems),
         },
     )
 
@@ -145,7 +145,7 @@ def _find_exports(
         return sorted(rows, key=lambda row: row.id, reverse=True)
 
 
-def _join_results(
+def _join_check_results(
     name: str, rows: Sequence[ExportRow], results: Sequence[dg.AssetCheckResult]
 ) -> dg.AssetCheckResult:
     """Return one result for all exports that were checked."""
@@ -164,9 +164,9 @@ def _join_results(
     problems = [
         f"{row.dataset}, {row.id}: {text}"
         for row, result in zip(rows, results, strict=True)
-        for text in _read_problems(result)
+        for text in _read_check_problems(result)
     ]
-    metadata: dict[str, Any] = {"exports": len(rows), "problems": _list_problems(problems)}
+    metadata: dict[str, Any] = {"exports": len(rows), "problems": _format_problem_list(problems)}
     if records:
         metadata["checked"] = dg.MetadataValue.table(records)
     return dg.AssetCheckResult(
@@ -178,12 +178,12 @@ def _join_results(
     )
 
 
-def _read_problems(result: dg.AssetCheckResult) -> list[str]:
+def _read_check_problems(result: dg.AssetCheckResult) -> list[str]:
     if result.passed:
         return []
     lines = str(result.metadata["problems"].value).splitlines()
     return [line.removeprefix("- ") for line in lines]
 
 
-def _list_problems(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
+def _format_problem_list(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems) or "none")

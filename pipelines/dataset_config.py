@@ -78,7 +78,7 @@ class DatasetNameMismatch(dg.Failure):
         )
 
 
-def to_body(config: Mapping[str, Any], *, partition: str) -> ExportCreate:
+def make_export_body(config: Mapping[str, Any], *, partition: str) -> ExportCreate:
     """Return the body of `POST /v1/exports` for a run configuration.
 
     Without a tag, a partition that is not named after the workflows gives its name as tag.
@@ -103,7 +103,7 @@ def to_body(config: Mapping[str, Any], *, partition: str) -> ExportCreate:
         ) from None
 
 
-def from_row(row: ExportRow) -> dict[str, Any]:
+def make_dataset_config(row: ExportRow) -> dict[str, Any]:
     """Return the run configuration of a queued export, with its times resolved.
 
     Ids of excluded sessions are left out: the run reads them from the export, and each record of the run
@@ -125,49 +125,49 @@ def from_row(row: ExportRow) -> dict[str, Any]:
     return {name: value for name, value in config.items() if value is not None}
 
 
-def _build_shape(*models: type[BaseModel]) -> dg.Shape:
+def _build_config_shape(*models: type[BaseModel]) -> dg.Shape:
     """Build one flat shape of all members of these models; a member of only some of them is optional."""
     fields: dict[str, dg.Field] = {}
     for model in models:
         for name, info in model.model_fields.items():
             is_shared = all(name in other.model_fields for other in models)
-            field = _build_field(model, name, info, is_optional=not is_shared)
+            field = _build_config_field(model, name, info, is_optional=not is_shared)
             fields.setdefault(info.alias or name, field)
     return dg.Shape(fields)  # type: ignore[no-untyped-call]
 
 
-def _build_field(model: type[BaseModel], name: str, info: FieldInfo, *, is_optional: bool) -> dg.Field:
+def _build_config_field(model: type[BaseModel], name: str, info: FieldInfo, *, is_optional: bool) -> dg.Field:
     wire_name = info.alias or name
     key = "path of a destination" if name == "path" and "kind" in model.model_fields else wire_name
-    kind = _build_type(f"{model.__name__}_{name}", info.annotation)
+    kind = _build_config_type(f"{model.__name__}_{name}", info.annotation)
     if name == "workflow":
         kind = dg.ScalarUnion(scalar_type=str, non_scalar_schema=[str])
     elif name == "kind":
         kinds = [get_args(model.model_fields["kind"].annotation)[0] for model in get_args(AnyDestination)]
-        kind = _build_enum("DestinationKind", kinds)
+        kind = _build_config_enum("DestinationKind", kinds)
     is_required = info.is_required() and not is_optional
     return dg.Field(kind, is_required=is_required, description=_DESCRIPTIONS.get(key))
 
 
-def _build_type(name: str, annotation: Any) -> Any:
+def _build_config_type(name: str, annotation: Any) -> Any:
     """Translate a type of the body's model into a type of Dagster's configuration."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _build_type(name, arguments[0])
+        return _build_config_type(name, arguments[0])
     if origin is Literal:
-        return _build_enum(name, arguments)
+        return _build_config_enum(name, arguments)
     if origin is list:
-        return dg.Array(_build_type(name, arguments[0]))
+        return dg.Array(_build_config_type(name, arguments[0]))
     if origin in (Union, UnionType):
         members = [member for member in arguments if member is not NoneType]
-        kind = _build_type(name, members[0]) if len(members) == 1 else _build_shape(*members)
+        kind = _build_config_type(name, members[0]) if len(members) == 1 else _build_config_shape(*members)
         return dg.Noneable(kind) if NoneType in arguments else kind
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _build_shape(annotation)
+        return _build_config_shape(annotation)
     return annotation
 
 
-def _build_enum(name: str, values: Any) -> dg.Enum:
+def _build_config_enum(name: str, values: Any) -> dg.Enum:
     return dg.Enum(name, [dg.EnumValue(value) for value in values])
 
 
@@ -179,16 +179,18 @@ CONFIG_SCHEMA = {
         description="Name or id of the workspace; may be left out if the deployment has only one.",
     ),
     "mode": dg.Field(
-        _build_enum("Mode", get_args(Mode)), default_value="live", description="Mode of the sessions' keys."
+        _build_config_enum("Mode", get_args(Mode)),
+        default_value="live",
+        description="Mode of the sessions' keys.",
     ),
-    **_build_shape(ExportCreate).fields,
+    **_build_config_shape(ExportCreate).fields,
     "format": dg.Field(
-        _build_type("ExportCreate_format", ExportCreate.model_fields["format"].annotation),
+        _build_config_type("ExportCreate_format", ExportCreate.model_fields["format"].annotation),
         default_value="parquet",
         description=_DESCRIPTIONS["format"],
     ),
     "destination": dg.Field(
-        _build_shape(*get_args(AnyDestination)),
+        _build_config_shape(*get_args(AnyDestination)),
         default_value={"kind": "signed_url"},
         description=_DESCRIPTIONS["destination"],
     ),

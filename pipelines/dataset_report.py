@@ -12,11 +12,11 @@ import dagster as dg
 import polars as pl
 
 from recorder.datasets.formats import SPLITS
-from recorder.exports.card import COLUMNS, escape_text
+from recorder.exports.card import COLUMNS, escape_markdown_text
 from recorder.exports.destinations import open_destination, target_of
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.results.hosted_files import read_manifest
-from recorder.exports.results.summary import DatasetSummary, summarize
+from recorder.exports.results.summary import DatasetSummary, summarize_dataset
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow
 from recorder.settings import Settings
@@ -36,10 +36,10 @@ def describe_dataset(row: ExportRow, settings: Settings) -> dict[str, Any]:
     """
     manifest = read_manifest(row, settings)
     totals = manifest["totals"]
-    summary = _read_summary(row, settings, manifest)
-    shown = {} if summary is None else _format_read_summary(summary)
+    summary = _read_dataset_summary(row, settings, manifest)
+    shown = {} if summary is None else _format_dataset_summary(summary)
     return {
-        "how_to_load": dg.MetadataValue.md(_describe_loading(row, settings)),
+        "how_to_load": dg.MetadataValue.md(_describe_dataset_loading(row, settings)),
         "dagster/row_count": row.rows,
         "sessions": totals["sessions"],
         "frames": row.frames,
@@ -51,8 +51,8 @@ def describe_dataset(row: ExportRow, settings: Settings) -> dict[str, Any]:
         "actions": row.actions,
         "shards": row.shards,
         "shards_reused": sum(shard.get("reused_from") is not None for shard in manifest["shards"]),
-        "files": _describe_files(manifest["shards"]),
-        **_describe_columns(manifest["schema"]),
+        "files": _describe_dataset_files(manifest["shards"]),
+        **_describe_dataset_columns(manifest["schema"]),
         "spec": dg.MetadataValue.json(manifest["spec"]),
         "parent": dg.MetadataValue.json(manifest.get("parent") or {}),
         "row_set_sha256": row.row_set_sha256,
@@ -60,7 +60,7 @@ def describe_dataset(row: ExportRow, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _describe_loading(row: ExportRow, settings: Settings) -> str:
+def _describe_dataset_loading(row: ExportRow, settings: Settings) -> str:
     """Return the call that opens the export, as Markdown.
 
     A local export is opened by its folder, which needs no running service. Others are opened by an address of
@@ -86,23 +86,25 @@ def _format_size(size_bytes: int) -> str:
     return f"{value / 1000:,.1f} TB"
 
 
-def _read_summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> DatasetSummary | None:
+def _read_dataset_summary(
+    row: ExportRow, settings: Settings, manifest: dict[str, Any]
+) -> DatasetSummary | None:
     paths = [shard["path"] for shard in manifest["shards"] if shard["kind"] != "frames"]
     try:
-        return summarize(open_destination(row, settings), paths, format=manifest["format"])
+        return summarize_dataset(open_destination(row, settings), paths, format=manifest["format"])
     except Exception as error:  # a damaged file can fail in any library; the checks say what is wrong
         log.warning("files of export %s cannot be summed up: %r", row.id, error)
         return None
 
 
-def _format_read_summary(summary: DatasetSummary) -> dict[str, Any]:
+def _format_dataset_summary(summary: DatasetSummary) -> dict[str, Any]:
     return {
-        "preview": dg.MetadataValue.md(format_table(_order_describe_columns(summary.preview))),
-        "picture": dg.MetadataValue.md(f"![what the dataset holds]({_draw_picture(summary)})"),
+        "preview": dg.MetadataValue.md(format_markdown_table(_order_describe_columns(summary.preview))),
+        "picture": dg.MetadataValue.md(f"![what the dataset holds]({_draw_dataset_picture(summary)})"),
     }
 
 
-def _describe_columns(schema: dict[str, Any]) -> dict[str, dg.TableSchema]:
+def _describe_dataset_columns(schema: dict[str, Any]) -> dict[str, dg.TableSchema]:
     """Return the columns of each kind of file; those of the first kind are the dataset's own."""
     tables = {
         kind: dg.TableSchema(
@@ -131,7 +133,7 @@ _FILES = dg.TableSchema(
 )
 
 
-def _describe_files(shards: list[dict[str, Any]]) -> dg.TableMetadataValue:
+def _describe_dataset_files(shards: list[dict[str, Any]]) -> dg.TableMetadataValue:
     """Return a table of the files; the first ones if there are very many."""
     return dg.MetadataValue.table(
         [
@@ -156,18 +158,18 @@ def _order_describe_columns(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(*first, pl.exclude(first))
 
 
-def format_table(rows: pl.DataFrame) -> str:
+def format_markdown_table(rows: pl.DataFrame) -> str:
     """Return a Markdown table; the text of a cell cannot break it."""
     lines = [" | ".join(rows.columns), " | ".join("---" for _ in rows.columns)]
-    lines += [" | ".join(_format_cell(value) for value in row) for row in rows.iter_rows()]
+    lines += [" | ".join(_format_table_cell(value) for value in row) for row in rows.iter_rows()]
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def _format_cell(value: object) -> str:
-    return "" if value is None else escape_text(str(value))
+def _format_table_cell(value: object) -> str:
+    return "" if value is None else escape_markdown_text(str(value))
 
 
-def _draw_picture(summary: DatasetSummary) -> str:
+def _draw_dataset_picture(summary: DatasetSummary) -> str:
     """Return the data URL of a small PNG: outcomes, parts, event types, lengths of sessions."""
     # Imported here: a sensor tick and the start of a run should not pay for it.
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from pipelines import (
     retention,
     sealing,
 )
-from pipelines.resources import deployment_of_environment
+from pipelines.resources import make_recorder_resource
 
 defs = dg.Definitions.merge(
     sealing.defs,
@@ -28,7 +28,7 @@ defs = dg.Definitions.merge(
     dagster_records.defs,
     orchestration_status.defs,
     dg.Definitions(
-        resources={"recorder": deployment_of_environment()},
+        resources={"recorder": make_recorder_resource()},
         # Each step is one call into `recorder`; a process per step costs seconds (decision 0006).
         executor=dg.in_process_executor,
     ),

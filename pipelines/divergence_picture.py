@@ -17,7 +17,7 @@ from recorder.runtime import Runtime
 log = logging.getLogger("recorder.replays")
 
 
-def show_divergence(runtime: Runtime, replay_id: str | None) -> dict[str, dg.MetadataValue]:
+def show_divergence_pictures(runtime: Runtime, replay_id: str | None) -> dict[str, dg.MetadataValue]:
     """Return the metadata of the divergence of a replay, with its pictures; empty without a divergence.
 
     Pictures are Markdown, so that they go with the other texts of a run when recorded content is erased.
@@ -37,7 +37,7 @@ def show_divergence(runtime: Runtime, replay_id: str | None) -> dict[str, dg.Met
     thumbnails = ThumbnailProcess()
     try:
         recorded, observed = (
-            _show_frame(runtime, row, frame, thumbnails, name=name)
+            _show_divergence_frame(runtime, row, frame, thumbnails, name=name)
             for name, frame in (
                 ("recorded", (row.session_id, divergence.get("frame_id"))),
                 ("observed", seen),
@@ -50,7 +50,7 @@ def show_divergence(runtime: Runtime, replay_id: str | None) -> dict[str, dg.Met
     return {"worst_divergence": dg.MetadataValue.md(f"{line}\n\n{table}")}
 
 
-def _show_frame(
+def _show_divergence_frame(
     runtime: Runtime,
     row: ReplayRow,
     frame: tuple[str | None, str | None],

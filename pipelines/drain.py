@@ -72,7 +72,7 @@ class Drain:
                     tidying = maintenance.submit(self._maintain)
                     tidied = time.monotonic()
                 if batch is None:
-                    self._sealer.stopping.wait(choose_pause(self._sealer.search_s, idle_s=now - worked))
+                    self._sealer.stopping.wait(choose_drain_pause(self._sealer.search_s, idle_s=now - worked))
         if batches:
             yield batches
 
@@ -113,7 +113,7 @@ class Drain:
         return True
 
 
-def choose_pause(search_s: float, *, idle_s: float) -> float:
+def choose_drain_pause(search_s: float, *, idle_s: float) -> float:
     """Return the seconds until the next search for work.
 
     Args:

@@ -14,17 +14,17 @@ Entry = tuple[str, Mapping[str, Any]]
 _NAMES_SHOWN = 20
 
 
-def describe_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
+def describe_drain_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
     """Yield the metadata of a few batches by asset; an asset without new rows is left out."""
-    sessions = _sum_counts(batches, "sessions")
-    workflows = _list_workflows(batches)
+    sessions = _sum_batch_counts(batches, "sessions")
+    workflows = _list_sealed_workflows(batches)
     lags = {
-        "lag_p50_s": _compute_quantile(_list_lags(batches), 0.5),
-        "lag_p95_s": _compute_quantile(_list_lags(batches), 0.95),
+        "lag_p50_s": _compute_quantile(_list_sealing_lags(batches), 0.5),
+        "lag_p95_s": _compute_quantile(_list_sealing_lags(batches), 0.95),
     }
     yield "sealed_sessions", {"sessions": sessions, "batches": len(batches), **lags, "workflows": workflows}
     for asset, count in _list_row_counts(batches):
-        yield asset, {count: _sum_counts(batches, count), "workflows": workflows}
+        yield asset, {count: _sum_batch_counts(batches, count), "workflows": workflows}
     yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
 
 
@@ -35,7 +35,7 @@ def describe_drain_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[
     """
     if not batches:
         return
-    sessions = _sum_counts(batches, "sessions")
+    sessions = _sum_batch_counts(batches, "sessions")
     yield (
         "sealed_sessions",
         {
@@ -43,30 +43,30 @@ def describe_drain_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[
             "run_batches": len(batches),
             "run_ended_by": ending,
             "run_lags": _make_lag_table(batches),
-            "run_picture": dg.MetadataValue.md(draw_run(batches)),
+            "run_picture": dg.MetadataValue.md(draw_drain_run(batches)),
         },
     )
     for asset, count in _list_row_counts(batches):
-        yield asset, {f"run_{count}": _sum_counts(batches, count)}
-    yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_workflows(batches)}
+        yield asset, {f"run_{count}": _sum_batch_counts(batches, count)}
+    yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_sealed_workflows(batches)}
 
 
 def _list_row_counts(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
     pairs = [("session_events", "events"), ("session_frames", "frames")]
-    return [(asset, count) for asset, count in pairs if _sum_counts(batches, count)]
+    return [(asset, count) for asset, count in pairs if _sum_batch_counts(batches, count)]
 
 
-def _sum_counts(batches: Sequence[SealedBatch], count: str) -> int:
+def _sum_batch_counts(batches: Sequence[SealedBatch], count: str) -> int:
     return sum(getattr(batch, count) for batch in batches)
 
 
-def _list_workflows(batches: Sequence[SealedBatch]) -> list[str]:
+def _list_sealed_workflows(batches: Sequence[SealedBatch]) -> list[str]:
     names = sorted({workflow for batch in batches for workflow in batch.workflows})
     more = len(names) - _NAMES_SHOWN
     return names if more <= 0 else [*names[:_NAMES_SHOWN], f"… and {more} more"]
 
 
-def _list_lags(batches: Sequence[SealedBatch]) -> list[float]:
+def _list_sealing_lags(batches: Sequence[SealedBatch]) -> list[float]:
     return [lag for batch in batches for lag in batch.lags_s]
 
 
@@ -76,7 +76,10 @@ def _compute_quantile(values: Sequence[float], share: float) -> float | None:
 
 
 def _make_lag_table(batches: Sequence[SealedBatch]) -> dg.TableMetadataValue:
-    rows = {"stopped → sealed": _list_lags(batches), "one batch": [batch.seconds for batch in batches]}
+    rows = {
+        "stopped → sealed": _list_sealing_lags(batches),
+        "one batch": [batch.seconds for batch in batches],
+    }
     shares = {"p50_s": 0.5, "p95_s": 0.95, "max_s": 1.0}
     return dg.MetadataValue.table(
         [
@@ -94,7 +97,7 @@ _COLUMNS = 120
 _INK, _FAINT = "#1f6feb", "#a8c7fa"
 
 
-def draw_run(batches: Sequence[SealedBatch]) -> str:
+def draw_drain_run(batches: Sequence[SealedBatch]) -> str:
     """Return a picture as Markdown: above, the longest and the median lag; below, the sessions of a batch."""
     step = -(-len(batches) // _COLUMNS)
     columns = [batches[start : start + step] for start in range(0, len(batches), step)]
@@ -103,15 +106,15 @@ def draw_run(batches: Sequence[SealedBatch]) -> str:
     median = [column[len(column) // 2] for column in lags]
     sizes = [sum(batch.sessions for batch in column) / len(column) for column in columns]
     body = [
-        _draw_row(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
-        _draw_row(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
+        _draw_bar_strip(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
+        _draw_bar_strip(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
     ]
     height = 2 * (_ROW + _GAP)
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}">{"".join(body)}</svg>'
     return f"![lags and batch sizes](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
-def _draw_row(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
+def _draw_bar_strip(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
     """Return one strip of bars; all its series share the scale of the largest value."""
     bottom = number * (_ROW + _GAP) + _GAP + _ROW
     largest = max(max(values) for values, _ in series) or 1.0

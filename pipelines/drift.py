@@ -11,9 +11,15 @@ from collections.abc import Iterable
 import dagster as dg
 
 from pipelines.resources import RecorderResource
-from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, select_scopes
+from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_workflow_partition, select_partition_scopes
 from recorder import clock
-from recorder.memory.drift.monitor import DriftCheck, LastCheck, check_drift, due_graphs, read_last_check
+from recorder.memory.drift.monitor import (
+    DriftCheck,
+    LastCheck,
+    check_drift,
+    due_graphs,
+    read_last_drift_check,
+)
 from recorder.memory.drift.store import PATH_DISAPPEARED
 from recorder.tenant import GraphScope
 
@@ -37,7 +43,7 @@ _SUBJECTS_SHOWN = 100
 def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
     """Check one graph after the other."""
     database = recorder.runtime.database
-    chosen = set(select_scopes(context, recorder.runtime))
+    chosen = set(select_partition_scopes(context, recorder.runtime))
     with database.transaction(write=False) as db:
         due = [scope for scope in due_graphs(db) if scope in chosen]
     checks, failed = [], []
@@ -54,38 +60,40 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
         if look is not None:
             checks.append(look)
             if not context.has_partition_key:
-                log_partition(context, scope, _make_metadata([look]))
+                log_workflow_partition(context, scope, _make_drift_metadata([look]))
             for type, data in look.alarms:
                 message = f"{type}: {data['window']['explanation']}"
                 context.log.warning(f"{name}: {message}")
     if failed:
         raise dg.Failure(
             f"{len(failed)} of {len(due)} graphs could not be checked: {', '.join(failed)}",
-            metadata=_make_metadata(checks),
+            metadata=_make_drift_metadata(checks),
         )
-    if not checks and _is_named(context):
-        return dg.MaterializeResult(metadata=_repeat_last(recorder, chosen))
-    return dg.MaterializeResult(metadata=_make_metadata(checks))
+    if not checks and _is_partition_run(context):
+        return dg.MaterializeResult(metadata=_repeat_last_figures(recorder, chosen))
+    return dg.MaterializeResult(metadata=_make_drift_metadata(checks))
 
 
-def _is_named(context: dg.AssetExecutionContext) -> bool:
+def _is_partition_run(context: dg.AssetExecutionContext) -> bool:
     """Return whether the run is one of partitions; what it materializes is then the page of each."""
     return bool(context.has_partition_key or context.has_partition_key_range)
 
 
-def _repeat_last(recorder: RecorderResource, chosen: Iterable[GraphScope]) -> dict[str, dg.MetadataValue]:
+def _repeat_last_figures(
+    recorder: RecorderResource, chosen: Iterable[GraphScope]
+) -> dict[str, dg.MetadataValue]:
     """Return the figures of the last checks, so that a run without new sessions does not hide them."""
-    lasts = [read_last_check(recorder.runtime.database, scope) for scope in chosen]
+    lasts = [read_last_drift_check(recorder.runtime.database, scope) for scope in chosen]
     checked = [last for last in lasts if last is not None]
-    metadata = _make_metadata([last.check for last in checked])
+    metadata = _make_drift_metadata([last.check for last in checked])
     return {
         **metadata,
         "alarms": dg.MetadataValue.int(0),
-        "state": dg.MetadataValue.md(_describe_state(checked)),
+        "state": dg.MetadataValue.md(_describe_last_checks(checked)),
     }
 
 
-def _describe_state(checked: list[LastCheck]) -> str:
+def _describe_last_checks(checked: list[LastCheck]) -> str:
     if not checked:
         return "No session was checked so far."
     since = max(last.checked_at for last in checked)
@@ -94,14 +102,14 @@ def _describe_state(checked: list[LastCheck]) -> str:
     )
 
 
-def _make_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
+def _make_drift_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
     alarms = [(look, type, data) for look in checks for type, data in look.alarms]
     return {
         "workflows": dg.MetadataValue.int(len(checks)),
         "sessions": dg.MetadataValue.int(sum(look.sessions for look in checks)),
         "alarms": dg.MetadataValue.int(len(alarms)),
-        "looked_at": dg.MetadataValue.table([_make_record(look) for look in checks], schema=_GRAPHS),
-        "watched": dg.MetadataValue.md(_format_watched(checks)),
+        "looked_at": dg.MetadataValue.table([_make_drift_record(look) for look in checks], schema=_GRAPHS),
+        "watched": dg.MetadataValue.md(_format_watched_subjects(checks)),
         "reported": dg.MetadataValue.md(
             "\n".join(
                 f"- **{look.scope.workflow}** ({look.scope.workspace_id} {look.scope.mode}) `{type}`: "
@@ -121,7 +129,7 @@ _GRAPHS = dg.TableSchema(
 )
 
 
-def _make_record(look: DriftCheck) -> dg.TableRecord:
+def _make_drift_record(look: DriftCheck) -> dg.TableRecord:
     gone = sum(type == PATH_DISAPPEARED for type, _ in look.alarms)
     return dg.TableRecord(
         {
@@ -137,7 +145,7 @@ def _make_record(look: DriftCheck) -> dg.TableRecord:
     )
 
 
-def _format_watched(checks: list[DriftCheck]) -> str:
+def _format_watched_subjects(checks: list[DriftCheck]) -> str:
     """Return the watched subjects as a table, those that are missing for longest first."""
     watched = [
         (subject.misses / subject.needed, look, subject) for look in checks for subject in look.watched

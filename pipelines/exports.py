@@ -19,23 +19,34 @@ import dagster as dg
 from sqlmodel import Session as DbSession
 
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
-from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, from_row, to_body
+from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, make_dataset_config, make_export_body
 from pipelines.dataset_report import LoggedProgress, describe_dataset
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, fail_lost, instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import (
+    QUEUE_TAG,
+    dagster_instance_of,
+    fail_lost_runs,
+    is_run_coming_up,
+    pause_after_failed_runs,
+)
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
 from recorder.access.workspaces import find_workspace, list_workspaces
 from recorder.errors import RecorderError
-from recorder.exports.card import escape_text
+from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import make_due_exports
 from recorder.exports.requests.recipes import list_recipes
 from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.exports.runner.lease import due_exports
-from recorder.exports.runner.replayability_wait import recount_awaited
+from recorder.exports.runner.replayability_wait import recount_awaited_replayability
 from recorder.exports.runner.run import run_export
-from recorder.exports.runner.small_exports import give_own_run, is_first_try, list_writers, place_owner
+from recorder.exports.runner.small_exports import (
+    awaits_small_export_writer,
+    give_own_run,
+    list_writers,
+    place_owner,
+)
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -59,7 +70,7 @@ _LONGEST_PAUSE_S = 300
 _TO_START_S = 60
 
 
-def _describe_datasets() -> str:
+def _describe_datasets_asset() -> str:
     """Describe the asset: its rows, a filled example of the configuration, and the workspaces."""
     return (
         "One dataset per partition, and in it one version per export: a row per event and per sampled frame "
@@ -82,7 +93,7 @@ def _describe_workspaces() -> str:
         return "No workspace could be read when the code was loaded."
     try:
         with runtime.database.transaction(write=False) as db:
-            names = [escape_text(workspace.name) for workspace in list_workspaces(db)]
+            names = [escape_markdown_text(workspace.name) for workspace in list_workspaces(db)]
     finally:
         runtime.close()
     shown = ", ".join(names[:_WORKSPACES_SHOWN]) or "none yet"
@@ -97,7 +108,7 @@ def _describe_workspaces() -> str:
     kinds={"parquet", "arrow", "webdataset"},
     deps=["sealed_sessions", "session_events", "session_frames"],
     config_schema=CONFIG_SCHEMA,
-    description=_describe_datasets(),
+    description=_describe_datasets_asset(),
 )
 def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
     """Run a queued export, or create one from the run configuration and run it."""
@@ -108,7 +119,7 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
         runtime, config, context.partition_key, context.run.run_id
     )
     context.log.info(f"Export {export_id}, request {context.run.tags.get(REQUEST_TAG, 'none')}")
-    _log_earlier_attempts(context, runtime, export_id)
+    _log_completed_shards(context, runtime, export_id)
     row = run_export(
         runtime,
         export_id,
@@ -117,14 +128,14 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
         lease_ms=round(recorder.export_lease_s * 1000),
     )
     if row.status == "failed":
-        raise _build_failure(row)
+        raise _build_export_failure(row)
     return dg.MaterializeResult(
         metadata=describe_dataset(row, runtime.settings),
         data_version=dg.DataVersion(row.row_set_sha256 or ""),
     )
 
 
-def _log_earlier_attempts(context: dg.AssetExecutionContext, runtime: Runtime, export_id: str) -> None:
+def _log_completed_shards(context: dg.AssetExecutionContext, runtime: Runtime, export_id: str) -> None:
     """Log the shards that earlier runs completed: they are not written again."""
     with runtime.database.transaction(write=False) as db:
         row = db.get(ExportRow, export_id)
@@ -134,7 +145,7 @@ def _log_earlier_attempts(context: dg.AssetExecutionContext, runtime: Runtime, e
         )
 
 
-def _build_failure(row: ExportRow) -> dg.Failure:
+def _build_export_failure(row: ExportRow) -> dg.Failure:
     """Build the failure of a run whose export was cancelled or failed."""
     error = row.error or {"code": "internal_error", "message": "See the run's log for the cause."}
     words = "was cancelled" if error["code"] == "cancelled" else f"failed ({error['code']})"
@@ -147,7 +158,7 @@ def _build_failure(row: ExportRow) -> dg.Failure:
 
 def _queue_configured_export(runtime: Runtime, config: Mapping[str, Any], partition: str, run_id: str) -> str:
     """Create the export that a run configuration describes."""
-    body = to_body(config, partition=partition)
+    body = make_export_body(config, partition=partition)
     with runtime.database.transaction(write=False) as db:
         workspace_id = _find_workspace_id(db, config.get("workspace"))
     return queue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
@@ -180,14 +191,14 @@ export_datasets = dg.define_asset_job(
 )
 def queued_exports(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Keep the run that writes small exports, and start a run for each other export."""
-    return take_up_exports(lambda: instance_of(context), RecorderResource())
+    return take_up_exports(lambda: dagster_instance_of(context), RecorderResource())
 
 
 def take_up_exports(
     open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
 ) -> dg.SensorResult | dg.SkipReason:
     """Return a request for each run that exports need now; Dagster's instance is opened only for those."""
-    recount_awaited(recorder.runtime.database)
+    recount_awaited_replayability(recorder.runtime.database)
     with recorder.runtime.database.transaction(write=False) as db:
         writer, writers = place_owner(db), list_writers(db)
         # Small exports that nobody tried are due for a run of their own only where none writes them.
@@ -195,13 +206,13 @@ def take_up_exports(
     if writer is not None and not due:
         return dg.SkipReason("No export waits for a run of its own.")
     instance = open_instance()
-    writer_requests = [] if writer is not None else _requests_of_writer(instance, writers)
+    writer_requests = [] if writer is not None else _request_export_writer_run(instance, writers)
     requests: list[dg.RunRequest] = []
     runs_by_export = _read_runs(instance, due)
     for row in due:
         if len(requests) == _EXPORTS_PER_TICK:
             break
-        if is_first_try(row) and not _is_left_alone(recorder, row):
+        if awaits_small_export_writer(row) and not _is_left_alone(recorder, row):
             continue
         request = _follow_runs(instance, recorder, row, runs_by_export[row.id])
         requests += [] if request is None else [request]
@@ -209,7 +220,7 @@ def take_up_exports(
     if not requests:
         return dg.SkipReason(f"{len(due)} exports wait for their next run." if due else "No export waits.")
     names = {request.partition_key for request in requests if request.partition_key}
-    return dg.SensorResult(requests, dynamic_partitions_requests=_request_partitions(instance, names))
+    return dg.SensorResult(requests, dynamic_partitions_requests=_request_dataset_partitions(instance, names))
 
 
 def _read_runs(instance: dg.DagsterInstance, rows: Sequence[ExportRow]) -> Mapping[str, list[dg.RunRecord]]:
@@ -232,11 +243,11 @@ def _follow_runs(
     if not _is_time(runs, first_pause_s=recorder.export_pause_s):
         return None
     # Run monitoring does not watch local processes: a lost run would hold a place in the queue's limits.
-    fail_lost(instance, runs)
+    fail_lost_runs(instance, runs)
     return _request_export_run(row, attempt=len(runs))
 
 
-def _request_partitions(
+def _request_dataset_partitions(
     instance: dg.DagsterInstance, names: Collection[str]
 ) -> list[dg.AddDynamicPartitionsRequest]:
     """Return the request that registers those of these datasets that are no partition yet."""
@@ -244,10 +255,10 @@ def _request_partitions(
     return [PARTITIONS.build_add_request(new)] if new else []
 
 
-def _requests_of_writer(instance: dg.DagsterInstance, at_work: list[str]) -> list[dg.RunRequest]:
+def _request_export_writer_run(instance: dg.DagsterInstance, at_work: list[str]) -> list[dg.RunRequest]:
     """Return the request for the run that writes small exports, unless one is coming up or runs fail."""
     job = write_small_exports.name
-    if is_coming_up(instance, job, at_work=at_work) or pause_after_failures(instance, job):
+    if is_run_coming_up(instance, job, at_work=at_work) or pause_after_failed_runs(instance, job):
         return []
     return [dg.RunRequest(job_name=job)]
 
@@ -281,7 +292,7 @@ def _request_export_run(row: ExportRow, *, attempt: int) -> dg.RunRequest:
         job_name=export_datasets.name,
         run_key=f"{row.id}:{attempt}",
         partition_key=row.dataset,
-        run_config={"ops": {"datasets": {"config": from_row(row)}}},
+        run_config={"ops": {"datasets": {"config": make_dataset_config(row)}}},
         tags=tags,
     )
 
@@ -289,7 +300,9 @@ def _request_export_run(row: ExportRow, *, attempt: int) -> dg.RunRequest:
 @dg.sensor(job=export_datasets, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
 def scheduled_recipes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     """Make the exports of recipes that are due, and show each recipe's dataset among the partitions."""
-    return follow_recipes(lambda: instance_of(context), RecorderResource(), context.log, context.cursor)
+    return follow_recipes(
+        lambda: dagster_instance_of(context), RecorderResource(), context.log, context.cursor
+    )
 
 
 def follow_recipes(
@@ -316,7 +329,7 @@ def follow_recipes(
         skip_reason=f"{made} exports made, {len(ticks) - made} recipes failed."
         if ticks
         else "No recipe is due.",
-        dynamic_partitions_requests=[] if is_known else _request_partitions(open_instance(), names),
+        dynamic_partitions_requests=[] if is_known else _request_dataset_partitions(open_instance(), names),
         cursor=digest,
     )
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from pipelines.divergence_picture import show_divergence
+from pipelines.divergence_picture import show_divergence_pictures
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, instance_of, pause_after_failures
-from recorder.live.work import claim, end_lost, list_waiting, run_replay
-from recorder.live.worker import has_worker
+from pipelines.runs import QUEUE_TAG, dagster_instance_of, pause_after_failed_runs
+from recorder.live.work import claim_live_replay, end_lost, list_waiting_live_replays, run_replay
+from recorder.live.worker import has_replay_worker
 from recorder.models.replay import ReplayRow
 
 REPLAY_TAG = "recorder/replay"
@@ -48,7 +48,7 @@ def live_replays(
     """Do a live replay in a browser of its own, unless another process claimed it."""
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
-        claimed = claim(db, context.run.run_id, replay_id=config.replay_id)
+        claimed = claim_live_replay(db, context.run.run_id, replay_id=config.replay_id)
     if claimed is None:
         context.log.info(f"Replay {config.replay_id} does not wait any more; nothing to do.")
         return dg.MaterializeResult(metadata={"dagster/row_count": 0})
@@ -61,7 +61,7 @@ def live_replays(
             "dagster/row_count": 1,
             "replay": config.replay_id,
             "status": status,
-            **show_divergence(runtime, config.replay_id),
+            **show_divergence_pictures(runtime, config.replay_id),
         }
     )
 
@@ -78,19 +78,19 @@ replay_live = dg.define_asset_job(
 @dg.sensor(job=replay_live, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING)
 def queued_live_replays(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Start a run for each live replay that waits while no replay worker runs, within the places."""
-    return request_live_runs(lambda: instance_of(context), RecorderResource())
+    return request_live_replay_runs(lambda: dagster_instance_of(context), RecorderResource())
 
 
-def request_live_runs(
+def request_live_replay_runs(
     open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
 ) -> dg.SensorResult | dg.SkipReason:
     """Return the requests for runs; Dagster's instance is opened only if a replay waits."""
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
         end_lost(db)
-        if has_worker(db):
+        if has_replay_worker(db):
             return dg.SkipReason("A replay worker runs.")
-        waiting = list_waiting(db, each=runtime.settings.live.places, limit=_LOOKED_AT)
+        waiting = list_waiting_live_replays(db, each=runtime.settings.live.places, limit=_LOOKED_AT)
     if not waiting:
         return dg.SkipReason("No live replay waits.")
     instance = open_instance()
@@ -101,7 +101,7 @@ def request_live_runs(
     places = runtime.settings.live.places
     requests: list[dg.RunRequest] = []
     pauses: dict[str, float] = {}
-    for row in _order_by_turns(instance, waiting):
+    for row in _order_replays_by_turns(instance, waiting):
         if len(records) + len(requests) >= places:
             break
         if row.id in requested or per_workspace[row.workspace_id] >= max(1, places // 2):
@@ -109,7 +109,7 @@ def request_live_runs(
         if row.workspace_id not in pauses:
             # Runs of one workspace that fail hold up no other one.
             tags_of_workspace = {WORKSPACE_TAG: row.workspace_id}
-            pauses[row.workspace_id] = pause_after_failures(
+            pauses[row.workspace_id] = pause_after_failed_runs(
                 instance, replay_live.name, tags=tags_of_workspace
             )
         if pauses[row.workspace_id]:
@@ -127,7 +127,7 @@ def request_live_runs(
     return dg.SensorResult(run_requests=requests)
 
 
-def _order_by_turns(instance: dg.DagsterInstance, waiting: Sequence[ReplayRow]) -> list[ReplayRow]:
+def _order_replays_by_turns(instance: dg.DagsterInstance, waiting: Sequence[ReplayRow]) -> list[ReplayRow]:
     """Return waiting replays so that the workspace whose last run began longest ago is first."""
     records = instance.get_run_records(dg.RunsFilter(job_name=replay_live.name), limit=_LAST_RUNS)
     newest: dict[str | None, int] = {}

@@ -13,9 +13,9 @@ from pydantic import Field
 from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG
-from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, select_scopes
+from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_workflow_partition, select_partition_scopes
 from recorder.memory.graph.rebuild import RebuildKind
-from recorder.memory.storage.consistency import GraphCheck, check_graph, index_missing
+from recorder.memory.storage.consistency import GraphCheck, check_graph_consistency, index_missing
 from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
 from recorder.memory.storage.versions import place_of
 from recorder.runtime import Runtime
@@ -56,7 +56,7 @@ def rebuilt_memory_graphs(
     """Rebuild graphs, one after the other; each is its own transaction."""
     runtime = recorder.runtime
     records, pages = [], []
-    for scope in select_scopes(context, runtime):
+    for scope in select_partition_scopes(context, runtime):
         indexed = index_missing(runtime, scope)
         report = rebuild_graph(runtime.database, scope, config.kind)
         if report is None:
@@ -66,9 +66,11 @@ def rebuilt_memory_graphs(
             pages.append(describe_graph(runtime, scope))
         if report is None or not report.sessions:
             continue
-        context.log.info(f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_format_report(report)}")
-        pages.append(_make_metadata(runtime, scope, report, indexed))
-        log_partition(context, scope, pages[-1])
+        context.log.info(
+            f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_format_rebuild_report(report)}"
+        )
+        pages.append(_make_rebuild_metadata(runtime, scope, report, indexed))
+        log_workflow_partition(context, scope, pages[-1])
         records.append(dg.TableRecord({**place_of(scope), **asdict(report), "found": indexed}))
     # The run of one partition is its page: it shows the graph also where nothing changed.
     page = pages[0] if len(pages) == 1 and context.has_partition_key else {}
@@ -91,7 +93,7 @@ _SCHEMA = dg.TableSchema(
 )
 
 
-def _format_report(report: RebuildReport) -> str:
+def _format_rebuild_report(report: RebuildReport) -> str:
     if not report.changed:
         return f"{report.nodes} nodes and {report.paths} paths, as before."
     return (
@@ -100,13 +102,13 @@ def _format_report(report: RebuildReport) -> str:
     )
 
 
-def _make_metadata(
+def _make_rebuild_metadata(
     runtime: Runtime, scope: GraphScope, report: RebuildReport, indexed: int
 ) -> dict[str, dg.MetadataValue]:
     return {
         "workflow": dg.MetadataValue.text(scope.workflow),
         "workspace": dg.MetadataValue.text(f"{scope.workspace_id} {scope.mode}"),
-        "rebuild": dg.MetadataValue.text(_format_report(report)),
+        "rebuild": dg.MetadataValue.text(_format_rebuild_report(report)),
         "sessions found in the lake alone": dg.MetadataValue.int(indexed),
         **describe_graph(runtime, scope),
     }
@@ -153,13 +155,13 @@ def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
         scopes = indexed_scopes(db)
     for scope in scopes:
         with recorder.runtime.database.transaction(write=False) as db:
-            checks.append(check_graph(db, scope))
-    yield _make_result(
+            checks.append(check_graph_consistency(db, scope))
+    yield _make_graph_check_result(
         "every_session_on_one_path",
         checks,
         [(check, session) for check in checks for session in (*check.off_path, *check.missing)],
     )
-    yield _make_result(
+    yield _make_graph_check_result(
         "counters_equal_sessions",
         checks,
         [
@@ -168,12 +170,12 @@ def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
             for key, counter, sessions in check.miscounted
         ],
     )
-    yield _make_result(
+    yield _make_graph_check_result(
         "fractions_sum_to_one", checks, [(check, path) for check in checks for path in check.unequal]
     )
 
 
-def _make_result(
+def _make_graph_check_result(
     name: str, checks: list[GraphCheck], wrong: list[tuple[GraphCheck, str]]
 ) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(

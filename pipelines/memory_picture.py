@@ -15,7 +15,7 @@ from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.labels import describe_path, join_names, one_line
 from recorder.memory.views.picture import draw_graph
 from recorder.models.memory import MemoryPath, SessionPathRow
-from recorder.recording.graph_queries import read_view
+from recorder.recording.graph_queries import read_graph_view
 from recorder.runtime import Runtime
 from recorder.tenant import GraphScope
 
@@ -40,7 +40,7 @@ def describe_graph(
         if max_sessions is not None and _has_more_sessions(db, scope, max_sessions):
             counts = count_graphs(db, scope.tenant, [scope.workflow])[scope.workflow]
             return {name: dg.MetadataValue.int(count) for name, count in counts.model_dump().items()}
-        view = read_view(db, tenant=scope.tenant, workflow=scope.workflow)
+        view = read_graph_view(db, tenant=scope.tenant, workflow=scope.workflow)
         paths = list_paths(db, tenant=scope.tenant, workflow=scope.workflow)
     return graph_metadata(view, paths)
 
@@ -64,14 +64,14 @@ def graph_metadata(view: GraphView, paths: Sequence[MemoryPath] = ()) -> dict[st
         "sessions_without_steps": dg.MetadataValue.int(view.without_steps),
         "nodes": dg.MetadataValue.int(len(view.nodes) + view.hidden),
         "edges": dg.MetadataValue.int(sum(None not in (edge.source, edge.target) for edge in view.edges)),
-        **_describe_structure(view),
+        **_describe_graph_structure(view),
     }
     if paths:
         made["paths"] = dg.MetadataValue.md(paths_table(view, paths))
     return made
 
 
-def _describe_structure(view: GraphView) -> dict[str, dg.MetadataValue]:
+def _describe_graph_structure(view: GraphView) -> dict[str, dg.MetadataValue]:
     """Return loops, required nodes and the likeliest path by label; what there is none of is left out."""
     names = {node.node_id: node.label for node in view.nodes}
     groups = {
@@ -81,7 +81,7 @@ def _describe_structure(view: GraphView) -> dict[str, dg.MetadataValue]:
     }
     made: dict[str, dg.MetadataValue] = {}
     for name, sequences in groups.items():
-        rows = [_format_cell(join_names(nodes, names)) for nodes in sequences if nodes]
+        rows = [_escape_cell_text(join_names(nodes, names)) for nodes in sequences if nodes]
         if name == "loops" and len(view.loops) > _LOOPS:
             rows.append(f"{len(view.loops) - _LOOPS} more")
         if rows:
@@ -101,14 +101,16 @@ def paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
         ended = [(name, share) for name, share in path.outcomes.model_dump().items() if share]
         cells = [
             f"`{path.path_id}`",
-            f"{_draw_bar(path.frequency)}&nbsp;{percent_text(path.frequency)}",
+            f"{_draw_share_bar(path.frequency)}&nbsp;{percent_text(path.frequency)}",
             f"{path.session_count:,}",
             ", ".join(f"{percent_text(share)}&nbsp;{name}" for name, share in ended),
             duration_text(path.median_duration_ms).replace(" ", "&nbsp;"),
             percent_text(path.exact_frequency),
             f"{path.variants:,}",
-            _format_cell(join_names(path.optional_node_ids, names)) if path.optional_node_ids else "",
-            " · ".join(_format_cell(text) for text in describe_path(paths[0].node_ids, path.node_ids, names)),
+            _escape_cell_text(join_names(path.optional_node_ids, names)) if path.optional_node_ids else "",
+            " · ".join(
+                _escape_cell_text(text) for text in describe_path(paths[0].node_ids, path.node_ids, names)
+            ),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     if len(paths) > _PATHS:
@@ -122,12 +124,12 @@ def _draw_graph(view: GraphView) -> str:
     return f"![memory graph](data:image/svg+xml;base64,{data})"
 
 
-def _draw_bar(share: float) -> str:
+def _draw_share_bar(share: float) -> str:
     filled = round(share * _BAR)
     return "█" * filled + "░" * (_BAR - filled)
 
 
-def _format_cell(text: str) -> str:
+def _escape_cell_text(text: str) -> str:
     """Escape text of recorded pages for a cell: neither Markdown nor markup may come out of it."""
     safe = one_line(text, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{mark}" if mark in "\\`*_{}[]()#!|~" else mark for mark in safe)

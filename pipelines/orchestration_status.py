@@ -8,7 +8,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from pipelines.resources import RecorderResource
-from pipelines.runs import instance_of
+from pipelines.runs import dagster_instance_of
 from recorder import clock
 from recorder.service_state import Status, store_statuses
 
@@ -40,10 +40,10 @@ def orchestration_status(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Store which sensors and schedules are switched off; starts no run."""
     repository = context.repository_def
     assert repository is not None
-    return report_statuses(instance_of(context), RecorderResource(), repository)
+    return report_orchestration_statuses(dagster_instance_of(context), RecorderResource(), repository)
 
 
-def report_statuses(
+def report_orchestration_statuses(
     instance: dg.DagsterInstance, recorder: RecorderResource, repository: dg.RepositoryDefinition
 ) -> dg.SkipReason:
     """Store the statuses of a repository's sensors and schedules where they changed."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import dagster as dg
 from pydantic import Field
 
-from pipelines.divergence_picture import show_divergence
+from pipelines.divergence_picture import show_divergence_pictures
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from pipelines.runs import instance_of, request_run
+from pipelines.runs import dagster_instance_of, request_dagster_run
 from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.work import LEASE, ReplayRun, has_waiting
@@ -66,7 +66,7 @@ def replays(
     return dg.MaterializeResult(
         metadata={
             **describe_replays(run.report),
-            **show_divergence(recorder.runtime, run.report.worst_id),
+            **show_divergence_pictures(recorder.runtime, run.report.worst_id),
             "replayability": dg.MetadataValue.json(dict(values.counts)),
         }
     )
@@ -98,17 +98,17 @@ replay_sessions = dg.define_asset_job(
 @dg.sensor(job=replay_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
 def queued_replays(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run when replays, or sessions without replayability, wait and none is at work."""
-    return request_replay_run(lambda: instance_of(context), RecorderResource())
+    return request_replay_drain_run(lambda: dagster_instance_of(context), RecorderResource())
 
 
-def request_replay_run(
+def request_replay_drain_run(
     open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the request for a run if one is needed; Dagster's instance is opened only then."""
     with recorder.runtime.database.transaction(write=False) as db:
         if not (has_waiting(db) or has_waiting_sessions(db, LEASE)):
             return dg.SkipReason("No replay and no session waits, or a run is at work.")
-    return request_run(open_instance(), replay_sessions.name)
+    return request_dagster_run(open_instance(), replay_sessions.name)
 
 
 defs = dg.Definitions(assets=[replays], jobs=[replay_sessions], sensors=[queued_replays])

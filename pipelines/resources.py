@@ -53,7 +53,7 @@ class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             return _open[self.data_dir]
 
 
-def deployment_of_environment() -> dg.ResourceDefinition:
+def make_recorder_resource() -> dg.ResourceDefinition:
     """Return the resource of the code location: launch forms neither show nor accept members of it."""
     return RecorderResource().get_resource_definition().configured({})
 
@@ -62,11 +62,11 @@ def _open_runtime(data_dir: str | None) -> Runtime:
     return Runtime.open(Settings.from_env(data_dir=Path(data_dir) if data_dir else None))
 
 
-def close_runtimes() -> None:
+def close_shared_runtimes() -> None:
     """Close the deployments that this process shares; the next use opens them again."""
     with _lock:
         while _open:
             _open.popitem()[1].close()
 
 
-atexit.register(close_runtimes)
+atexit.register(close_shared_runtimes)

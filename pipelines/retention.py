@@ -15,7 +15,7 @@ import dagster as dg
 from pipelines.dagster_records import remove_texts
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, instance_of, request_run
+from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
 from recorder import clock
 from recorder.audit.verify import Head
 from recorder.governance import erasures, purges, retention, table_rewrites
@@ -57,15 +57,15 @@ def expired_records(
             "rows": len(rows),
             "bytes": sum(report.sizes.values()),
             "failures": len(report.failures),
-            **{kind: _sum_kind(report, kind) for kind in retention.KINDS},
-            "by_workspace": _make_table(rows),
-            "audit_heads": _make_heads_table(report.heads),
+            **{kind: _sum_counts_of_kind(report, kind) for kind in retention.KINDS},
+            "by_workspace": _make_counts_table(rows),
+            "audit_heads": _make_audit_heads_table(report.heads),
             "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
         }
     )
 
 
-def _make_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValue:
+def _make_counts_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValue:
     """Return counts and bytes by workspace and kind as a table of the UI."""
     columns = [dg.TableColumn(name) for name in ("workspace_id", "kind")]
     columns += [dg.TableColumn(name, "int") for name in ("count", "bytes")]
@@ -73,14 +73,14 @@ def _make_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValu
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
 
-def _make_heads_table(heads: Sequence[Head]) -> dg.TableMetadataValue:
+def _make_audit_heads_table(heads: Sequence[Head]) -> dg.TableMetadataValue:
     """Return the heads of audit chains as a table of the UI."""
     columns = [dg.TableColumn("workspace_id"), dg.TableColumn("number", "int"), dg.TableColumn("hash")]
     records = [dg.TableRecord(asdict(head)) for head in heads]
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
 
-def _sum_kind(report: retention.RetentionReport, kind: str) -> int:
+def _sum_counts_of_kind(report: retention.RetentionReport, kind: str) -> int:
     return sum(count for (_, counted), count in report.counts.items() if counted == kind)
 
 
@@ -123,7 +123,7 @@ def _describe_purges(report: PurgeReport) -> dict[str, Any]:
         "frames": report.frames,
         "bytes": report.event_bytes + report.frame_bytes,
         "failed_steps": report.failed_steps,
-        "by_workspace": _make_table(report.list_rows()),
+        "by_workspace": _make_counts_table(report.list_rows()),
     }
 
 
@@ -181,22 +181,26 @@ daily_retention = dg.ScheduleDefinition(
 @dg.sensor(job=purge_sessions, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run when a step of a purge is due and no run works on them."""
-    state = read_state(RecorderResource().runtime)
+    state = read_purge_state(RecorderResource().runtime)
     if state != "a step is due":
         return dg.SkipReason(f"Nothing to start: {state}.")
-    return request_run(instance_of(context), purge_sessions.name, longest_pause_s=_LONGEST_PAUSE_S)
+    return request_dagster_run(
+        dagster_instance_of(context), purge_sessions.name, longest_pause_s=_LONGEST_PAUSE_S
+    )
 
 
 @dg.sensor(job=rewrite_tables, minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
 def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run in the quiet hour while erasures wait for the rewrite of tables."""
-    state = read_rewrite_state(RecorderResource().runtime)
+    state = read_table_rewrite_state(RecorderResource().runtime)
     if state != "erasures wait":
         return dg.SkipReason(f"Nothing to start: {state}.")
-    return request_run(instance_of(context), rewrite_tables.name, longest_pause_s=_LONGEST_PAUSE_S)
+    return request_dagster_run(
+        dagster_instance_of(context), rewrite_tables.name, longest_pause_s=_LONGEST_PAUSE_S
+    )
 
 
-def read_rewrite_state(runtime: Runtime) -> str:
+def read_table_rewrite_state(runtime: Runtime) -> str:
     """Return whether tables are to be rewritten now, as text."""
     if clock.now().hour != runtime.settings.quiet_hour:
         return f"the quiet hour is {runtime.settings.quiet_hour:02} UTC"
@@ -208,7 +212,7 @@ def read_rewrite_state(runtime: Runtime) -> str:
     return "erasures wait"
 
 
-def read_state(runtime: Runtime) -> str:
+def read_purge_state(runtime: Runtime) -> str:
     """Return whether a purge needs a run, as text."""
     with runtime.database.transaction(write=False) as db:
         due_at = purges.next_due(db)

@@ -25,7 +25,7 @@ _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
 
 
-def request_run(
+def request_dagster_run(
     instance: dg.DagsterInstance,
     job_name: str,
     *,
@@ -40,15 +40,15 @@ def request_run(
         at_work: ids of the runs that hold a lease now.
         longest_pause_s: longest pause after runs that failed.
     """
-    if is_coming_up(instance, job_name, at_work=at_work):
+    if is_run_coming_up(instance, job_name, at_work=at_work):
         return dg.SkipReason("A run is coming up.")
-    pause_s = pause_after_failures(instance, job_name, longest_s=longest_pause_s)
+    pause_s = pause_after_failed_runs(instance, job_name, longest_s=longest_pause_s)
     if pause_s:
         return dg.SkipReason(f"The last runs failed; the next one starts in {pause_s:.0f} s.")
     return dg.RunRequest()
 
 
-def is_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Collection[str] = ()) -> bool:
+def is_run_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Collection[str] = ()) -> bool:
     """Return whether a run of this job waits in the queue or is so young that it cannot hold its lease yet.
 
     An older run that holds no lease and still counts as at work has lost its process
@@ -63,19 +63,19 @@ def is_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Collec
     waiting = dg.RunsFilter(job_name=job_name, statuses=[dg.DagsterRunStatus.QUEUED])
     unfinished = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=_UNFINISHED))
     without_lease = [record for record in unfinished if record.dagster_run.run_id not in at_work]
-    lost = [record for record in without_lease if _is_overdue(record)]
-    fail_lost(instance, lost)
+    lost = [record for record in without_lease if _is_run_overdue(record)]
+    fail_lost_runs(instance, lost)
     return len(lost) < len(without_lease) or instance.get_runs_count(waiting) > 0
 
 
-def fail_lost(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> None:
+def fail_lost_runs(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> None:
     """Mark runs as failed that still count as at work although the lease of their work is free."""
     for record in records:
         if record.dagster_run.status in _UNFINISHED:
             instance.report_run_failed(record.dagster_run, "The run's process is gone; its lease ran out.")
 
 
-def pause_after_failures(
+def pause_after_failed_runs(
     instance: dg.DagsterInstance,
     job_name: str,
     *,
@@ -107,7 +107,7 @@ def pause_after_failures(
     return max(0.0, ended + pause - clock.now_ms() / 1000)
 
 
-def _is_overdue(record: dg.RunRecord) -> bool:
+def _is_run_overdue(record: dg.RunRecord) -> bool:
     is_launched = record.dagster_run.status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
     patience = _TO_START if is_launched else _TO_TAKE_THE_LEASE
     return clock.now() - record.update_timestamp > patience
@@ -117,7 +117,7 @@ _lock = threading.Lock()
 _opened: tuple[InstanceRef, dg.DagsterInstance] | None = None
 
 
-def instance_of(context: dg.SensorEvaluationContext) -> dg.DagsterInstance:
+def dagster_instance_of(context: dg.SensorEvaluationContext) -> dg.DagsterInstance:
     """Return the instance that a tick belongs to."""
     global _opened
     ref = context.instance_ref

@@ -13,11 +13,11 @@ import dagster as dg
 from pydantic import Field
 
 from pipelines.drain import Drain, deferred_interrupts
-from pipelines.drain_report import describe_drain_run, describe_progress
+from pipelines.drain_report import describe_drain_progress, describe_drain_run
 from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, instance_of, request_run
-from pipelines.workflow_partitions import partition_key, register_scopes
+from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
+from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
 from recorder.sealing.maintenance import count_tenants
@@ -53,7 +53,7 @@ class DrainConfig(dg.Config):
     )
 
 
-def _describe_columns(kind: Kind) -> dict[str, dg.TableSchema]:
+def _describe_lake_columns(kind: Kind) -> dict[str, dg.TableSchema]:
     columns = [
         dg.TableColumn(
             field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)
@@ -69,7 +69,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_describe_columns("sessions"),
+        metadata=_describe_lake_columns("sessions"),
         description=(
             "One row per sealed session. One table per workspace and mode, by workflow and date of sealing."
         ),
@@ -79,7 +79,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_describe_columns("events"),
+        metadata=_describe_lake_columns("events"),
         description=(
             "One row per event of a sealed session, in (t_ms, event_id) order. "
             "One table per workspace and mode, by workflow and date of sealing."
@@ -90,7 +90,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_describe_columns("frames"),
+        metadata=_describe_lake_columns("frames"),
         description=(
             "One row per screen frame of a sealed session (the picture itself is a blob), in "
             "(t_ms, frame_id) order. One table per workspace and mode, by workflow and date of sealing."
@@ -133,7 +133,7 @@ def sealing(
     context.log.info(
         f"Ended ({drain.ending}) with {sum(batch.sessions for batch in sealed)} sessions sealed."
     )
-    if drain.ending == "interrupted" and _is_cancelled(context):
+    if drain.ending == "interrupted" and _is_run_cancelled(context):
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
     for asset, metadata in describe_drain_run(sealed, drain.ending):
@@ -158,9 +158,9 @@ class SealingReports:
         are observations, so that the page of the asset always shows a picture.
         """
         new = {scope for batch in batches for scope in batch.scopes} - self._registered
-        register_scopes(self._context.instance, sorted(new, key=partition_key))
+        register_workflow_partitions(self._context.instance, sorted(new, key=partition_key))
         self._registered |= new
-        for asset, metadata in describe_progress(batches):
+        for asset, metadata in describe_drain_progress(batches):
             if asset != _GRAPHS:
                 self._context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
             elif time.monotonic() - self._drawn_at < _PICTURE_EVERY_S:
@@ -177,7 +177,7 @@ class SealingReports:
         return {"workflow": name, **describe_graph(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)}
 
 
-def _is_cancelled(context: dg.AssetExecutionContext) -> bool:
+def _is_run_cancelled(context: dg.AssetExecutionContext) -> bool:
     """Return whether a user cancelled the run; otherwise the service is stopping."""
     run = context.instance.get_run_by_id(context.run.run_id)
     return run is not None and run.status == dg.DagsterRunStatus.CANCELING
@@ -197,10 +197,10 @@ seal_stopped_sessions = dg.define_asset_job(
 )
 def stopped_sessions(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a drain run when sessions wait that the runs at work do not get to."""
-    return request_drain_run(lambda: instance_of(context), RecorderResource())
+    return request_sealing_drain_run(lambda: dagster_instance_of(context), RecorderResource())
 
 
-def request_drain_run(
+def request_sealing_drain_run(
     open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the request for a drain run if one is needed; Dagster's instance is opened only then."""
@@ -211,7 +211,7 @@ def request_drain_run(
     with runtime.database.transaction(write=False) as db:
         at_work = list_runs(db)
     job_name = seal_stopped_sessions.name
-    return request_run(open_instance(), job_name, at_work=at_work, longest_pause_s=_LONGEST_PAUSE_S)
+    return request_dagster_run(open_instance(), job_name, at_work=at_work, longest_pause_s=_LONGEST_PAUSE_S)
 
 
 def watch_lanes(database: Database, *, runs: int, seconds: float, busy_after_s: float = 0.5) -> str:

@@ -20,7 +20,7 @@ from pydantic import Field
 from pipelines.dataset_checks import check_files, check_lake
 from pipelines.dataset_report import LoggedProgress, describe_dataset
 from pipelines.drain import deferred_interrupts
-from pipelines.resources import RecorderResource, deployment_of_environment
+from pipelines.resources import RecorderResource, make_recorder_resource
 from pipelines.runs import QUEUE_TAG
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
@@ -29,11 +29,11 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import (
     PLACE_MS,
     SLOTS,
-    claim_next,
-    is_small,
+    claim_next_small_export,
+    is_small_export,
     leave_place,
-    leave_to_own_run,
     place_owner,
+    release_claimed_export,
     take_place,
 )
 from recorder.models.export import ExportRow
@@ -162,7 +162,7 @@ class SmallExportLoop:
             self._give_place()
 
     def _claim(self) -> bool:
-        claimed = claim_next(
+        claimed = claim_next_small_export(
             self._runtime.database,
             self._owner,
             list(self._at_work.values()),
@@ -192,8 +192,8 @@ class SmallExportLoop:
             self._ended.put((row.id, finished))
 
     def _write(self, row: ExportRow, claim: ExportClaim) -> FinishedExport | None:
-        if not is_small(self._runtime.database, row):
-            leave_to_own_run(claim)
+        if not is_small_export(self._runtime.database, row):
+            release_claimed_export(claim)
             self._run_log.info(f"{row.id}: large; it gets a run of its own.")
             return None
 
@@ -287,15 +287,15 @@ def small_exports(
         if finished is None:
             break
         context.instance.add_dynamic_partitions(PARTITIONS_NAME, [finished.row.dataset])
-        yield from report_export(finished)
+        yield from report_small_export(finished)
         exports += 1
     context.log.info(f"Ended ({loop.ending}) after {exports} exports.")
-    if loop.ending == "interrupted" and _is_cancelled(context):
+    if loop.ending == "interrupted" and _is_run_cancelled(context):
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
 
 
-def report_export(
+def report_small_export(
     finished: FinishedExport,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Yield what Dagster's pages show of an export: a version of its dataset, or why there is none."""
@@ -326,7 +326,7 @@ def report_export(
         )
 
 
-def _is_cancelled(context: dg.OpExecutionContext) -> bool:
+def _is_run_cancelled(context: dg.OpExecutionContext) -> bool:
     run = context.instance.get_run_by_id(context.run.run_id)
     return run is not None and run.status == dg.DagsterRunStatus.CANCELING
 
@@ -335,7 +335,7 @@ def _is_cancelled(context: dg.OpExecutionContext) -> bool:
     description="Writes small exports as they are queued; one run stays at work.",
     executor_def=dg.in_process_executor,
     # Bound here: resources that Dagster binds later make it rebuild the sensor, with a warning of its own.
-    resource_defs={"recorder": deployment_of_environment()},
+    resource_defs={"recorder": make_recorder_resource()},
     tags={QUEUE_TAG: "small-exports"},
 )
 def write_small_exports() -> None:

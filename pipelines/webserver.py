@@ -57,7 +57,7 @@ def create_app(context: WorkspaceProcessContext, settings: Settings) -> ASGIApp:
 
 
 @contextmanager
-def open_workspace(path: Path) -> Iterator[WorkspaceProcessContext]:
+def open_dagster_workspace(path: Path) -> Iterator[WorkspaceProcessContext]:
     """Open the Dagster instance of `DAGSTER_HOME` and the code locations of a workspace file."""
     with DagsterInstance.get() as instance:
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_MAX_OVERFLOW)
@@ -90,7 +90,7 @@ def main() -> None:
         )
     except AlreadyRunning as error:
         sys.exit(str(error))
-    with record, open_workspace(options.workspace) as context:
+    with record, open_dagster_workspace(options.workspace) as context:
         uvicorn.run(
             create_app(context, settings),
             host=options.host,

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines.webserver_pages import GateRefusal, logged_in_page, logged_out_page, logout_page, refusal_page
 from recorder import clock
 from recorder.access.dagster_login import LINK_PATH, LOGIN_SECONDS, Login, LoginCookies, LoginLinks
-from recorder.net.addresses import parse_resolved
+from recorder.net.addresses import parse_resolved_address
 from recorder.net.host_header import AllowedHosts
 from recorder.settings import Settings
 
@@ -83,7 +83,7 @@ class DagsterGate:
             raise GateRefusal(
                 400, "This host name is not one of this server's; RECORDER_ALLOWED_HOSTS lists others."
             )
-        _check_origin(scope, headers)
+        _check_request_origin(scope, headers)
         if is_http and path.startswith(LINK_PATH):
             return self._open_link(scope, headers)
         if is_http and path == _LOGOUT_PATH:
@@ -102,7 +102,7 @@ class DagsterGate:
             if login is None:
                 raise GateRefusal(401, "These pages need a login.")
         if scope["type"] == "http" and scope["path"].rstrip("/") == _GRAPHQL_PATH:
-            _check_graphql(scope, headers)
+            _check_graphql_request(scope, headers)
         return login
 
     def _is_named_by_proxy(self, scope: Scope, headers: Headers) -> bool:
@@ -113,7 +113,7 @@ class DagsterGate:
 
     def _is_from_proxy(self, scope: Scope) -> bool:
         try:
-            peer = parse_resolved(scope["client"][0])
+            peer = parse_resolved_address(scope["client"][0])
         except (TypeError, ValueError):
             return False
         return any(peer in network for network in self._proxies)
@@ -185,7 +185,7 @@ class DagsterGate:
         )
 
 
-def _check_origin(scope: Scope, headers: Headers) -> None:
+def _check_request_origin(scope: Scope, headers: Headers) -> None:
     """Check that a request which may change something comes from a page of this server.
 
     `SameSite` does not do this: a page on another port of the same host is same-site, and its requests carry
@@ -209,7 +209,7 @@ def _check_origin(scope: Scope, headers: Headers) -> None:
         raise GateRefusal(403, "Requests of other pages are refused.")
 
 
-def _check_graphql(scope: Scope, headers: Headers) -> None:
+def _check_graphql_request(scope: Scope, headers: Headers) -> None:
     """Check that a GraphQL request is a POST of JSON, which no page of another origin can send.
 
     Raises:

@@ -65,7 +65,7 @@ def refusal_page(refusal: GateRefusal, *, wants_html: bool) -> Response:
         return PlainTextResponse(f"{sentence}\n", refusal.status, headers)
     title = "Log in" if refusal.status == 401 else HTTPStatus(refusal.status).phrase
     template = _LOG_IN if refusal.status == 401 else "<p>{sentence}</p>"
-    return _make_page(title, template.format(sentence=escape(str(refusal))), refusal.status, headers)
+    return _make_html_page(title, template.format(sentence=escape(str(refusal))), refusal.status, headers)
 
 
 def logged_in_page() -> Response:
@@ -75,20 +75,22 @@ def logged_in_page() -> Response:
     browser would not send the new cookie (SameSite=Strict). This page's own visit carries it.
     """
     head = f'<meta http-equiv="refresh" content="0;url={ASSET_GRAPH}">\n'
-    return _make_page(
+    return _make_html_page(
         "Logged in", f'<p><a href="{ASSET_GRAPH}">Go on to Dagster</a></p>', 200, _HEADERS, head=head
     )
 
 
 def logout_page() -> Response:
     """Return the page with the button that logs out."""
-    return _make_page("Log out", _LOG_OUT, 200, _HEADERS)
+    return _make_html_page("Log out", _LOG_OUT, 200, _HEADERS)
 
 
 def logged_out_page() -> Response:
     """Return the answer to that button."""
-    return _make_page("Logged out", "<p>This browser is logged out.</p>", 200, _HEADERS)
+    return _make_html_page("Logged out", "<p>This browser is logged out.</p>", 200, _HEADERS)
 
 
-def _make_page(title: str, body: str, status: int, headers: dict[str, str], *, head: str = "") -> Response:
+def _make_html_page(
+    title: str, body: str, status: int, headers: dict[str, str], *, head: str = ""
+) -> Response:
     return HTMLResponse(_FRAME.format(title=title, body=body, head=head), status, headers)

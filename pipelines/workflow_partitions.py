@@ -23,13 +23,15 @@ def partition_key(scope: GraphScope) -> str:
     return f"{scope.workspace_id} {scope.mode} {scope.workflow}".replace("...", "…")
 
 
-def register_scopes(instance: dg.DagsterInstance, scopes: Iterable[GraphScope]) -> None:
+def register_workflow_partitions(instance: dg.DagsterInstance, scopes: Iterable[GraphScope]) -> None:
     """Register the partitions of these graphs; known ones stay as they are."""
     if keys := [partition_key(scope) for scope in scopes]:
         instance.add_dynamic_partitions(str(WORKFLOWS.name), keys)
 
 
-def log_partition(context: dg.AssetExecutionContext, scope: GraphScope, metadata: Mapping[str, Any]) -> None:
+def log_workflow_partition(
+    context: dg.AssetExecutionContext, scope: GraphScope, metadata: Mapping[str, Any]
+) -> None:
     """Log the metadata of one graph's partition.
 
     A run that was started for partitions materializes them when it ends; of a run of all graphs, as schedules
@@ -40,11 +42,11 @@ def log_partition(context: dg.AssetExecutionContext, scope: GraphScope, metadata
     context.log_event(event(context.asset_key, partition=partition_key(scope), metadata=metadata))
 
 
-def select_scopes(context: dg.AssetExecutionContext, runtime: Runtime) -> list[GraphScope]:
+def select_partition_scopes(context: dg.AssetExecutionContext, runtime: Runtime) -> list[GraphScope]:
     """Return the graphs of a run's partitions; of a run without partitions, as schedules start it, all."""
     with runtime.database.transaction(write=False) as db:
         scopes = indexed_scopes(db)
-    register_scopes(context.instance, scopes)
+    register_workflow_partitions(context.instance, scopes)
     if not context.has_partition_key and not context.has_partition_key_range:
         return scopes
     chosen = set(context.partition_keys)

@@ -22,23 +22,23 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.governance.backup.records import find_old_backups, read_records
+from recorder.governance.backup.records import find_old_backups, read_backup_records
 from recorder.governance.overdue import count_overdue
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.plurals import counted
 from recorder.sealing import lanes
-from recorder.service_state import list_warnings, read_state
+from recorder.service_state import list_warnings, read_service_state
 from recorder.settings import Settings, unknown_settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database, open_database
 from recorder.storage.deployment import check_deployment
 from recorder.storage.lake import Lake
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.store_regions import check_store_regions
-from recorder.supervisor.run_records import SERVICE, read_record
+from recorder.supervisor.run_records import SERVICE, read_run_record
 from recorder.tenant import Tenant
 
 State = Literal["ok", "warning", "error"]
@@ -73,7 +73,9 @@ class Ports:
     dagster: int = 3000
 
 
-def examine(settings: Settings, *, ports: Ports | None = None, seed: int | None = None) -> Iterator[Finding]:
+def examine_deployment(
+    settings: Settings, *, ports: Ports | None = None, seed: int | None = None
+) -> Iterator[Finding]:
     """Yield the findings of all checks; a check whose part does not answer is left out after saying so.
 
     Args:
@@ -81,7 +83,7 @@ def examine(settings: Settings, *, ports: Ports | None = None, seed: int | None 
         ports: ports to check.
         seed: seed that selects the compared sessions; by default a random one.
     """
-    yield from check_environment()
+    yield from check_environment_variables()
     yield from check_data_folder(settings)
     yield from check_backups(settings)
     blobs, lake = Blobs(settings.blob_url, archive_url=settings.cold_url), Lake(settings.lake_url)
@@ -98,7 +100,7 @@ def examine(settings: Settings, *, ports: Ports | None = None, seed: int | None 
     yield from check_ports(settings, ports or Ports())
 
 
-def check_environment() -> Iterator[Finding]:
+def check_environment_variables() -> Iterator[Finding]:
     """Yield a finding for each variable that has the prefix of settings and is none."""
     sentences = unknown_settings()
     for sentence in sentences:
@@ -133,7 +135,7 @@ def check_backups(settings: Settings) -> Iterator[Finding]:
         message = f"The backup {record.id} of {clock.to_iso(record.moment)} in {record.to} is 30 days old."
         fix = f"It may hold erased data: `recorder backup {record.to} --keep 29` deletes it."
         yield Finding("backups", "warning", message, fix)
-    count = len(read_records(settings.data_dir))
+    count = len(read_backup_records(settings.data_dir))
     if not old and count:
         yield Finding("backups", "ok", f"None of {count} recorded backups is older than 30 days.")
 
@@ -241,10 +243,10 @@ def find_overdue_leases(db: DbSession) -> Iterator[Finding]:
 
 def check_service(settings: Settings, db: DbSession) -> Iterator[Finding]:
     """Yield the warnings that `/readyz` lists: Dagster, sensors, backlog, sessions set aside."""
-    if settings.is_embedded and read_record(settings.data_dir, SERVICE) is None:
+    if settings.is_embedded and read_run_record(settings.data_dir, SERVICE) is None:
         yield Finding("service", "ok", "The service is stopped; `recorder up` starts it.")
         return
-    warnings = list_warnings(read_state(db))
+    warnings = list_warnings(read_service_state(db))
     for warning in warnings:
         message, _, fix = warning.message.partition(". ")
         yield Finding(warning.code.replace("_", " "), "warning", f"{message.rstrip('.')}.", fix)
@@ -294,7 +296,7 @@ def _compare_tenant(
     name = f"{tenant.workspace_id} ({tenant.mode})"
     sealed = _read_sealed(database, tenant)
     try:
-        in_lake = read_again(lambda: lake.scan("sessions", tenant).select("session_id").collect())
+        in_lake = retry_lake_read(lambda: lake.scan("sessions", tenant).select("session_id").collect())
         missing = sealed.join(in_lake, on="session_id", how="anti")["session_id"].to_list()
         if missing:
             message = (
@@ -337,7 +339,7 @@ def _find_wrong_counts(lake: Lake, tenant: Tenant, sample: pl.DataFrame) -> list
 
     wrong: set[str] = set()
     for kind in ("events", "frames"):
-        counts = read_again(partial(count_rows, kind))
+        counts = retry_lake_read(partial(count_rows, kind))
         joined = sample.join(counts, on="session_id", how="left").with_columns(pl.col("n").fill_null(0))
         wrong |= set(joined.filter(pl.col("n") != pl.col(kind))["session_id"])
     return sorted(wrong)
@@ -350,7 +352,7 @@ def _find_missing_objects(lake: Lake, blobs: Blobs, tenant: Tenant, sample: pl.D
         rows = lake.scan("frames", tenant).filter(pl.col("session_id").is_in(sample["session_id"].implode()))
         return rows.select(pl.col("object").unique()).collect()
 
-    keys = read_again(read_keys)["object"].drop_nulls().sort()
+    keys = retry_lake_read(read_keys)["object"].drop_nulls().sort()
     return [key for key in keys.head(_SAMPLED) if not _has_object(blobs, key)]
 
 
@@ -364,7 +366,7 @@ def _has_object(blobs: Blobs, key: str) -> bool:
 
 def check_ports(settings: Settings, ports: Ports) -> Iterator[Finding]:
     """Yield a finding for each port that `recorder up` would listen on, unless it runs already."""
-    record = read_record(settings.data_dir, SERVICE)
+    record = read_run_record(settings.data_dir, SERVICE)
     if record is not None:
         message = f"The service runs as process {record['process']} at {record.get('api', 'no address yet')}."
         yield Finding("ports", "ok", message)

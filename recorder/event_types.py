@@ -61,7 +61,7 @@ def is_action(name: str) -> bool:
     return event_type(name).is_action
 
 
-def is_raw(name: str) -> bool:
+def is_raw_event_type(name: str) -> bool:
     """Return whether events of this type are pointer or key noise below the actions."""
     return event_type(name).event_class == "raw"
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def beat(path: Path) -> None:
+def write_heartbeat(path: Path) -> None:
     """Set the time of a pulse file to now; the file is created if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -17,14 +17,14 @@ class PulseReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen_ns = self._read_ns()
+        self._seen_ns = self._read_pulse_ns()
 
     def has_beaten(self) -> bool:
         """Return whether a beat came since the last call, or since the reader was made."""
-        before, self._seen_ns = self._seen_ns, self._read_ns()
+        before, self._seen_ns = self._seen_ns, self._read_pulse_ns()
         return self._seen_ns != before and self._seen_ns is not None
 
-    def _read_ns(self) -> int | None:
+    def _read_pulse_ns(self) -> int | None:
         with suppress(FileNotFoundError):
             return self._path.stat().st_mtime_ns
         return None

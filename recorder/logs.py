@@ -89,7 +89,7 @@ def configure_logs(level: str) -> None:
     root = logging.getLogger()
     for handler in [each for each in root.handlers if isinstance(each, _Stderr)]:
         root.removeHandler(handler)
-    root.addHandler(_Stderr(make_formatter()))
+    root.addHandler(_Stderr(make_log_formatter()))
     logging.getLogger("recorder").setLevel(level.upper())
     logging.captureWarnings(True)
     _take_over_server_logs()
@@ -105,22 +105,22 @@ def logged_start() -> Iterator[None]:
     try:
         yield
     except RecorderError as error:
-        _configure_if_bare()
+        _configure_bare_logging()
         log.error(str(error))
         raise SystemExit(START_REFUSED) from error
     except Exception as error:
-        _configure_if_bare()
+        _configure_bare_logging()
         log.exception("the process cannot start")
         raise SystemExit(1) from error
 
 
-def _configure_if_bare() -> None:
+def _configure_bare_logging() -> None:
     """Give log lines their form where the start failed before the settings were read."""
     if not any(isinstance(handler, _Stderr) for handler in logging.getLogger().handlers):
         configure_logs("info")
 
 
-def make_formatter() -> logging.Formatter:
+def make_log_formatter() -> logging.Formatter:
     """Return the formatter of log lines."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
@@ -132,7 +132,8 @@ def make_formatter() -> logging.Formatter:
         _redact_entry,
     ]
     return ProcessorFormatter(
-        processors=[*shared, ProcessorFormatter.remove_processors_meta, _render_entry], use_get_message=True
+        processors=[*shared, ProcessorFormatter.remove_processors_meta, _render_log_line],
+        use_get_message=True,
     )
 
 
@@ -211,6 +212,6 @@ def _redact_value(value: Any) -> Any:
     return _CREDENTIALS.sub("[redacted]@", _SECRETS.sub(r"\1\2[redacted]", str(value)))
 
 
-def _render_entry(_: Any, __: str, entry: EventDict) -> str:
+def _render_log_line(_: Any, __: str, entry: EventDict) -> str:
     # ASCII alone: JSON escapes every control character but one, and no terminal acts on the rest.
     return json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f")

@@ -8,7 +8,7 @@ JSON = "application/json"
 _UTF_8 = ("utf-8", "utf8")
 
 
-def require_type(header: str | None, *allowed: str, needed: str) -> str:
+def require_media_type(header: str | None, *allowed: str, needed: str) -> str:
     """Return the media type of a body that says it is of an allowed one, in UTF-8.
 
     Args:

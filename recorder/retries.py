@@ -39,7 +39,7 @@ def retry(
     """
 
     def must_repeat(error: Exception) -> bool | float:
-        _wrap_hooks()
+        _wrap_retry_hooks()
         return isinstance(error, on) if isinstance(on, type) else on(error)
 
     rounds = iter(
@@ -77,7 +77,7 @@ def _log_own_retries(hook: RetryHook) -> RetryHook:
 
 
 @cache
-def _wrap_hooks() -> None:
+def _wrap_retry_hooks() -> None:
     """Let stamina's hooks report the retries of other callers alone.
 
     By default stamina reports every retry through structlog, which prints to stdout unless it is configured;

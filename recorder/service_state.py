@@ -84,7 +84,7 @@ class Status:
 def store_statuses(database: Database, statuses: Sequence[Status]) -> bool:
     """Replace the stored statuses if they differ or are old; return whether they were replaced."""
     with database.transaction(write=False) as db:
-        if not _must_store(read_statuses(db), statuses):
+        if not _must_store_statuses(read_statuses(db), statuses):
             return False
     with database.transaction(write=True) as db:
         db.exec(delete(OrchestrationStatusRow))
@@ -106,7 +106,7 @@ def read_statuses(db: DbSession) -> list[Status]:
     return [Status(row.kind, row.name, row.state == "on", row.seen_at) for row in rows]  # type: ignore[arg-type]
 
 
-def _must_store(stored: Sequence[Status], seen: Sequence[Status]) -> bool:
+def _must_store_statuses(stored: Sequence[Status], seen: Sequence[Status]) -> bool:
     before = {(status.kind, status.name): status for status in stored}
     after = {(status.kind, status.name): status for status in seen}
     if before.keys() != after.keys() or any(before[key].is_on != after[key].is_on for key in after):
@@ -143,7 +143,7 @@ class ServiceState:
         return [status for status in self.statuses if not status.is_on]
 
 
-def read_state(db: DbSession) -> ServiceState:
+def read_service_state(db: DbSession) -> ServiceState:
     """Return the state of sealing and of Dagster, as the database holds it."""
     return ServiceState(read_sealing_backlog(db), read_statuses(db), read_open_breaker(db))
 

@@ -96,7 +96,7 @@ class UnknownLogLevel(InvalidSetting):
         super().__init__("RECORDER_LOG_LEVEL", f"one of {', '.join(LOG_LEVELS)}")
 
 
-def parse_region(text: str) -> str:
+def parse_region_setting(text: str) -> str:
     """Return a region.
 
     Raises:
@@ -118,7 +118,7 @@ def parse_log_level(text: str) -> str:
     return text
 
 
-def parse_store(env: Mapping[str, str], name: str) -> str:
+def parse_store_address(env: Mapping[str, str], name: str) -> str:
     """Check that an address holds no credentials: it is logged and passed to workers."""
     url = env.get(name, "")
     if _PASSWORD.search(url):
@@ -137,7 +137,7 @@ def parse_storage_class(text: str) -> str | None:
     return text or None
 
 
-def parse_endpoint(env: Mapping[str, str], name: str) -> str | None:
+def parse_store_endpoint(env: Mapping[str, str], name: str) -> str | None:
     """Return the address of a store's service; None where the variable is empty."""
     url = env.get(name, "").rstrip("/")
     if url and not url.startswith(("http://", "https://")):
@@ -157,7 +157,7 @@ def parse_buckets(text: str) -> tuple[str, ...]:
     return buckets
 
 
-def parse_own_addresses(text: str) -> tuple[str, ...]:
+def parse_service_addresses(text: str) -> tuple[str, ...]:
     """Return addresses as `host:port`."""
     words = split_words(text)
     if not all(_HOST_PORT.fullmatch(word) for word in words):
@@ -198,7 +198,7 @@ def parse_auth_header(name: str, trusted_proxies: tuple[str, ...]) -> str | None
     return name.lower() or None
 
 
-def parse_executor(text: str) -> str:
+def parse_export_executor(text: str) -> str:
     """Return the executor of exports: `in_process`, `processes:N` or the address of a Dask scheduler."""
     if not _EXECUTOR.fullmatch(text):
         takes = "in_process, processes:N, or a Dask scheduler's address such as tcp://10.0.0.5:8786"
@@ -242,7 +242,7 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parse_number(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+def parse_number_setting(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
     """Return a whole number between two bounds; None where the variable is missing."""
     text = env.get(name)
     if text is None:
@@ -252,7 +252,7 @@ def parse_number(env: Mapping[str, str], name: str, least: int, most: int) -> in
     return int(text)
 
 
-def parse_switch(env: Mapping[str, str], name: str) -> bool:
+def parse_switch_setting(env: Mapping[str, str], name: str) -> bool:
     """Return whether a setting is on; it is off where the variable is missing or empty."""
     text = env.get(name, "")
     if text not in ("", "0", "1"):
@@ -260,13 +260,13 @@ def parse_switch(env: Mapping[str, str], name: str) -> bool:
     return text == "1"
 
 
-def parse_live_sandbox(env: Mapping[str, str]) -> LiveSandbox:
+def parse_live_sandbox_settings(env: Mapping[str, str]) -> LiveSandbox:
     """Return the settings of the live sandbox."""
     return LiveSandbox(
         outbound=split_words(env.get("RECORDER_LIVE_OUTBOUND", "")),
         user=env.get("RECORDER_LIVE_USER") or LiveSandbox().user,
-        no_sandbox=parse_switch(env, "RECORDER_LIVE_NO_SANDBOX"),
-        places=parse_number(env, "RECORDER_LIVE_PLACES", 1, 64) or LiveSandbox().places,
+        no_sandbox=parse_switch_setting(env, "RECORDER_LIVE_NO_SANDBOX"),
+        places=parse_number_setting(env, "RECORDER_LIVE_PLACES", 1, 64) or LiveSandbox().places,
         chromium=env.get("RECORDER_CHROMIUM") or None,
     )
 
@@ -275,12 +275,12 @@ def parse_connections(env: Mapping[str, str]) -> ConnectionBounds:
     """Return the most connections of an address and of a process."""
     default = ConnectionBounds()
     return ConnectionBounds(
-        parse_number(env, "RECORDER_CONNECTIONS_PER_ADDRESS", 16, 65_536) or default.per_address,
-        parse_number(env, "RECORDER_CONNECTIONS", 16, 1_000_000) or default.per_process,
+        parse_number_setting(env, "RECORDER_CONNECTIONS_PER_ADDRESS", 16, 65_536) or default.per_address,
+        parse_number_setting(env, "RECORDER_CONNECTIONS", 16, 1_000_000) or default.per_process,
     )
 
 
-def parse_count(env: Mapping[str, str], name: str, default: int) -> int:
+def parse_count_setting(env: Mapping[str, str], name: str, default: int) -> int:
     """Return a whole number of at least 1, by default `default`."""
     text = env.get(name) or str(default)
     if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):

@@ -21,17 +21,17 @@ from recorder.setting_values import (
     parse_body_memory_mb,
     parse_buckets,
     parse_connections,
-    parse_count,
-    parse_endpoint,
-    parse_executor,
-    parse_live_sandbox,
+    parse_count_setting,
+    parse_export_executor,
+    parse_live_sandbox_settings,
     parse_log_level,
-    parse_number,
-    parse_own_addresses,
-    parse_region,
+    parse_number_setting,
+    parse_region_setting,
     parse_seal_processes,
+    parse_service_addresses,
     parse_storage_class,
-    parse_store,
+    parse_store_address,
+    parse_store_endpoint,
     parse_trusted_proxies,
     parse_webhook_attempts,
     split_words,
@@ -179,42 +179,43 @@ class Settings:
         env = os.environ if environment is None else environment
         data = data_folder(data_dir, env)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
-        quiet_hour = parse_number(env, "RECORDER_QUIET_HOUR", 0, 23)
+        quiet_hour = parse_number_setting(env, "RECORDER_QUIET_HOUR", 0, 23)
         trusted_proxies = parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
-            database_url=env.get("RECORDER_DATABASE_URL", _make_embedded_database(data)),
-            blob_url=parse_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
-            lake_url=parse_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
-            export_url=parse_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
-            cold_url=parse_store(env, "RECORDER_COLD_URL") or str(data / "cold"),
+            database_url=env.get("RECORDER_DATABASE_URL", _embedded_database_url(data)),
+            blob_url=parse_store_address(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
+            lake_url=parse_store_address(env, "RECORDER_LAKE_URL") or str(data / "lake"),
+            export_url=parse_store_address(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
+            cold_url=parse_store_address(env, "RECORDER_COLD_URL") or str(data / "cold"),
             local_export_root=Path(root).expanduser().resolve() if root else None,
-            region=parse_region(env.get("RECORDER_REGION", "us")),
+            region=parse_region_setting(env.get("RECORDER_REGION", "us")),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
-            s3_endpoint=parse_endpoint(env, "RECORDER_S3_ENDPOINT"),
-            gcs_endpoint=parse_endpoint(env, "RECORDER_GCS_ENDPOINT"),
-            azure_endpoint=parse_endpoint(env, "RECORDER_AZURE_ENDPOINT"),
+            s3_endpoint=parse_store_endpoint(env, "RECORDER_S3_ENDPOINT"),
+            gcs_endpoint=parse_store_endpoint(env, "RECORDER_GCS_ENDPOINT"),
+            azure_endpoint=parse_store_endpoint(env, "RECORDER_AZURE_ENDPOINT"),
             export_buckets=parse_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
             redis_url=env.get("RECORDER_REDIS_URL") or None,
             cold_storage_class=parse_storage_class(env.get("RECORDER_COLD_STORAGE_CLASS", "")),
             quiet_hour=Settings.quiet_hour if quiet_hour is None else quiet_hour,
             allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
-            live=parse_live_sandbox(env),
-            own_addresses=parse_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
+            live=parse_live_sandbox_settings(env),
+            own_addresses=parse_service_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
             answer_within_s=parse_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
             webhook_attempts=parse_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=parse_log_level(env.get("RECORDER_LOG_LEVEL", "info").lower()),
-            seal_slots=parse_number(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
-            seal_runs=parse_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
-            seal_lease_seconds=parse_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
+            seal_slots=parse_number_setting(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
+            seal_runs=parse_number_setting(env, "RECORDER_SEAL_RUNS", 1, 64)
+            or max(2, min(4, os.cpu_count() or 1)),
+            seal_lease_seconds=parse_number_setting(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
             or Settings.seal_lease_seconds,
             body_memory_mb=parse_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
             connections=parse_connections(env),
-            export_executor=parse_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
+            export_executor=parse_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=SessionSize(
                 *(
-                    parse_count(env, _make_session_variable(name), default)
+                    parse_count_setting(env, _make_session_variable(name), default)
                     for name, default in SessionSize()._asdict().items()
                 )
             ),
@@ -231,7 +232,7 @@ class Settings:
     @property
     def is_embedded(self) -> bool:
         """Return whether the database is the file in the data folder."""
-        return self.database_url == _make_embedded_database(self.data_dir)
+        return self.database_url == _embedded_database_url(self.data_dir)
 
     def as_env(self) -> dict[str, str]:
         """Return the variables that give a child process the same settings, without the secret."""
@@ -296,7 +297,7 @@ class Settings:
         return chosen
 
 
-def _make_embedded_database(data: Path) -> str:
+def _embedded_database_url(data: Path) -> str:
     return f"sqlite:///{data / 'recorder.db'}"
 
 
@@ -330,7 +331,7 @@ def environment_with(extra: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **extra}
 
 
-def azure_account_key() -> str | None:
+def read_azure_account_key() -> str | None:
     """Return the key of the operator's own Azure-like store, which each process reads for itself."""
     return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
 

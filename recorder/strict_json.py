@@ -45,10 +45,10 @@ def parse(body: bytes) -> Any:
     try:
         value = json.loads(
             text,
-            object_pairs_hook=_make_object,
+            object_pairs_hook=_make_json_object,
             parse_constant=_refuse_constant,
-            parse_int=_parse_int,
-            parse_float=_parse_float,
+            parse_int=_parse_json_int,
+            parse_float=_parse_json_float,
         )
     except json.JSONDecodeError as error:
         if not text.strip():
@@ -59,7 +59,7 @@ def parse(body: bytes) -> Any:
     except _WrongToken as error:
         raise error.describe(text) from None
     if _ESCAPED_NUL.search(body) or b"\0" in body or _ESCAPED_SURROGATE.search(body):
-        _check_strings(value, "")
+        _check_json_strings(value, "")
     return value
 
 
@@ -78,7 +78,7 @@ def check_depth(body: bytes) -> None:
         raise InvalidJson(f"JSON may be at most {JSON_DEPTH} levels deep.", item="json_too_deep")
 
 
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         raise _WrongToken(_describe_repeated_key)
@@ -89,7 +89,7 @@ def _refuse_constant(_: str) -> NoReturn:
     raise _WrongToken(_describe_constant)
 
 
-def _parse_int(digits: str) -> int:
+def _parse_json_int(digits: str) -> int:
     if len(digits) > _INTEGER_DIGITS:
         raise _WrongToken(_describe_digits)
     value = int(digits)
@@ -98,7 +98,7 @@ def _parse_int(digits: str) -> int:
     return value
 
 
-def _parse_float(digits: str) -> float:
+def _parse_json_float(digits: str) -> float:
     value = float(digits)
     if value in (float("inf"), float("-inf")):
         raise _WrongToken(_describe_float)
@@ -141,7 +141,7 @@ def _is_integer(number: str) -> bool:
     return number.lstrip("-").isdigit()
 
 
-def _check_strings(value: Any, pointer: str) -> None:
+def _check_json_strings(value: Any, pointer: str) -> None:
     """Check strings and keys for NUL and lone surrogates, which only escapes can produce."""
     if isinstance(value, str):
         if "\0" in value:
@@ -150,8 +150,8 @@ def _check_strings(value: Any, pointer: str) -> None:
             raise InvalidJson("A string holds half of a surrogate pair.")
     elif isinstance(value, dict):
         for key, member in value.items():
-            _check_strings(key, pointer)
-            _check_strings(member, pointer + json_pointer(key))
+            _check_json_strings(key, pointer)
+            _check_json_strings(member, pointer + json_pointer(key))
     elif isinstance(value, list):
         for index, member in enumerate(value):
-            _check_strings(member, pointer + json_pointer(index))
+            _check_json_strings(member, pointer + json_pointer(index))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from recorder import clock, doctor
 from recorder.cli import app
-from recorder.doctor import Finding, Ports, examine
+from recorder.doctor import Finding, Ports, examine_deployment
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
@@ -59,14 +59,18 @@ def ports() -> Ports:
 
 def findings(runtime: Runtime, ports: Ports, check: str) -> list[Finding]:
     """Return the findings of a check that are not `ok`."""
-    seen = [finding for finding in examine(runtime.settings, ports=ports, seed=1) if finding.check == check]
+    seen = [
+        finding
+        for finding in examine_deployment(runtime.settings, ports=ports, seed=1)
+        if finding.check == check
+    ]
     assert seen, f"there is no check {check}"
     return [finding for finding in seen if finding.state != "ok"]
 
 
 def test_a_sound_deployment_has_no_findings(runtime: Runtime, ports: Ports) -> None:
     settings = runtime.settings
-    seen = list(examine(settings, ports=ports))
+    seen = list(examine_deployment(settings, ports=ports))
     checks = {"settings", "disk", "frames", "hosted exports", "lake", "database", "region", "clocks"}
     assert checks | {"leases", "contents", "ports"} <= {finding.check for finding in seen}
     # Dagster has never run here; where the database is the folder's own, the service counts as stopped.
@@ -115,13 +119,15 @@ def test_a_missing_object_of_frames_is_reported(runtime: Runtime, ports: Ports) 
 def test_a_store_that_cannot_be_written_is_reported(runtime: Runtime, ports: Ports, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     settings = replace(runtime.settings, blob_url=str(tmp_path / "file"))
-    seen = [finding for finding in examine(settings, ports=ports) if finding.state == "error"]
+    seen = [finding for finding in examine_deployment(settings, ports=ports) if finding.state == "error"]
     assert "frames" in {finding.check for finding in seen}
 
 
 def test_a_database_that_does_not_answer_is_reported(runtime: Runtime, ports: Ports, tmp_path: Path) -> None:
     settings = replace(runtime.settings, database_url=f"postgresql://recorder@127.0.0.1:{ports.api}/none")
-    (finding,) = [finding for finding in examine(settings, ports=ports) if finding.check == "database"]
+    (finding,) = [
+        finding for finding in examine_deployment(settings, ports=ports) if finding.check == "database"
+    ]
     assert finding.state == "error"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import recorder
-from api.errors import status_of
+from api.errors import http_status_of
 from recorder import errors
 from recorder.errors import Problem, RecorderError
 from tests.support.databases import part_is_missing
@@ -103,14 +103,14 @@ def test_the_errors_of_a_module_with_an_optional_library_are_checked_too(module:
 
 @pytest.mark.parametrize("kind", sorted(set(every_error()), key=lambda kind: kind.__name__))
 def test_every_error_has_a_status_and_a_code_of_the_contract(kind: type[RecorderError]) -> None:
-    status = status_of(kind.__new__(kind))
+    status = http_status_of(kind.__new__(kind))
     assert kind.code in {*CODES[status].split(), *INTERNAL}, f"{kind.__name__} answers {status} {kind.code}"
     assert kind.title and kind.__doc__
 
 
 def test_only_what_nobody_foresaw_is_an_internal_error() -> None:
     answered = {kind for kind in every_error() if kind.code not in INTERNAL}
-    assert {kind for kind in answered if status_of(kind.__new__(kind)) == 500} == {RecorderError}
+    assert {kind for kind in answered if http_status_of(kind.__new__(kind)) == 500} == {RecorderError}
 
 
 def test_problems_stand_beside_the_message() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.logs import RepeatedWarnings, configure_logs, make_formatter
-from recorder.request_context import following
+from recorder.logs import RepeatedWarnings, configure_logs, make_log_formatter
+from recorder.request_context import following_request
 from recorder.setting_values import UnknownLogLevel
 
 
@@ -18,7 +18,7 @@ def line_of(message: str, *args: object, error: BaseException | None = None, **e
     record = logging.getLogger("recorder.tests").makeRecord(
         "recorder.tests", logging.WARNING, "file", 1, message, args, result, extra=extra
     )
-    return make_formatter().format(record)
+    return make_log_formatter().format(record)
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
@@ -70,7 +70,7 @@ def test_control_characters_are_escaped(character: str) -> None:
 
 
 def test_the_request_at_work_stands_in_the_line() -> None:
-    with following("req_1"):
+    with following_request("req_1"):
         inside = json.loads(line_of("stored"))
     assert (inside["request_id"], "request_id" in json.loads(line_of("stored"))) == ("req_1", False)
 

@@ -8,14 +8,19 @@ import anyio
 import anyio.to_thread
 from fastapi import Request, Response
 
-from api.bodies.checks import check_event_file, check_frames_file, read_multipart, restore_bytes
+from api.bodies.checks import (
+    check_event_body_file,
+    check_frame_upload_file,
+    read_multipart_upload,
+    restore_frame_bytes,
+)
 from api.bodies.masking import BodyMasking
-from api.bodies.worker_pool import LARGE_BYTES, BodyFile, BodyWorkers, body_file
+from api.bodies.worker_pool import LARGE_BYTES, BodyFile, BodyWorkers, open_body_file
 from recorder.access.keys import Caller
 from recorder.ids import encode, id_range, reserve
 from recorder.masking.policies import Policy
 from recorder.masking.scanner import Scanner
-from recorder.media_types import JSON, require_type
+from recorder.media_types import JSON, require_media_type
 from recorder.models.frame import FrameItem
 from recorder.recording.events import (
     CheckedBody,
@@ -54,9 +59,9 @@ class EventBatches:
             RecorderError: if the body is invalid, or too slow to mask.
         """
         is_large = len(body) > LARGE_BYTES
-        checked = await self._check_large(caller, body, content_type) if is_large else None
+        checked = await self._check_large_body(caller, body, content_type) if is_large else None
         policy = await self._masking.policy_of_session(caller, session_id)
-        if policy is not None and _may_change(policy, body):
+        if policy is not None and _may_mask_body(policy, body):
             check = partial(
                 check_event_body,
                 caller,
@@ -65,7 +70,7 @@ class EventBatches:
                 batch_key=batch_key,
                 checked=checked,
             )
-            return await self._read_masked(caller, session_id, body, policy, check)
+            return await self._read_masked_batch(caller, session_id, body, policy, check)
         read = partial(
             read_event_batch,
             caller,
@@ -77,19 +82,19 @@ class EventBatches:
         )
         return await anyio.to_thread.run_sync(read, limiter=self._large_bodies) if is_large else read()
 
-    async def _check_large(self, caller: Caller, body: bytes, content_type: str | None) -> CheckedItems:
+    async def _check_large_body(self, caller: Caller, body: bytes, content_type: str | None) -> CheckedItems:
         """Check a body in a worker process: a hostile one of 6 MB takes more than a second.
 
         Raises:
             UnsupportedMediaType: if its type is not JSON; the body is then not read.
         """
-        require_type(content_type, JSON, needed="events as application/json")
-        with body_file() as file:
+        require_media_type(content_type, JSON, needed="events as application/json")
+        with open_body_file() as file:
             await anyio.to_thread.run_sync(file.write, body)
-            checked = await self._workers.run(caller.workspace_id, check_event_file, file)
+            checked = await self._workers.run(caller.workspace_id, check_event_body_file, file)
         return [TimedItem(t_ms) for t_ms in checked.times], checked.named
 
-    async def _read_masked(
+    async def _read_masked_batch(
         self,
         caller: Caller,
         session_id: str,
@@ -107,7 +112,7 @@ class EventBatches:
         )
 
 
-def _may_change(policy: Policy, body: bytes) -> bool:
+def _may_mask_body(policy: Policy, body: bytes) -> bool:
     """Return False if a quick check shows that nothing in a body is masked, as in most bodies."""
     return not Scanner.is_small(policy, len(body)) or policy.masker().may_change(body)
 
@@ -127,7 +132,7 @@ class FrameUploadBody:
     checked: tuple[list[CheckedFrame], bytes] | None = None
 
 
-async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) -> FrameUploadBody:
+async def read_frame_upload(request: Request, caller: Caller, workers: BodyWorkers) -> FrameUploadBody:
     """Read a frame upload; a large one is read and checked in a worker process.
 
     Raises:
@@ -136,21 +141,21 @@ async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) ->
     """
     content_type = request.headers.get("content-type", "")
     needed = "frames as application/json or multipart/form-data"
-    kind = require_type(content_type, JSON, "multipart/form-data", needed=needed)
+    kind = require_media_type(content_type, JSON, "multipart/form-data", needed=needed)
     stream, first, size = request.stream(), list[bytes](), 0
     async for part in stream:
         first.append(part)
         size += len(part)
         if size > LARGE_BYTES:
-            with body_file() as file:
-                return await _read_large(file, first, stream, content_type, caller, workers)
+            with open_body_file() as file:
+                return await _read_large_upload(file, first, stream, content_type, caller, workers)
     body = b"".join(first)
     if kind == JSON:
         return FrameUploadBody(*await anyio.to_thread.run_sync(read_frames_json, body))
-    return FrameUploadBody(*await read_multipart(_yield_once(body), content_type))
+    return FrameUploadBody(*await read_multipart_upload(_yield_once(body), content_type))
 
 
-async def _read_large(
+async def _read_large_upload(
     file: BodyFile,
     first: list[bytes],
     rest: AsyncIterator[bytes],
@@ -163,13 +168,13 @@ async def _read_large(
     first.clear()
     async for part in rest:
         file.write(part)
-    checked = await workers.run(caller.workspace_id, check_frames_file, file, content_type)
+    checked = await workers.run(caller.workspace_id, check_frame_upload_file, file, content_type)
     content = file.map()
-    frames = await anyio.to_thread.run_sync(_assign_ids, restore_bytes(checked, content), caller)
+    frames = await anyio.to_thread.run_sync(_assign_frame_ids, restore_frame_bytes(checked, content), caller)
     return FrameUploadBody(checked=(frames, checked.digest))
 
 
-def _assign_ids(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
+def _assign_frame_ids(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
     """Return frames with ascending ids of this process and, if the caller has masking, parsed snapshots."""
     new_ids = id_range(f"frm_{encode(reserve(len(frames)))}", len(frames))
     named = [

@@ -20,14 +20,14 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from recorder import limits, strict_json
 from recorder.errors import Problem, ValidationFailed, json_pointer
 from recorder.models.frame import FrameItem
-from recorder.models.wire import shorten
-from recorder.recording.event_validation import check_events
+from recorder.models.wire import shorten_name
+from recorder.recording.event_validation import validate_event_body
 from recorder.recording.frame_validation import (
     CheckedFrame,
-    check_frames,
     frames_digest,
     read_frames_json,
     read_frames_part,
+    validate_frames,
 )
 
 #: Private memory of a worker process: a body that needs more is refused.
@@ -61,18 +61,18 @@ class CheckedFrames:
     digest: bytes
 
 
-def check_event_file(path: str) -> CheckedEvents:
+def check_event_body_file(path: str) -> CheckedEvents:
     """Check a body of `POST …/events`.
 
     Raises:
         RecorderError: if the body or an event is invalid.
     """
     with _BoundedMemory(), Path(path).open("rb") as file:
-        items, named = check_events(file.read())
+        items, named = validate_event_body(file.read())
         return CheckedEvents([item.t_ms for item in items], named)
 
 
-def check_json_file(path: str) -> None:
+def check_json_body_file(path: str) -> None:
     """Check that a body is strict JSON.
 
     Raises:
@@ -82,7 +82,7 @@ def check_json_file(path: str) -> None:
         strict_json.parse(file.read())
 
 
-def check_frames_file(path: str, content_type: str) -> CheckedFrames:
+def check_frame_upload_file(path: str, content_type: str) -> CheckedFrames:
     """Check a frame upload, and replace the file's content with its pictures and snapshots.
 
     Args:
@@ -96,24 +96,24 @@ def check_frames_file(path: str, content_type: str) -> CheckedFrames:
         if content_type.partition(";")[0].strip().lower() == "application/json":
             items, parts = read_frames_json(file.read())
         else:
-            items, parts = asyncio.run(read_multipart(_read_chunks(file.fileno()), content_type))
-        frames = check_frames(items, parts)
+            items, parts = asyncio.run(read_multipart_upload(_read_body_chunks(file.fileno()), content_type))
+        frames = validate_frames(items, parts)
         digest = frames_digest(frames)
         file.seek(0)
         file.truncate()
         offsets, end = [], 0
         for frame in frames:
-            _write(file.fileno(), frame.data)
+            _write_all_bytes(file.fileno(), frame.data)
             length = len(frame.dom or b"")
             offsets.append(
                 (end, len(frame.data), None if frame.dom is None else end + len(frame.data), length)
             )
-            _write(file.fileno(), frame.dom or b"")
+            _write_all_bytes(file.fileno(), frame.dom or b"")
             end += len(frame.data) + length
-        return CheckedFrames([_remove_bytes(frame) for frame in frames], offsets, digest)
+        return CheckedFrames([_remove_frame_bytes(frame) for frame in frames], offsets, digest)
 
 
-def restore_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFrame]:
+def restore_frame_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFrame]:
     """Return the frames with their pictures, as views of `content`, and their snapshots."""
     view = memoryview(content)
     return [
@@ -126,7 +126,7 @@ def restore_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFra
     ]
 
 
-async def read_multipart(
+async def read_multipart_upload(
     chunks: AsyncIterator[bytes], content_type: str
 ) -> tuple[list[FrameItem], dict[str, bytes]]:
     """Return the items of a multipart upload, and the bytes of its parts by name.
@@ -151,7 +151,7 @@ async def read_multipart(
         form = await reader.parse()
     except MultiPartException as error:
         raise _multipart_error() from error
-    pairs = [(_decode_name(name), await _read_part(part)) for name, part in form.multi_items()]
+    pairs = [(_decode_part_name(name), await _read_part(part)) for name, part in form.multi_items()]
     await form.close()
     parts = dict(pairs)
     if "frames" not in parts or len(parts) != len(pairs):
@@ -159,7 +159,7 @@ async def read_multipart(
     items = read_frames_part(parts.pop("frames"))
     declared = {item.part for item in items}
     undeclared = [
-        Problem("body", json_pointer(shorten(name)), "unknown_field", _UNDECLARED)
+        Problem("body", json_pointer(shorten_name(name)), "unknown_field", _UNDECLARED)
         for name in parts
         if name not in declared
     ]
@@ -168,7 +168,7 @@ async def read_multipart(
     return items, parts
 
 
-def _decode_name(name: str) -> str:
+def _decode_part_name(name: str) -> str:
     return name.encode("latin-1").decode("utf-8", "replace")
 
 
@@ -181,17 +181,17 @@ def _multipart_error() -> ValidationFailed:
     return ValidationFailed.of("", "invalid_multipart", message=text)
 
 
-def _remove_bytes(frame: CheckedFrame) -> CheckedFrame:
+def _remove_frame_bytes(frame: CheckedFrame) -> CheckedFrame:
     item = msgspec.structs.replace(frame.item, data=msgspec.UNSET, dom=msgspec.UNSET)
     return replace(frame, item=item, data=b"", dom=None)
 
 
-async def _read_chunks(descriptor: int) -> AsyncIterator[bytes]:
+async def _read_body_chunks(descriptor: int) -> AsyncIterator[bytes]:
     while chunk := os.read(descriptor, _CHUNK):
         yield chunk
 
 
-def _write(descriptor: int, data: bytes | memoryview) -> None:
+def _write_all_bytes(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

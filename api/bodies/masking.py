@@ -76,22 +76,24 @@ class BodyMasking:
 
 # Bodies are scanned before their route opens a transaction: on SQLite writers would wait for the scan. Only
 # one dependency of a route may take the body: each that takes it reports the same errors.
-async def _mask_session(request: Request, caller: CallerDep, body: SessionCreate) -> Masked[SessionCreate]:
+async def _mask_session_body(
+    request: Request, caller: CallerDep, body: SessionCreate
+) -> Masked[SessionCreate]:
     check_session(body)
     policy = None if caller.masking is None else caller.masking.of(body.workflow)
-    return Masked(body, await _find_changes(request, caller, policy, lambda: session_document(body)))
+    return Masked(body, await _find_masking_changes(request, caller, policy, lambda: session_document(body)))
 
 
-async def _mask_tag(
+async def _mask_tag_body(
     request: Request, caller: CallerDep, session_id: str, body: TagCreate
 ) -> Masked[TagCreate]:
     check_tag(body)
     masking: BodyMasking = request.app.state.masking
     policy = await masking.policy_of_session(caller, session_id)
-    return Masked(body, await _find_changes(request, caller, policy, lambda: tag_document(body)))
+    return Masked(body, await _find_masking_changes(request, caller, policy, lambda: tag_document(body)))
 
 
-async def _find_changes(
+async def _find_masking_changes(
     request: Request, caller: Caller, policy: Policy | None, read_document: Callable[[], bytes]
 ) -> Changes:
     if policy is None:
@@ -100,14 +102,18 @@ async def _find_changes(
     return (await scanner.find_changes(caller.workspace_id, policy, [read_document()])).get(0, {})
 
 
-async def _admit_workspace(request: Request, caller: CallerDep, body: WorkspaceUpdate) -> WorkspaceUpdate:
+async def _admit_workspace_patterns(
+    request: Request, caller: CallerDep, body: WorkspaceUpdate
+) -> WorkspaceUpdate:
     if caller.mode == "test":
         raise LiveModeNeeded
     await _admit_patterns(request, caller, body)
     return body
 
 
-async def _admit_workflow(request: Request, caller: CallerDep, body: WorkflowUpdate) -> WorkflowUpdate:
+async def _admit_workflow_patterns(
+    request: Request, caller: CallerDep, body: WorkflowUpdate
+) -> WorkflowUpdate:
     await _admit_patterns(request, caller, body)
     return body
 
@@ -120,7 +126,7 @@ async def _admit_patterns(request: Request, caller: Caller, body: WorkspaceUpdat
 
 
 # Bodies with the texts that masking changes; settings whose patterns were admitted.
-MaskedSession = Annotated[Masked[SessionCreate], Depends(_mask_session)]
-MaskedTag = Annotated[Masked[TagCreate], Depends(_mask_tag)]
-AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace)]
-AdmittedWorkflow = Annotated[WorkflowUpdate, Depends(_admit_workflow)]
+MaskedSession = Annotated[Masked[SessionCreate], Depends(_mask_session_body)]
+MaskedTag = Annotated[Masked[TagCreate], Depends(_mask_tag_body)]
+AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace_patterns)]
+AdmittedWorkflow = Annotated[WorkflowUpdate, Depends(_admit_workflow_patterns)]

@@ -59,7 +59,7 @@ class BodyFile:
 
 
 @contextmanager
-def body_file() -> Iterator[BodyFile]:
+def open_body_file() -> Iterator[BodyFile]:
     """Yield a file for a body, and close it at the end of the block."""
     file = BodyFile()
     try:

@@ -42,7 +42,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, answer)
         finally:
-            _log_request(scope, answer, time.perf_counter() - began)
+            _write_access_log(scope, answer, time.perf_counter() - began)
 
 
 class _MeasuredSend:
@@ -71,16 +71,16 @@ class _MeasuredSend:
         await self._send(message)
 
 
-def _log_request(scope: Scope, answer: _MeasuredSend, seconds: float) -> None:
+def _write_access_log(scope: Scope, answer: _MeasuredSend, seconds: float) -> None:
     state: dict[str, Any] = scope.get("state", {})
     endpoint: Endpoint | None = state.get("endpoint")
     method = scope.get("method", "GET")
     route = endpoint.path if endpoint is not None else _find_page_route(scope["path"])
-    counter, histogram = _find_instruments(method, route, answer.status)
+    counter, histogram = _find_request_metrics(method, route, answer.status)
     counter.inc()
     if endpoint is None or not endpoint.is_stream:
         histogram.observe(seconds)
-    level = _choose_level(endpoint, route, answer.status, seconds)
+    level = _choose_log_level(endpoint, route, answer.status, seconds)
     if log.isEnabledFor(level):
         caller = state.get("caller")
         fields = {
@@ -101,7 +101,7 @@ def _find_page_route(path: str) -> str:
     return path if path in _PAGES else _UNMATCHED
 
 
-def _choose_level(endpoint: Endpoint | None, route: str, status: int | None, seconds: float) -> int:
+def _choose_log_level(endpoint: Endpoint | None, route: str, status: int | None, seconds: float) -> int:
     """Return a high level for failures and slow requests, and DEBUG for those that come by thousands."""
     if status is not None and status >= 500:
         return logging.ERROR
@@ -115,7 +115,7 @@ def _choose_level(endpoint: Endpoint | None, route: str, status: int | None, sec
 _instruments: dict[tuple[str, str, int | None], tuple[Counter, Histogram]] = {}
 
 
-def _find_instruments(method: str, route: str, status: int | None) -> tuple[Counter, Histogram]:
+def _find_request_metrics(method: str, route: str, status: int | None) -> tuple[Counter, Histogram]:
     """Return the instruments of a route, resolved once: resolving labels costs more than counting."""
     instruments = _instruments.get((method, route, status))
     if instruments is not None:

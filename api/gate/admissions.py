@@ -155,7 +155,7 @@ def make_admission(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> Admission:
     is_granted, tokens = draw
     now = clock.unix_seconds()
     if not is_granted:
-        return _make_refusal(plan, tokens, cost, now)
+        return _make_bucket_refusal(plan, tokens, cost, now)
     headers, left = plan.headers[0], tokens[0]
     # The token buckets of bytes, which follow these two, are shown only when they refuse.
     if len(tokens) > 1:
@@ -171,7 +171,7 @@ def make_admission(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> Admission:
     return headers.last
 
 
-def _make_refusal(plan: BucketPlan, tokens: list[float], cost: Cost, now: float) -> Admission:
+def _make_bucket_refusal(plan: BucketPlan, tokens: list[float], cost: Cost, now: float) -> Admission:
     """Return the refusal by the token bucket with the longest wait."""
     buckets = plan.group.buckets
     costs = cost if isinstance(cost, tuple) else (cost,) * len(buckets)

@@ -15,10 +15,10 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import RateLimiter, network_of
+from api.gate.rate_limits import RateLimiter, client_network_of
 from api.gate.responses import client_address
 from recorder import clock
-from recorder.access.keys import Caller, authenticate, is_well_formed
+from recorder.access.keys import Caller, authenticate_key, is_well_formed_key
 from recorder.access.rate_tiers import STRANGERS
 from recorder.audit.log import Origin, record
 from recorder.errors import InsufficientScope, InvalidApiKey, RateLimited, Unauthenticated, Unavailable
@@ -63,7 +63,7 @@ class CallerCache:
 
     def get(self, authorization: bytes) -> Caller | None:
         """Return the caller if it is cached; needs no query and no wait."""
-        digest = _digest_header(authorization)
+        digest = _digest_authorization(authorization)
         entry = self._cached.get(digest)
         if entry is None:
             return None
@@ -78,7 +78,7 @@ class CallerCache:
 
     def has_seen(self, authorization: bytes) -> bool:
         """Return whether this header was accepted before, however long ago."""
-        return _digest_header(authorization) in self._cached
+        return _digest_authorization(authorization) in self._cached
 
     async def look_up(self, authorization: bytes) -> Caller:
         """Return the caller of a header, read from the database.
@@ -86,9 +86,9 @@ class CallerCache:
         Raises:
             InvalidApiKey: if there is no Bearer key, or it is malformed, unknown, revoked or expired.
         """
-        digest = _digest_header(authorization)
+        digest = _digest_authorization(authorization)
         if digest not in self._look_ups:
-            if not is_well_formed(_read_key(authorization)):
+            if not is_well_formed_key(_read_bearer_key(authorization)):
                 raise InvalidApiKey
             self._start_look_up(digest, authorization)
         # Shielded: other requests wait for the same look-up when this one is cancelled.
@@ -109,7 +109,9 @@ class CallerCache:
             del self._cached[digest]
 
     def _start_look_up(self, digest: bytes, authorization: bytes) -> None:
-        task = asyncio.create_task(self._look_up(digest, _read_key(authorization), self._invalidations))
+        task = asyncio.create_task(
+            self._look_up(digest, _read_bearer_key(authorization), self._invalidations)
+        )
         self._look_ups[digest] = task
         task.add_done_callback(lambda done: self._end_look_up(digest, done))
 
@@ -133,15 +135,15 @@ class CallerCache:
 
     def _authenticate_key(self, key: str) -> Caller:
         with self._runtime.database.transaction(write=False) as db:
-            return authenticate(db, key, secret=self._runtime.settings.secret)
+            return authenticate_key(db, key, secret=self._runtime.settings.secret)
 
 
-def _digest_header(authorization: bytes) -> bytes:
+def _digest_authorization(authorization: bytes) -> bytes:
     """Return the digest under which a header is cached: keys themselves are not stored."""
     return blake2b(authorization).digest()
 
 
-def _read_key(authorization: bytes) -> str:
+def _read_bearer_key(authorization: bytes) -> str:
     scheme, _, key = authorization.partition(b" ")
     return key.decode("latin-1") if scheme.lower() == b"bearer" else ""
 
@@ -204,7 +206,7 @@ class KeyGuessThrottle:
             RateLimited: if too many lookups of the address are running.
         """
         bucket = await self._rate_limiter.peek_address(address)
-        network = network_of(address)
+        network = client_network_of(address)
         running = self._running.get(network, Counter())
         if authorization not in running and round(bucket.share * STRANGERS.burst) <= len(running):
             admission = await self._rate_limiter.admit_address(address, is_signed=False)

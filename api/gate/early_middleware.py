@@ -6,9 +6,9 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import make_problem
+from api.errors import make_problem_response
 from api.gate.rate_limits import RateLimiter
-from api.gate.responses import GateSend, common_headers, send_refusal
+from api.gate.responses import GateSend, common_answer_headers, send_refusal
 from recorder.errors import InvalidHost
 from recorder.ids import IdCounter
 from recorder.net.host_header import AllowedHosts
@@ -88,5 +88,5 @@ class HostCheck:
         state = scope.setdefault("state", {})
         state.update(request_id=request_id, endpoint=None, caller=None, admission=None)
         client_id = dict(scope["headers"]).get(b"x-request-id")
-        gate_send = GateSend(send, scope, self._rate_limiter, common_headers(request_id, client_id))
-        await send_refusal(make_problem(InvalidHost(), request_id), scope, receive, gate_send)
+        gate_send = GateSend(send, scope, self._rate_limiter, common_answer_headers(request_id, client_id))
+        await send_refusal(make_problem_response(InvalidHost(), request_id), scope, receive, gate_send)

@@ -108,20 +108,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 
-def _compile_paths(endpoints: tuple[Endpoint, ...]) -> tuple[re.Pattern[str], list[dict[str, Endpoint]]]:
+def _compile_endpoint_paths(
+    endpoints: tuple[Endpoint, ...],
+) -> tuple[re.Pattern[str], list[dict[str, Endpoint]]]:
     """Return a pattern with a group for each path, and the endpoints of each group by method."""
     methods: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    templates = (re.sub(r"\\{\w+(:path)?\\}", _replace_parameter, re.escape(path)) for path in methods)
+    templates = (re.sub(r"\\{\w+(:path)?\\}", _replace_path_parameter, re.escape(path)) for path in methods)
     return re.compile("|".join(f"({template})" for template in templates), re.DOTALL), list(methods.values())
 
 
-def _replace_parameter(match: re.Match[str]) -> str:
+def _replace_path_parameter(match: re.Match[str]) -> str:
     return ".*" if match[1] else "[^/]+"
 
 
-_PATTERN, _METHODS = _compile_paths(ENDPOINTS)
+_PATTERN, _METHODS = _compile_endpoint_paths(ENDPOINTS)
 #: Longer paths are rare, and not cached.
 _CACHED_CHARACTERS = 128
 
@@ -133,27 +135,27 @@ def find_endpoint(method: str, path: str) -> Endpoint | None:
     return find(method, path)
 
 
-def has_route(path: str) -> bool:
+def has_endpoint(path: str) -> bool:
     """Return whether any route has exactly this path, with any method.
 
     The framework's router also accepts a path that ends with a line feed. Such a request must not reach it:
     the route would run without the checks of this table.
     """
-    return bool(_find_methods(path))
+    return bool(_find_endpoints(path))
 
 
 def allowed_methods(path: str) -> list[str]:
     """Return the methods that a path takes, sorted; HEAD wherever GET."""
-    methods = {method for method, item in _find_methods(path).items() if not item.path.endswith("/ws")}
+    methods = {method for method, item in _find_endpoints(path).items() if not item.path.endswith("/ws")}
     methods = methods or {"GET"}  # a page or a probe outside of /v1
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def _find_endpoint(method: str, path: str) -> Endpoint | None:
-    return _find_methods(path).get(method)
+    return _find_endpoints(path).get(method)
 
 
-def _find_methods(path: str) -> dict[str, Endpoint]:
+def _find_endpoints(path: str) -> dict[str, Endpoint]:
     """Return the endpoints of a path by method."""
     match = _PATTERN.fullmatch(path)
     return {} if match is None or match.lastindex is None else _METHODS[match.lastindex - 1]

@@ -9,15 +9,15 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from sqlmodel import Session as DbSession
 
-from api.errors import make_problem
+from api.errors import make_problem_response
 from recorder import limits
 from recorder.access.idempotency import (
     AnswerKept,
     RequestKey,
     RunningKeys,
-    claim_at_first_statement,
+    claim_key_at_first_statement,
     is_idempotency_key,
-    keep_answer,
+    store_idempotency_answer,
 )
 from recorder.errors import Conflict, IdempotencyInProgress, NotFound, ValidationFailed
 from recorder.ids import is_id
@@ -52,17 +52,17 @@ class KeyedRequest:
         with self.running.only(self.key):
             try:
                 with database.transaction(write=True) as db:
-                    claim_at_first_statement(db, self.key)
+                    claim_key_at_first_statement(db, self.key)
                     yield db
                     if self.response is not None:
-                        self._keep_answer(db, self.response)
+                        self._store_answer(db, self.response)
             except IdempotencyInProgress:
                 raise
             except (NotFound, Conflict) as error:
                 # The transaction was rolled back. An answer that another process stored since then is kept.
                 with database.transaction(write=True) as db:
-                    claim_at_first_statement(db, self.key)
-                    self._keep_answer(db, make_problem(error, self.request_id))
+                    claim_key_at_first_statement(db, self.key)
+                    self._store_answer(db, make_problem_response(error, self.request_id))
                 raise
 
     def raise_kept_answer(self, db: DbSession) -> None:
@@ -71,26 +71,30 @@ class KeyedRequest:
         Raises:
             AnswerKept, IdempotencyKeyReused, IdempotencyInProgress: from that statement.
         """
-        claim_at_first_statement(db, self.key)
+        claim_key_at_first_statement(db, self.key)
 
-    def _keep_answer(self, db: DbSession, response: Response) -> None:
+    def _store_answer(self, db: DbSession, response: Response) -> None:
         answer = orjson.loads(response.body) if response.body else None
-        keep_answer(
+        store_idempotency_answer(
             db,
             self.key,
             status=response.status_code,
-            body=_remove_secrets(self.secrets, answer, bytes(response.body)),
+            body=_remove_answer_secrets(self.secrets, answer, bytes(response.body)),
             session_id=next(filter(None, map(_as_session_id, self._list_session_ids(answer))), None),
         )
 
     def _list_session_ids(self, answer: Any) -> Iterator[Any]:
         """Yield possible ids of the session in the answer: erasure finds the kept copy by its id."""
         yield self.session_id
-        yield _get_member(answer, "id")
-        yield _get_member(answer, "session_id")  # of a replay
-        body = _get_member(_get_member(answer, "request"), "body")  # of a delivery: the whole event
+        yield _get_answer_member(answer, "id")
+        yield _get_answer_member(answer, "session_id")  # of a replay
+        body = _get_answer_member(
+            _get_answer_member(answer, "request"), "body"
+        )  # of a delivery: the whole event
         if isinstance(body, str):
-            yield _get_member(_get_member(_get_member(orjson.loads(body), "data"), "session"), "id")
+            yield _get_answer_member(
+                _get_answer_member(_get_answer_member(orjson.loads(body), "data"), "session"), "id"
+            )
 
 
 def read_keyed_request(
@@ -111,7 +115,7 @@ def read_keyed_request(
     fields = dict(body or {})
     # Another type is refused with the other members of the body.
     named = fields.pop(_FIELD, None) if has_field else None
-    text = _read_key(request, named if isinstance(named, str) else None)
+    text = _read_idempotency_key(request, named if isinstance(named, str) else None)
     if text is None:
         return None
     state = request.app.state
@@ -139,7 +143,7 @@ def install(app: FastAPI) -> None:
         return Response(answer.body, answer.status, headers, media_type if answer.body else None)
 
 
-def _read_key(request: Request, named: str | None) -> str | None:
+def _read_idempotency_key(request: Request, named: str | None) -> str | None:
     sent = request.headers.getlist(_HEADER)
     for key, pointer, where in [(key, _HEADER, "header") for key in sent] + [(named, f"/{_FIELD}", "body")]:
         if key is not None and not is_idempotency_key(key):
@@ -152,13 +156,13 @@ def _read_key(request: Request, named: str | None) -> str | None:
     return keys.pop() if keys else None
 
 
-def _remove_secrets(secrets: frozenset[str], answer: Any, body: bytes) -> bytes:
+def _remove_answer_secrets(secrets: frozenset[str], answer: Any, body: bytes) -> bytes:
     if not secrets or not isinstance(answer, dict):
         return body
     return orjson.dumps({name: None if name in secrets else value for name, value in answer.items()})
 
 
-def _get_member(answer: Any, name: str) -> Any:
+def _get_answer_member(answer: Any, name: str) -> Any:
     return answer.get(name) if isinstance(answer, dict) else None
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Final, Protocol
 
-from api.gate.rate_limits import network_of
+from api.gate.rate_limits import client_network_of
 from recorder.errors import NoFreeConnection, TooManyConnections
 from recorder.models.limits import ConnectionLimits
 
@@ -69,7 +69,8 @@ class OpenConnections:
             TooManyConnections: if the address has as many as it may; the connection is not counted.
             NoFreeConnection: if the process has as many as it may and none waits; neither is it counted.
         """
-        if self._counts.get(network_of(address), 0) >= self.per_address and not self._is_trusted(address):
+        has_most = self._counts.get(client_network_of(address), 0) >= self.per_address
+        if has_most and not self._is_trusted(address):
             raise TooManyConnections(self.per_address)
         if self._total >= self.per_process:
             self._make_room()
@@ -77,13 +78,13 @@ class OpenConnections:
 
     def add(self, address: str) -> None:
         """Count a connection that was admitted before, until `close`."""
-        network = network_of(address)
+        network = client_network_of(address)
         self._counts[network] = self._counts.get(network, 0) + 1
         self._total += 1
 
     def close(self, address: str) -> None:
         """Count a connection no longer."""
-        network = network_of(address)
+        network = client_network_of(address)
         self._total -= 1
         left = self._counts[network] - 1
         if left:
@@ -131,7 +132,7 @@ class OpenConnections:
         return False
 
 
-def claim_descriptors() -> int:
+def raise_descriptor_limit() -> int:
     """Raise the number of descriptors that this process may open as far as allowed; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)

@@ -10,7 +10,7 @@ from api.gate.endpoints import Endpoint
 from recorder.access.concurrency import WorkCount
 from recorder.access.keys import Caller
 from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface
-from recorder.access.ratelimit.stores import Buckets, open_buckets
+from recorder.access.ratelimit.stores import Buckets, open_token_buckets
 from recorder.access.ratelimit.token_buckets import Bucket
 from recorder.settings import Settings
 
@@ -53,7 +53,7 @@ class RateLimiter:
         #: The buckets of keys, workspaces and webhooks, and those of addresses.
         self.callers: Buckets
         self.addresses: Buckets
-        self.callers, self.addresses = open_buckets(settings)
+        self.callers, self.addresses = open_token_buckets(settings)
         self._plans: dict[tuple[str, str], CallerPlan] = {}
         self._address_plans: dict[tuple[str, str], BucketPlan] = {}
         # A count lives as long as a plan or a running request holds it.
@@ -182,7 +182,7 @@ class RateLimiter:
         if plan is not None:
             return plan
         rate = SIGNED_READS if is_signed else STRANGERS
-        name = f"recorder:limit:{network_of(address)}:{kind}"
+        name = f"recorder:limit:{client_network_of(address)}:{kind}"
         if len(self._address_plans) >= _PLANS:
             self._address_plans.clear()
         plan = self._address_plans[address, kind] = BucketPlan(Bucket.of(rate, "per_address", name))
@@ -190,7 +190,7 @@ class RateLimiter:
 
 
 @lru_cache(maxsize=10_000)
-def network_of(address: str) -> str:
+def client_network_of(address: str) -> str:
     """Return the network that one client has: its IPv4 address, or the first 64 bits of its IPv6 address."""
     try:
         parsed = ip_address(address)

@@ -11,15 +11,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBody
-from api.errors import make_internal_problem, make_problem
+from api.errors import make_internal_problem_response, make_problem_response
 from api.gate.admissions import Admission, CallerPlan, Header, show_refusing_limit
 from api.gate.authentication import CallerCache, DeniedAudit, KeyGuessThrottle
-from api.gate.endpoints import Endpoint, find_endpoint, has_route
+from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
 from api.gate.rate_limits import RateLimiter, TokenCharge
 from api.gate.refusal_pace import RefusalPace
-from api.gate.responses import GateSend, client_address, common_headers, send_refusal
-from api.gate.versions import check_version
-from api.strict_routes import is_encoded
+from api.gate.responses import GateSend, client_address, common_answer_headers, send_refusal
+from api.gate.versions import check_interface_release
+from api.strict_routes import is_percent_encoded
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import (
@@ -66,7 +66,7 @@ class RequestGate:
             return
         request_id = self._ids.next()
         follow(request_id)
-        headers = _read_headers(scope["headers"])
+        headers = _read_request_headers(scope["headers"])
         path: str = scope["path"]
         endpoint = find_endpoint(scope.get("method", "GET"), path)
         state: dict[str, Any] = scope.setdefault("state", {})
@@ -82,7 +82,7 @@ class RequestGate:
             body = self._describe_large_body(scope, receive, announced, endpoint)
             body_bytes = body.first_cost
         state["large_body"] = body
-        first_headers = common_headers(request_id, headers.get(b"x-request-id"), endpoint)
+        first_headers = common_answer_headers(request_id, headers.get(b"x-request-id"), endpoint)
         answer = GateSend(send, scope, self._rate_limiter, first_headers)
         try:
             is_guarded = endpoint is not None or path.startswith("/v1/")  # every endpoint lies there
@@ -90,7 +90,7 @@ class RequestGate:
                 plan = self._admit_cached(state, headers, endpoint, body_bytes)
                 if plan is None:
                     plan = await self._admit_request(scope, headers, endpoint, body_bytes)
-            bounded_receive = _check_request(scope, receive, headers, endpoint, body)
+            bounded_receive = _check_admitted_request(scope, receive, headers, endpoint, body)
             if body is not None:
                 self._admit_body(body, state)
             await self._app(scope, bounded_receive, answer.send)
@@ -101,11 +101,11 @@ class RequestGate:
             if isinstance(error, RateLimited) and not answer.has_started:
                 caller = state["caller"]
                 await self._pace.wait(client_address(scope) if caller is None else caller.workspace_id)
-            await send_refusal(make_problem(error, request_id), scope, receive, answer)
+            await send_refusal(make_problem_response(error, request_id), scope, receive, answer)
         except (ClientDisconnect, WebSocketDisconnect):
             return  # the client is gone, and an incomplete body has no effect
         except Exception as error:
-            await send_refusal(make_internal_problem(error, request_id), scope, receive, answer)
+            await send_refusal(make_internal_problem_response(error, request_id), scope, receive, answer)
         finally:
             if plan is not None:  # as `plan.end()`, which takes 0.1 µs more
                 plan.of_key.count -= 1
@@ -170,7 +170,7 @@ class RequestGate:
             for requests that need no key.
         """
         authorization = headers.get(b"authorization")
-        if authorization is None and _is_signed(scope, endpoint):
+        if authorization is None and _is_signed_request(scope, endpoint):
             _apply_admission(
                 await self._rate_limiter.admit_address(client_address(scope), is_signed=True), scope
             )
@@ -213,7 +213,7 @@ class RequestGate:
             raise
 
 
-def _read_headers(sent: list[Header]) -> dict[bytes, bytes]:
+def _read_request_headers(sent: list[Header]) -> dict[bytes, bytes]:
     """Return the headers by name; repeated ones that the gate reads are joined as in RFC 9110.
 
     Two keys are then an invalid key, and two versions an invalid version.
@@ -226,7 +226,7 @@ def _read_headers(sent: list[Header]) -> dict[bytes, bytes]:
     return headers
 
 
-def _is_signed(scope: Scope, endpoint: Endpoint | None) -> bool:
+def _is_signed_request(scope: Scope, endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.opens_by_signature and b"sig=" in scope["query_string"]
 
 
@@ -237,7 +237,7 @@ def _apply_admission(admission: Admission, scope: Scope) -> None:
         raise admission.error
 
 
-def _check_request(
+def _check_admitted_request(
     scope: Scope,
     receive: Receive,
     headers: dict[bytes, bytes],
@@ -252,11 +252,11 @@ def _check_request(
             PostgreSQL refuses in text, or if a WebSocket is opened where no route takes one.
     """
     if b"service-version" in headers:
-        check_version(headers[b"service-version"])
+        check_interface_release(headers[b"service-version"])
     path: str = scope["path"]
-    if b"%" in scope.get("raw_path", b"") and not is_encoded(scope["raw_path"]):
+    if b"%" in scope.get("raw_path", b"") and not is_percent_encoded(scope["raw_path"]):
         raise NoSuchAddress
-    if "\0" in path or (endpoint is None and path.startswith("/v1/") and not has_route(path)):
+    if "\0" in path or (endpoint is None and path.startswith("/v1/") and not has_endpoint(path)):
         raise NoSuchAddress
     if scope["type"] == "websocket":
         if endpoint is None or not endpoint.path.endswith("/ws"):

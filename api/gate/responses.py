@@ -64,7 +64,7 @@ def _close_connection(message: Message) -> None:
         message["headers"] = [*headers, (b"connection", b"close")]
 
 
-def common_headers(
+def common_answer_headers(
     request_id: str, client_id: bytes | None = None, endpoint: Endpoint | None = None
 ) -> list[Header]:
     """Return the headers of every answer; the client's own request id only if it is printable ASCII."""
@@ -85,7 +85,7 @@ async def send_refusal(response: Response, scope: Scope, receive: Receive, gate_
     is_socket = scope["type"] == "websocket"
     if is_socket and gate_send.has_started and not gate_send.has_ended:
         status = response.status_code
-        code = _SERVER_ERROR if status >= 500 else close_code(status)
+        code = _SERVER_ERROR if status >= 500 else websocket_close_code(status)
         await gate_send.send({"type": "websocket.close", "code": code})
     elif is_socket and not gate_send.has_started:
         await refuse_handshake(response, scope, receive, gate_send.send)
@@ -99,7 +99,7 @@ def client_address(scope: Scope) -> str:
     return str(client[0]) if client else "unknown"
 
 
-def close_code(status: int) -> int:
+def websocket_close_code(status: int) -> int:
     """Return the close code that corresponds to an HTTP status, such as 4401."""
     return 4000 + status
 
@@ -114,4 +114,4 @@ async def refuse_handshake(response: Response, scope: Scope, receive: Receive, s
         return
     await receive()  # `websocket.connect`
     await send({"type": "websocket.accept"})
-    await send({"type": "websocket.close", "code": close_code(response.status_code)})
+    await send({"type": "websocket.close", "code": websocket_close_code(response.status_code)})

@@ -11,7 +11,7 @@ from api.gate.rate_limits import RateLimiter
 _WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")
 
 
-async def limit_webhook(request: Request, webhook_id: str) -> None:
+async def limit_webhook_calls(request: Request, webhook_id: str) -> None:
     """Draw on a webhook's bucket, for routes that make the service call the webhook.
 
     Raises:
@@ -20,7 +20,7 @@ async def limit_webhook(request: Request, webhook_id: str) -> None:
     if not _WEBHOOK_ID.fullmatch(webhook_id):
         return  # no webhook has such an id; the route answers 404
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    _apply_smaller(request, await rate_limiter.admit_webhook(request.state.caller, webhook_id))
+    _apply_smaller_limit(request, await rate_limiter.admit_webhook(request.state.caller, webhook_id))
 
 
 async def limit_live_replay(request: Request, sandbox: str) -> None:
@@ -36,10 +36,10 @@ async def limit_live_replay(request: Request, sandbox: str) -> None:
     if sandbox != "live":
         return
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    _apply_smaller(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
+    _apply_smaller_limit(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
 
 
-def _apply_smaller(request: Request, admission: Admission) -> None:
+def _apply_smaller_limit(request: Request, admission: Admission) -> None:
     """Show the bucket with the smaller share in the answer's headers, and raise the error of a refusal."""
     if admission.error is not None or admission.share < request.state.admission.share:
         request.state.admission = admission
@@ -48,4 +48,4 @@ def _apply_smaller(request: Request, admission: Admission) -> None:
 
 
 #: For `dependencies=[…]` of a route with `webhook_id` in its path.
-WebhookLimit: Any = Depends(limit_webhook)
+WebhookLimit: Any = Depends(limit_webhook_calls)

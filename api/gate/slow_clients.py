@@ -19,12 +19,12 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from api.bodies.body_limits import IS_LATE
-from api.errors import make_problem
+from api.errors import make_problem_response
 from api.gate.admissions import Header, make_refusal_headers
 from api.gate.http_upgrades import UpgradeIgnoringProtocol
 from api.gate.open_connections import CONNECTIONS, OpenConnections
 from api.gate.rate_limits import RateLimiter
-from api.gate.responses import common_headers
+from api.gate.responses import common_answer_headers
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
 from recorder.errors import (
@@ -92,19 +92,19 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         """Stop the deadlines."""
         self._stop_timer()
         self._unread.stop()
-        self._end_count()
+        self._end_connection_count()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
         """Pass a valid handshake to the WebSocket protocol, which sends pings."""
-        if not self._is_handshake():
+        if not self._is_websocket_handshake():
             self._phase = _HEAD
             self._refuse_request(MalformedRequest("Send a WebSocket handshake as a GET (RFC 6455 §4.1)."))
             return
         self._stop_timer()
         self._unread.stop()
         super().handle_websocket_upgrade()
-        self._end_count()  # the WebSocket protocol counts the connection now
+        self._end_connection_count()  # the WebSocket protocol counts the connection now
 
     def send_400_response(self, msg: str) -> None:
         """Answer a malformed request with a problem document, after the requests before it."""
@@ -114,7 +114,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
                 HeadTooLarge(limits.REQUEST_HEAD_BYTES) if is_too_large else MalformedRequest()
             )
         elif self.pipeline or self.cycle.response_started:
-            self._close()
+            self._close_connection()
         else:  # the body is malformed: for the route the client is disconnected
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -204,7 +204,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         if self.transport.get_write_buffer_size():
             return False
         self._is_refused = True
-        self._end_count()
+        self._end_connection_count()
         self.transport.close()
         return True
 
@@ -226,12 +226,12 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         except (TooManyConnections, NoFreeConnection) as error:
             self._is_refused = True
             self._write_answer(error, make_refusal_headers(error))
-            self._close()
+            self._close_connection()
         else:
             self._counts = counts
             counts.wait(self)
 
-    def _end_count(self) -> None:
+    def _end_connection_count(self) -> None:
         if self._counts is not None and self.client is not None:
             self._counts.end_wait(self)
             self._counts.close(self.client[0])
@@ -251,16 +251,16 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         if self.transport.is_closing():
             return
         now = self.loop.time()
-        wait_s = self._next_check(now) - now
+        wait_s = self._next_deadline_check(now) - now
         if wait_s <= 0:
-            self._handle_timeout()
+            self._end_slow_phase()
             wait_s = self.grace_s
         if not self.transport.is_closing():
             self._timer = self.loop.call_later(wait_s, self._check_deadline)
 
-    def _next_check(self, now: float) -> float:
+    def _next_deadline_check(self, now: float) -> float:
         """Return the time of the next check: the deadline of the phase, or earlier."""
-        if self._phase is _HEAD and self._is_answering():
+        if self._phase is _HEAD and self._is_answering_request():
             self._since = now  # pipelined: its deadline starts after the answer before it
         if self._phase is _BODY and self.flow.read_paused:
             self._since = now  # the service has paused reading
@@ -268,7 +268,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         phase_s = {_HEAD: self.head_s, _BODY: self.body_s, _LATE: self.grace_s}.get(self._phase)
         return now + self.head_s if phase_s is None else self._since + phase_s
 
-    def _handle_timeout(self) -> None:
+    def _end_slow_phase(self) -> None:
         """Notify the route, answer, or close the connection, depending on the phase."""
         if self._phase is _BODY and not self.cycle.response_started:
             self._phase, self._since = _LATE, self.loop.time()
@@ -277,14 +277,14 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         elif self._phase is _HEAD and not self._is_silent:
             self._refuse_request(RequestTimeout(limits.REQUEST_HEAD_SECONDS, part="head"))
         else:
-            self._close()
+            self._close_connection()
 
     def _refuse_request(self, error: RecorderError) -> None:
         """Answer a request that cannot be parsed, and close; requests before it are answered first."""
         self._is_refused = True
         if self._phase is not _HEAD or self.transport.is_closing():
-            self._close()
-        elif self._is_answering():
+            self._close_connection()
+        elif self._is_answering_request():
             self.cycle.keep_alive = False
         else:
             task = self.loop.create_task(self._write_problem(error))
@@ -304,16 +304,18 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
             error, headers = admission.error or error, admission.headers
         if not self.transport.is_closing():
             self._write_answer(error, headers)
-        self._close()
+        self._close_connection()
 
     def _write_answer(self, error: RecorderError, headers: list[Header]) -> None:
         request_id = self._ids.next()
-        self.transport.write(_serialize_response(make_problem(error, request_id), request_id, headers))
+        self.transport.write(
+            _serialize_response(make_problem_response(error, request_id), request_id, headers)
+        )
 
     def _count_head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
-    def _is_handshake(self) -> bool:
+    def _is_websocket_handshake(self) -> bool:
         """Return whether the request is a valid WebSocket handshake."""
         lines = [name + b": " + value + b"\r\n" for name, value in self.headers]
         handshake = ServerProtocol()
@@ -324,7 +326,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
             return False
         return handshake.accept(events[0]).status_code == 101
 
-    def _close(self) -> None:
+    def _close_connection(self) -> None:
         """Close the connection; abort it if the client does not read the last bytes in time."""
         self._stop_timer()
         self.transport.close()
@@ -338,7 +340,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
         self.transport.abort()
 
-    def _is_answering(self) -> bool:
+    def _is_answering_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _stop_timer(self) -> None:
@@ -348,7 +350,11 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
 
 
 def _serialize_response(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
-    headers: list[tuple[Any, Any]] = [*response.raw_headers, *common_headers(request_id), *limit_headers]
+    headers: list[tuple[Any, Any]] = [
+        *response.raw_headers,
+        *common_answer_headers(request_id),
+        *limit_headers,
+    ]
     if not any(name == b"connection" for name, _ in headers):
         headers.append((b"connection", b"close"))
     lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)

@@ -51,7 +51,7 @@ class Deprecation:
 DEPRECATIONS: dict[tuple[str, str], Deprecation] = {}
 
 
-def check_version(release: bytes) -> None:
+def check_interface_release(release: bytes) -> None:
     """Check that a release that a request names exists.
 
     Raises:

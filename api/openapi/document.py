@@ -4,7 +4,7 @@ from typing import Any
 
 from api.errors import ProblemDocument, problem_responses
 from api.gate.versions import DEPRECATIONS, RELEASES
-from api.openapi.examples import add_examples
+from api.openapi.examples import add_openapi_examples
 from api.openapi.raw_body_routes import ITEM_SCHEMAS, REF
 from recorder import limits
 
@@ -61,7 +61,7 @@ _LIMIT_HEADERS: dict[str, dict[str, Any]] = {
 }
 
 
-def complete_document(document: _Document) -> _Document:
+def complete_openapi_document(document: _Document) -> _Document:
     """Add to FastAPI's document item schemas, problems, headers and examples, and return it."""
     components = document.setdefault("components", {})
     problems = ProblemDocument.model_json_schema(ref_template=REF.replace("{name}", "{model}"))
@@ -73,18 +73,18 @@ def complete_document(document: _Document) -> _Document:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if method == "post":
-                _add_idempotency_key(operation)
+                _document_idempotency_key(operation)
             if path.startswith("/v1/"):
                 operation.setdefault("parameters", []).append(_SERVICE_VERSION)
-                _add_gate_answers(method, operation)
+                _document_gate_answers(method, operation)
             for status, answer in operation["responses"].items():
-                answer.setdefault("headers", {}).update(_refer_to_headers(status))
-    _mark_deprecated(document)
-    add_examples(document)
+                answer.setdefault("headers", {}).update(_refer_to_limit_headers(status))
+    _mark_deprecated_operations(document)
+    add_openapi_examples(document)
     return document
 
 
-def _add_idempotency_key(operation: _Document) -> None:
+def _document_idempotency_key(operation: _Document) -> None:
     """Add the header Idempotency-Key to a POST, and the answers that it may cause."""
     parameters = operation.setdefault("parameters", [])
     if all(parameter["name"] != _IDEMPOTENCY_KEY["name"] for parameter in parameters):
@@ -96,7 +96,7 @@ def _add_idempotency_key(operation: _Document) -> None:
             answer.setdefault("headers", {})["Idempotent-Replayed"] = _REPLAYED_HEADER
 
 
-def _add_gate_answers(method: str, operation: _Document) -> None:
+def _document_gate_answers(method: str, operation: _Document) -> None:
     """Add the errors that any address may answer before its route runs."""
     responses = operation["responses"]
     if "HTTPValidationError" in str(responses.get("422")):  # FastAPI's own form, which is never sent
@@ -106,12 +106,12 @@ def _add_gate_answers(method: str, operation: _Document) -> None:
         responses.setdefault(str(status), answer)
 
 
-def _refer_to_headers(status: str) -> dict[str, dict[str, str]]:
+def _refer_to_limit_headers(status: str) -> dict[str, dict[str, str]]:
     names = [name for name in _LIMIT_HEADERS if name != "Retry-After" or status in _ANSWERS_WITH_WAIT]
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _mark_deprecated(document: _Document) -> None:
+def _mark_deprecated_operations(document: _Document) -> None:
     for (method, path), deprecation in DEPRECATIONS.items():
         operation = document["paths"].get(path.replace(":path}", "}"), {}).get(method.lower())
         if operation is not None:

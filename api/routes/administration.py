@@ -11,18 +11,18 @@ from api.errors import problem_responses
 from api.gate.authentication import CallerInvalidationDep
 from api.gate.endpoints import ENDPOINTS
 from api.gate.open_connections import OpenConnections
-from api.negotiation import choose_format
+from api.negotiation import negotiate_format
 from api.streams.event_download import JSON, NDJSON
 from api.strict_routes import StrictRoute
 from recorder.access import key_admin, quota, workspaces
-from recorder.access.rate_tiers import describe_limits
-from recorder.audit.log import AuditFilter, list_entries, stream_entries
+from recorder.access.rate_tiers import describe_tier_limits
+from recorder.audit.log import AuditFilter, read_audit_page, stream_audit_entries
 from recorder.models.limits import Limits
 from recorder.models.operations import AuditEntry
 from recorder.models.webhook import EventTypes
 from recorder.models.wire import Page
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, Quota, Workspace
-from recorder.webhooks.catalogue import list_event_types
+from recorder.webhooks.catalogue import list_webhook_event_types
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
@@ -63,7 +63,7 @@ def update_workspace(
 async def get_limits(request: Request, caller: CallerDep, runtime: RuntimeDep) -> Limits:
     """Return the limits in force for the workspace: rates and bursts, streams, batches, bytes, pages."""
     connections: OpenConnections = request.app.state.open_connections
-    return describe_limits(
+    return describe_tier_limits(
         caller.tier,
         _ADDRESSES,
         session_size=runtime.settings.session_size,
@@ -80,7 +80,7 @@ def get_quota(db: Db, caller: CallerDep) -> Quota:
 @router.get("/event_types", tags=["webhooks"])
 def get_event_types() -> EventTypes:
     """Return every event type, with the JSON Schema of its payload."""
-    return list_event_types()
+    return list_webhook_event_types()
 
 
 @router.post("/keys", tags=["keys"], status_code=201, responses=problem_responses(409))
@@ -144,6 +144,6 @@ def list_audit_entries(
         resource=resource,
         after_number=pager.read_position(int) or 0,
     )
-    if choose_format(request, JSON, NDJSON) == NDJSON:
-        return StreamingResponse(stream_entries(runtime.database, filters), media_type=NDJSON)
-    return pager.make_page(list_entries(db, filters, limit=pager.limit))
+    if negotiate_format(request, JSON, NDJSON) == NDJSON:
+        return StreamingResponse(stream_audit_entries(runtime.database, filters), media_type=NDJSON)
+    return pager.make_page(read_audit_page(db, filters, limit=pager.limit))

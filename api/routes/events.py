@@ -8,16 +8,16 @@ from starlette.routing import Route
 from api.bodies.batches import EventBatches, respond_accepted
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import choose_format
+from api.negotiation import negotiate_format
 from api.openapi.raw_body_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
 from api.streams.event_download import ARROW, JSON, NDJSON, Arrow, EventDownload, Ndjson
-from api.strict_routes import NO_QUERY, BatchRoute, check_query, refuse_encoding
+from api.strict_routes import NO_QUERY, BatchRoute, check_query_parameters, refuse_compressed_body
 from recorder import limits
 from recorder.errors import InvalidRange
 from recorder.recording import sessions
 from recorder.recording.event_filter import EventFilter
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.session_events import read_events_page
+from recorder.recording.session_events import read_session_events_page
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_class=BatchRoute)
 
@@ -32,8 +32,8 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_cl
 async def append_events(request: Request) -> Response:
     """Add up to 100 events, all or none; the answer is sent once they are durable."""
     if request.scope["query_string"]:
-        check_query(request, NO_QUERY)
-    refuse_encoding(request)
+        check_query_parameters(request, NO_QUERY)
+    refuse_compressed_body(request)
     body = await request.body()
     batches: EventBatches = request.app.state.event_batches
     batch = await batches.read(
@@ -94,7 +94,7 @@ def list_events(
     With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all events are sent.
     """
     after = pager.read_position(tuple[int, str])
-    form = choose_format(request, JSON, NDJSON, ARROW)
+    form = negotiate_format(request, JSON, NDJSON, ARROW)
     if form != JSON:
         return EventDownload(
             runtime,
@@ -106,7 +106,7 @@ def list_events(
             format=Ndjson() if form == NDJSON else Arrow(),
         )
     row = sessions.find_session(db, caller.tenant, session_id)
-    page = read_events_page(db, runtime.lake, row, after=after, limit=pager.limit, wanted=wanted)
+    page = read_session_events_page(db, runtime.lake, row, after=after, limit=pager.limit, wanted=wanted)
     # The records are JSON already.
     tail = pager.make_page(page._replace(items=[])).model_dump_json(exclude={"data"}).encode()
     data = b",".join(record.as_json() for record in page.items)

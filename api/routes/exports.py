@@ -63,7 +63,7 @@ def get_opened_export(
         text = "A signed address carries exp, kid and sig."
         raise ValidationFailed.of("sig", "missing", message=text, where="query")
     with runtime.database.transaction(write=False) as db:
-        row = hosted_files.open_by_signature(
+        row = hosted_files.open_signed_export(
             db,
             runtime.settings,
             export_id,
@@ -108,8 +108,8 @@ def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> hosted_fi
         NotFound, Unavailable: if the file is missing, or its store does not answer.
     """
     with runtime.database.transaction(write=False) as db:
-        hosted_files.require_file(db, opened.row, path)
-    return hosted_files.open_file(opened.row, runtime.settings, path)
+        hosted_files.require_hosted_file(db, opened.row, path)
+    return hosted_files.open_hosted_file(opened.row, runtime.settings, path)
 
 
 # Bounded, since each may wait for a store: waiting requests must leave worker threads to others.
@@ -128,10 +128,10 @@ def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: Ex
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
                 keyed.raise_kept_answer(db)
-            queue.require_known(db, draft)
+            queue.require_exportable_draft(db, draft)
     except RecorderError:
         return draft  # the request's transaction raises the same, and keeps the answer
-    queue.probe_destination(draft, runtime.settings)
+    queue.probe_draft_destination(draft, runtime.settings)
     return draft
 
 
@@ -142,8 +142,8 @@ Draft = Annotated[ExportRow, Depends(get_draft, max_concurrency=8)]
 @router.post("", status_code=202, responses=problem_responses(404))
 def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
-    return wire_objects.to_created(
-        queue.store_export(db, runtime.settings, draft, origin=origin), runtime.settings
+    return wire_objects.created_export_to_wire(
+        queue.queue_draft_export(db, runtime.settings, draft, origin=origin), runtime.settings
     )
 
 
@@ -170,14 +170,14 @@ def list_exports(
         before_id=pager.read_position(str),
         limit=pager.limit,
     )
-    return pager.make_page(page.convert(lambda row: wire_objects.to_wire(row, runtime.settings)))
+    return pager.make_page(page.convert(lambda row: wire_objects.export_to_wire(row, runtime.settings)))
 
 
 @router.get("/{export_id}", responses=problem_responses(404))
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
     """Return an export."""
     row = queue.find_export(db, caller.tenant, export_id)
-    return wire_objects.to_wire(row, runtime.settings, is_whole=True)
+    return wire_objects.export_to_wire(row, runtime.settings, is_whole=True)
 
 
 @router.post("/{export_id}/cancel", responses=problem_responses(404, 409))
@@ -186,7 +186,7 @@ def cancel_export(
 ) -> Export:
     """Cancel an export: its status becomes `failed`, and the files that it wrote are deleted."""
     row = finalize.cancel(db, runtime.settings, caller.tenant, export_id, origin=origin)
-    return wire_objects.to_wire(row, runtime.settings)
+    return wire_objects.export_to_wire(row, runtime.settings)
 
 
 def get_difference(

@@ -5,19 +5,19 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Header, Request, Response
 
-from api.bodies.batches import read_upload, respond_accepted
+from api.bodies.batches import read_frame_upload, respond_accepted
 from api.bodies.masking import BodyMasking
-from api.bodies.worker_pool import BodyWorkers, body_file
+from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import choose_format, respond_with_bytes
+from api.negotiation import negotiate_format, respond_with_bytes
 from api.openapi.raw_body_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
-from api.strict_routes import BatchRoute, refuse_encoding
+from api.strict_routes import BatchRoute, refuse_compressed_body
 from recorder.errors import NotAcceptable, RecorderError, Unavailable
 from recorder.models.frame import Frame
 from recorder.models.wire import Page
 from recorder.recording import item_reads, sessions
-from recorder.recording.frames import FrameUpload, discard_object
+from recorder.recording.frames import FrameUpload, discard_frame_object
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.snapshot_html import SNAPSHOT_POLICY, render_snapshot_file
 
@@ -35,8 +35,8 @@ async def append_frames(
     session_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep
 ) -> Response:
     """Add up to 50 frames, all or none; the answer is sent once pictures and index are durable."""
-    refuse_encoding(request)
-    body = await read_upload(request, caller, request.app.state.body_workers)
+    refuse_compressed_body(request)
+    body = await read_frame_upload(request, caller, request.app.state.body_workers)
     batch_key = request.headers.get("idempotency-key")
     upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
     checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
@@ -51,10 +51,10 @@ async def append_frames(
     except Unavailable:
         raise  # the batch may have been stored, so its bytes must stay
     except RecorderError:
-        await anyio.to_thread.run_sync(discard_object, runtime.blobs, batch)
+        await anyio.to_thread.run_sync(discard_frame_object, runtime.blobs, batch)
         raise
     if not batch.is_used:
-        await anyio.to_thread.run_sync(discard_object, runtime.blobs, batch)
+        await anyio.to_thread.run_sync(discard_frame_object, runtime.blobs, batch)
     return respond_accepted(answer)
 
 
@@ -116,13 +116,13 @@ Snapshot = Annotated[bytes, Depends(get_snapshot, max_concurrency=8)]
 )
 async def get_dom(frame_id: str, request: Request, snapshot: Snapshot, caller: CallerDep) -> Response:
     """Return the DOM snapshot as it was sent; with `Accept: text/html` as a document that is safe to show."""
-    format = choose_format(request, "application/json", "text/html")
+    format = negotiate_format(request, "application/json", "text/html")
     headers = {**_DOM_HEADERS, "Content-Security-Policy": SNAPSHOT_POLICY}
     if format == "application/json":
         attachment = {"Content-Disposition": f'attachment; filename="{frame_id}.json"'}
         return Response(snapshot, headers=headers | attachment, media_type=format)
     workers: BodyWorkers = request.app.state.body_workers
-    with body_file() as file:
+    with open_body_file() as file:
         file.write(snapshot)
         document = await workers.run(caller.workspace_id, render_snapshot_file, file)
     if document is None:

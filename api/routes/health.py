@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from api.dependencies import RuntimeDep
 from api.errors import problem_responses
 from api.gate.responses import client_address
-from api.negotiation import choose_format
+from api.negotiation import negotiate_format
 from recorder import __version__, clock
 from recorder.errors import MissingAuthorization, NoSuchAddress, NotAcceptable, RecorderError, Unauthenticated
 from recorder.governance.overdue import Overdue, count_overdue
@@ -32,9 +32,9 @@ from recorder.service_state import (
     ServiceWarning,
     count_backlog,
     list_warnings,
-    read_state,
+    read_service_state,
 )
-from recorder.supervisor.run_records import SERVICE, read_record
+from recorder.supervisor.run_records import SERVICE, read_run_record
 
 router = APIRouter(tags=["health"])
 
@@ -61,7 +61,7 @@ class Readiness:
             if time.monotonic() - self._warned_at >= _WARNINGS_CACHED_S:
                 try:
                     with self._runtime.database.transaction(write=False) as db:
-                        self._warnings = list_warnings(read_state(db))
+                        self._warnings = list_warnings(read_service_state(db))
                 except RecorderError:
                     self._warnings = []
                 self._warned_at = time.monotonic()
@@ -168,9 +168,9 @@ async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
     record = None
     # Dagster's pages are served on the loopback address of this machine only.
     if client_address(request.scope) in _LOOPBACK:
-        record = await anyio.to_thread.run_sync(read_record, runtime.settings.data_dir, SERVICE)
+        record = await anyio.to_thread.run_sync(read_run_record, runtime.settings.data_dir, SERVICE)
     dagster = (record or {}).get("dagster")
-    if _choose_start_format(request) == _JSON:
+    if _choose_start_page_format(request) == _JSON:
         links = {"docs": "/docs", "openapi": "/openapi.json", "ready": "/readyz", "dagster": dagster}
         body = {"name": _NAME, "description": _DESCRIPTION, "version": __version__, "links": links}
         return JSONResponse(body, headers=_HEADERS)
@@ -192,9 +192,9 @@ async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
     return Response(page, headers=_HEADERS, media_type=f"{_HTML}; charset=utf-8")
 
 
-def _choose_start_format(request: Request) -> str:
+def _choose_start_page_format(request: Request) -> str:
     try:
-        return choose_format(request, _JSON, _HTML)
+        return negotiate_format(request, _JSON, _HTML)
     except NotAcceptable:
         return _JSON
 
@@ -221,7 +221,7 @@ def check_metrics_access(request: Request, token: str | None) -> None:
         MissingAuthorization, InvalidMetricsToken: if a token is set and was not sent.
     """
     if token is None:
-        if not _is_local(request):
+        if not _is_local_request(request):
             raise NoSuchAddress
         return
     given = request.headers.get("authorization")
@@ -233,7 +233,7 @@ def check_metrics_access(request: Request, token: str | None) -> None:
         raise InvalidMetricsToken
 
 
-def _is_local(request: Request) -> bool:
+def _is_local_request(request: Request) -> bool:
     if request.client is None or any(name in request.headers for name in _FORWARDED):
         return False
     try:
@@ -248,7 +248,7 @@ def _is_local(request: Request) -> bool:
 def write_metrics(runtime: Runtime) -> bytes:
     """Return the counters of this process and the backlog of the database in Prometheus' text format."""
     with runtime.database.transaction(write=False) as db:
-        backlog, state, overdue = count_backlog(db), read_state(db), count_overdue(db)
+        backlog, state, overdue = count_backlog(db), read_service_state(db), count_overdue(db)
     waiting = CollectorRegistry()
     waiting.register(_BacklogCollector(backlog, state, overdue))
     return generate_latest(REGISTRY) + generate_latest(waiting)

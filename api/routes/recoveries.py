@@ -38,7 +38,9 @@ def create_recovery(
     admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Recovery:
     """Recover a failed session: try the way to success from the best nodes that it passed."""
-    return recoveries.to_wire(recoveries.create_recovery(db, runtime, caller, admitted, origin=origin))
+    return recoveries.recovery_to_wire(
+        recoveries.create_recovery(db, runtime, caller, admitted, origin=origin)
+    )
 
 
 @router.get("")
@@ -61,16 +63,16 @@ def list_recoveries(
         before_id=pager.read_position(str),
         limit=pager.limit,
     )
-    return pager.make_page(page.convert(recoveries.to_wire))
+    return pager.make_page(page.convert(recoveries.recovery_to_wire))
 
 
 @router.get("/{recovery_id}", responses=problem_responses(404))
 def get_recovery(recovery_id: str, db: Db, caller: CallerDep) -> Recovery:
     """Return a recovery with its candidates."""
-    return recoveries.to_wire(rows.find_row(db, RecoveryRow, caller.tenant, recovery_id))
+    return recoveries.recovery_to_wire(rows.find_row(db, RecoveryRow, caller.tenant, recovery_id))
 
 
 @router.post("/{recovery_id}/cancel", responses=problem_responses(403, 404, 409))
 def cancel_recovery(recovery_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Recovery:
     """Cancel a recovery and its attempt: its status becomes `failed`, its reason `cancelled`."""
-    return recoveries.to_wire(recoveries.cancel_recovery(db, caller, recovery_id, origin=origin))
+    return recoveries.recovery_to_wire(recoveries.cancel_recovery(db, caller, recovery_id, origin=origin))

@@ -44,7 +44,7 @@ def create_replay(
     admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Replay:
     """Queue a replay of a sealed session: `dry` compares it with its snapshots, and touches nothing."""
-    return wire_objects.to_wire(queue.create_replay(db, runtime, caller, admitted, origin=origin))
+    return wire_objects.replay_to_wire(queue.create_replay(db, runtime, caller, admitted, origin=origin))
 
 
 @router.get("")
@@ -68,13 +68,13 @@ def list_replays(
         before_id=pager.read_position(str),
         limit=pager.limit,
     )
-    return pager.make_page(page.convert(wire_objects.to_wire))
+    return pager.make_page(page.convert(wire_objects.replay_to_wire))
 
 
 @router.get("/{replay_id}", responses=problem_responses(404))
 def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
     """Return a replay."""
-    return wire_objects.to_wire(rows.find_row(db, ReplayRow, caller.tenant, replay_id))
+    return wire_objects.replay_to_wire(rows.find_row(db, ReplayRow, caller.tenant, replay_id))
 
 
 @router.get("/{replay_id}/steps", responses=problem_responses(404))
@@ -88,7 +88,7 @@ def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep
 @router.post("/{replay_id}/cancel", responses=problem_responses(403, 404, 409))
 def cancel_replay(replay_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Replay:
     """Cancel a replay: its status becomes `failed`, with the error type `cancelled`."""
-    return wire_objects.to_wire(queue.cancel_replay(db, caller, replay_id, origin=origin))
+    return wire_objects.replay_to_wire(queue.cancel_replay(db, caller, replay_id, origin=origin))
 
 
 @router.post("/{replay_id}/decision", responses=problem_responses(403, 404, 409))
@@ -96,4 +96,4 @@ def decide_replay_step(
     replay_id: str, body: ReplayDecision, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Replay:
     """Decide on the step that a guided replay awaits; it goes on from there."""
-    return wire_objects.to_wire(queue.decide(db, caller, replay_id, body, origin=origin))
+    return wire_objects.replay_to_wire(queue.decide(db, caller, replay_id, body, origin=origin))

@@ -137,7 +137,7 @@ def _search_batch(
 def _search_events(request: Request, runtime: Runtime, caller: Caller, ids: list[str]) -> stops.Searches:
     searches: ConcurrencyLimiter = request.app.state.large_searches
     hold_large = partial(searches.acquire, caller.key_id, caller.workspace_id)
-    return stops.search_before_stop(runtime.database, caller.tenant, ids, hold_large)
+    return stops.search_events_before_stop(runtime.database, caller.tenant, ids, hold_large)
 
 
 # The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
@@ -171,9 +171,9 @@ def delete_session(
 ) -> Response:
     """Delete a session: hidden from every read at once, purged after 30 days, or now with `hard`."""
     if hard == "true":
-        deletion.delete_for_good(runtime, origin, caller, session_id)
+        deletion.delete_session_for_good(runtime, origin, caller, session_id)
     else:
-        deletion.delete_softly(runtime, origin, caller.tenant, session_id)
+        deletion.delete_session_softly(runtime, origin, caller.tenant, session_id)
     return Response(status_code=204)
 
 

@@ -7,11 +7,11 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from api.dependencies import CallerDep
-from api.errors import make_problem, problem_responses
+from api.errors import make_problem_response, problem_responses
 from api.gate.responses import refuse_handshake
 from api.openapi.raw_body_routes import EVENT_STREAM
-from api.streams.connections import EventStream, close_socket, run_socket
-from api.strict_routes import QueryRules, StrictRoute, check_query
+from api.streams.connections import EventStream, close_websocket, run_websocket
+from api.strict_routes import QueryRules, StrictRoute, check_query_parameters
 from recorder.access.ratelimit.stream_slots import StreamSlots
 from recorder.errors import InvalidEventId, RecorderError, ValidationFailed
 from recorder.recording.streams import Ending, Hub, Start, read_position
@@ -66,16 +66,18 @@ class SocketEndpoint:
                 await receive()  # `websocket.connect`
                 if reader is None:
                     await websocket.send({"type": "websocket.accept"})
-                    await close_socket(Ending.FINISHED, send)
+                    await close_websocket(Ending.FINISHED, send)
                     return
                 try:
                     headers = [(b"last-event-id", str(reader.position).encode())]
                     await send({"type": "websocket.accept", "headers": headers})
-                    await run_socket(reader, scope, receive, send)
+                    await run_websocket(reader, scope, receive, send)
                 finally:
                     hub.leave(reader)
         except RecorderError as error:
-            await refuse_handshake(make_problem(error, websocket.state.request_id), scope, receive, send)
+            await refuse_handshake(
+                make_problem_response(error, websocket.state.request_id), scope, receive, send
+            )
 
 
 router.add_websocket_route(f"{router.prefix}/ws", SocketEndpoint())  # type: ignore[arg-type]
@@ -88,7 +90,7 @@ def _read_start(websocket: WebSocket) -> Start:
         ValidationFailed: if the query has other parameters or values.
         InvalidEventId: if the position is malformed, or header and query differ.
     """
-    check_query(websocket, _SOCKET_QUERY)
+    check_query_parameters(websocket, _SOCKET_QUERY)
     begin = websocket.query_params.get("from")
     if begin not in (None, "start"):
         raise ValidationFailed.of("from", "invalid_value", message="from takes start.", where="query")

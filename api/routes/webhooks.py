@@ -80,7 +80,7 @@ def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Webhook]:
 @router.get("/{webhook_id}", responses=problem_responses(404))
 def get_webhook(webhook_id: str, db: Db, caller: CallerDep) -> Webhook:
     """Return a webhook without its secret."""
-    return endpoints.to_wire(endpoints.find_webhook(db, caller.tenant, webhook_id))
+    return endpoints.webhook_to_wire(endpoints.find_webhook(db, caller.tenant, webhook_id))
 
 
 @router.patch("/{webhook_id}", responses=problem_responses(404))

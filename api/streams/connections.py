@@ -7,7 +7,7 @@ from contextlib import suppress
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.gate.responses import close_code
+from api.gate.responses import websocket_close_code
 from api.gate.slow_clients import ABORT
 from api.streams.websockets import SHARED_FRAMES
 from recorder import limits
@@ -22,9 +22,9 @@ _CLOSE_CODES = {
     Ending.TOO_SLOW: 1008,
     Ending.RESTARTING: 1012,
     Ending.UNAVAILABLE: 1013,
-    Ending.KEY_REFUSED: close_code(401),
-    Ending.WORKSPACE_DISABLED: close_code(403),
-    Ending.DELETED: close_code(404),
+    Ending.KEY_REFUSED: websocket_close_code(401),
+    Ending.WORKSPACE_DISABLED: websocket_close_code(403),
+    Ending.DELETED: websocket_close_code(404),
 }
 #: The client has this long to read the rest of a stream and its end.
 _END_PATIENCE_S = 5.0
@@ -65,13 +65,13 @@ class EventStream(Response):
     async def _write(self, reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers["Last-Event-ID"] = str(reader.position)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await send(make_part(self._make_preamble(reader)))
+        await send(make_body_part(self._make_preamble(reader)))
 
         async def write(segment: Segment) -> None:
-            await send(make_part(segment.sse))
+            await send(make_body_part(segment.sse))
 
-        ending = await _run(reader, write, receive)
-        if ending is not None and not await _end_body(ending, send):
+        ending = await _run_stream(reader, write, receive)
+        if ending is not None and not await _end_stream_body(ending, send):
             abort = scope["state"].get(ABORT)
             if abort is not None:
                 abort()
@@ -85,18 +85,18 @@ class EventStream(Response):
         return lines + b"\n"
 
 
-async def _end_body(ending: Ending, send: Send) -> bool:
+async def _end_stream_body(ending: Ending, send: Send) -> bool:
     """Send the end of the body; return False if the client does not read the part before it in time."""
     if ending is Ending.TOO_SLOW:
         return False
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_PATIENCE_S):
-            await send(make_part(b"", is_last=True))
+            await send(make_body_part(b"", is_last=True))
             return True
     return False
 
 
-async def run_socket(reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
+async def run_websocket(reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
     """Write the stream to an accepted WebSocket, and close it with the code of its ending."""
 
     async def write_texts(segment: Segment) -> None:
@@ -109,19 +109,19 @@ async def run_socket(reader: Reader, scope: Scope, receive: Receive, send: Send)
 
     write = write_frames if SHARED_FRAMES in scope.get("extensions", {}) else write_texts
     with STREAM_READERS.labels("websocket").track_inprogress():
-        ending = await _run(reader, write, receive)
+        ending = await _run_stream(reader, write, receive)
     if ending is not None:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_END_PATIENCE_S):
-                await close_socket(ending, send)
+                await close_websocket(ending, send)
 
 
-async def close_socket(ending: Ending, send: Send) -> None:
+async def close_websocket(ending: Ending, send: Send) -> None:
     """Close a WebSocket with the code and the reason of an ending."""
     await send({"type": "websocket.close", "code": _CLOSE_CODES[ending], "reason": ending.value})
 
 
-async def _run(
+async def _run_stream(
     reader: Reader, write: Callable[[Segment], Awaitable[None]], receive: Receive
 ) -> Ending | None:
     """Write until the stream ends, and return its ending; None if the client disconnected."""
@@ -154,6 +154,6 @@ async def wait_until_gone(receive: Receive) -> None:
             continue
 
 
-def make_part(body: bytes, *, is_last: bool = False) -> dict[str, object]:
+def make_body_part(body: bytes, *, is_last: bool = False) -> dict[str, object]:
     """Return the ASGI message of a part of a body."""
     return {"type": "http.response.body", "body": body, "more_body": not is_last}

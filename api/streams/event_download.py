@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.gate.slow_clients import ABORT
-from api.streams.connections import make_part, wait_until_gone
+from api.streams.connections import make_body_part, wait_until_gone
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
@@ -160,14 +160,14 @@ class EventDownload(Response):
             await asyncio.gather(writing, leaving, return_exceptions=True)
 
     async def _write(self, first: bytes | None, send: Send) -> None:
-        await send(make_part(self._format.begin()))
+        await send(make_body_part(self._format.begin()))
         body = first
         while body is not None:
             # A client that does not read must not block other downloads.
             async with asyncio.timeout(limits.WHOLE_READ_PATIENCE_S):
-                await send(make_part(body))
+                await send(make_body_part(body))
             body = await self._read()
-        await send(make_part(self._format.end(), is_last=True))
+        await send(make_body_part(self._format.end(), is_last=True))
 
     async def _read(self) -> bytes | None:
         return await self._reads.run(self._read_portion)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from recorder.memory.graph.rebuild import RebuildKind, Recorded
-from recorder.memory.queries.columns import GraphColumns, read_columns
+from recorder.memory.queries.columns import GraphColumns, read_graph_columns
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import RebuildReport, read_recorded, rebuild_graph
@@ -66,7 +66,7 @@ class StoredGraph:
         with self._database.transaction(write=False) as db:
             head = read_head(db, _SCOPE)
             assert head is not None, "the workflow is there"
-            return read_columns(db, _SCOPE, head.version)
+            return read_graph_columns(db, _SCOPE, head.version)
 
     def recorded(self) -> Recorded:
         """Return the graph as a rebuild sees it."""

@@ -29,8 +29,8 @@ from recorder.memory.graph.features import GRAINS, FeatureCounts
 from recorder.memory.graph.inverted_index import Ints, InvertedIndex
 from recorder.memory.graph.nodes import MERGE_JACCARD, Node, Shown, merged_nodes
 from recorder.memory.graph.rebuild import rand_index
-from recorder.memory.views.formats import to_dot
-from recorder.memory.views.graph_view import GraphView, view_of
+from recorder.memory.views.formats import format_graph_as_dot
+from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.memory.views.layout import lay_out_graph
 
 _RUNS = 5
@@ -78,7 +78,7 @@ def _variants(sessions: int) -> tuple[list[tuple[int, ...]], Sequence[Node], Gra
         graph.add([sealed_of(session) for session in plant(sessions).sessions], batch=1_000)
         recorded, columns = graph.recorded(), graph.columns()
     sequences = sorted({nodes for nodes, _ in recorded.variants.values() if nodes})
-    return sequences, recorded.nodes, view_of(columns, columns.current(), workflow="benchmark")
+    return sequences, recorded.nodes, graph_view_of(columns, columns.current(), workflow="benchmark")
 
 
 def _time_pair(name: str, pair: Pair, peer: str, variants: int, *, quick: bool) -> Figure:
@@ -209,7 +209,7 @@ def _linkages() -> Pair:
 
 def _layouts(view: GraphView) -> Pair:
     """Return the places of nodes in layers, with room for labels; Graphviz draws no lines of edges here."""
-    source = to_dot(view)
+    source = format_graph_as_dot(view)
     command = ["dot", "-Tplain", "-Gsplines=false"]
     return lambda: lay_out_graph(view), lambda: subprocess.run(
         command, input=source, capture_output=True, check=True

@@ -19,7 +19,7 @@ from benchmarks.figures import Figure, Goal, Skipped, at_least
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.tasks import DATA, SAME_PAGES, Demonstration, in_order
 from recorder.importers.miniwob.elements import canvas_size, list_boxes, target_path
-from recorder.importers.miniwob.format import event_members, read_file, whole_actions
+from recorder.importers.miniwob.format import event_members, read_demonstration_file, whole_actions
 from recorder.importers.screen_drawing import draw_screen
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import session_steps
@@ -87,7 +87,7 @@ def _read_drawn(folder: Path) -> tuple[list[Demonstration], list[Demonstration]]
 
 def _read_run(file: Path) -> tuple[Sealed, Sealed]:
     """Return a demonstration with its pages as drawn, and as changed."""
-    demonstration = read_file(file)[0]
+    demonstration = read_demonstration_file(file)[0]
     seen = whole_actions(demonstration.states)
     change = _choose_change(file)
     cells: dict[object, tuple[bytes | None, bytes | None]] = {}

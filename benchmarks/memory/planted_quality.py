@@ -22,7 +22,7 @@ from benchmarks.memory.planted import (
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.recovery_anchors import find_anchors
+from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 
 _SEEDS = range(3)
 _SESSIONS = 10_000
@@ -144,7 +144,7 @@ def anchors_of(planted: Planted, columns: GraphColumns) -> list[tuple[str, float
     }
     rows = {session.decode(): row for row, session in enumerate(columns.session_id.tolist())}
     failed_ms = {rows[session_id]: t_ms for session_id, t_ms in failed.items()}
-    result = find_anchors(columns, columns.current(), failed_ms, _no_tags)
+    result = find_recovery_anchors(columns, columns.current(), failed_ms, _no_tags)
     return [(columns.nodes[anchor.node].label, anchor.frequency) for anchor in result]
 
 

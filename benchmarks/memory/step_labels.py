@@ -8,7 +8,7 @@ from benchmarks.figures import Figure, Skipped, at_most
 from benchmarks.memory.graphs import stored_graph
 from benchmarks.memory.tasks import DATA, read_demonstrations
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.step_labels import make_label
+from recorder.memory.steps.step_labels import make_step_label
 
 _SHOWN = 12
 _QUICK_SHARE = 4
@@ -67,7 +67,7 @@ def is_bare(step: Step, shown: str) -> bool:
         return False
     kind, _, identity = step.target.partition(" ")
     attribute, _, value = identity.partition("=")
-    label = partial(make_label, step.action)
+    label = partial(make_step_label, step.action)
     values = {value, *value.split(".")} if attribute in ("id", "name", "test", "class") else set()
     bare = {kind, "element", "list item", "cell", "row", "image", "page", *values} - {""}
     return shown in {label(noun) for noun in bare} or bool(_TEMPLATE.search(shown))

@@ -22,11 +22,11 @@ from benchmarks.memory import pm4py_peer
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
 from benchmarks.memory.path_fit import Fit, measure_fit
 from recorder.importers.miniwob.elements import event_target, make_snapshot, target_path
-from recorder.importers.miniwob.format import State, event_members, read_file, whole_actions
+from recorder.importers.miniwob.format import State, event_members, read_demonstration_file, whole_actions
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.similarity import index_similarity
-from recorder.memory.steps.screens import FrameScreen, describe_screen, locate_on_screen
+from recorder.memory.steps.screens import FrameScreen, describe_screen, locate_elements_on_screen
 from recorder.memory.steps.session_steps import Step, session_steps
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "miniwob"
@@ -116,7 +116,7 @@ def read_demonstrations(folder: Path) -> list[Demonstration]:
 
 def read_run(file: Path) -> Sealed:
     """Return a demonstration as a session, read as the importer reads it but without pictures."""
-    demonstration = read_file(file)[0]
+    demonstration = read_demonstration_file(file)[0]
     steps = _list_steps(demonstration.states)
     return Sealed(
         file.name,
@@ -136,7 +136,7 @@ def _list_steps(states: list[State]) -> list[Step]:
     frames = []
     for index, state in enumerate(states):
         screen = describe_screen(dom=make_snapshot(state.dom), url=None, title=None, cells=None)
-        locations = locate_on_screen(screen.state_tokens)
+        locations = locate_elements_on_screen(screen.state_tokens)
         frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen, locations))
     seen = whole_actions(states)
     events: list[dict[str, Any]] = []

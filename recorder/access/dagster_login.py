@@ -48,7 +48,9 @@ class LoginLinks:
         self._delete_surplus()
         token = secrets.token_urlsafe(24)
         name, secret = token[:8], token[8:]
-        _write_private(self._folder / name, f"{_read_clock_s() + LINK_SECONDS} {_hash_secret(secret)}")
+        _write_private_file(
+            self._folder / name, f"{_read_clock_s() + LINK_SECONDS} {_hash_login_secret(secret)}"
+        )
         return f"{dagster_url}{LINK_PATH}{token}"
 
     def redeem(self, token: str) -> bool:
@@ -61,7 +63,7 @@ class LoginLinks:
             expires_s, expected = path.read_text().split()
         except (OSError, ValueError):
             return False
-        if not hmac.compare_digest(_hash_secret(parts[2]), expected):
+        if not hmac.compare_digest(_hash_login_secret(parts[2]), expected):
             return False
         try:
             path.unlink()  # of two requests at once, one deletes it
@@ -121,7 +123,7 @@ class LoginCookies:
         """Make a login's cookie invalid, also after a restart."""
         self._ended.add(login.id)
         self._ended_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write_private(self._ended_folder / login.id, str(login.expires_s))
+        _write_private_file(self._ended_folder / login.id, str(login.expires_s))
 
     def _read_ended(self) -> set[str]:
         ended = set()
@@ -155,11 +157,11 @@ def _read_clock_s() -> int:
     return clock.now_ms() // 1000
 
 
-def _hash_secret(secret: str) -> str:
+def _hash_login_secret(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-def _write_private(path: Path, text: str) -> None:
+def _write_private_file(path: Path, text: str) -> None:
     """Write a file that only this user can read; it appears with its content."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -106,7 +106,7 @@ class RunningKeys:
                 self._running.discard(key.identity)
 
 
-def claim_at_first_statement(db: DbSession, key: RequestKey) -> None:
+def claim_key_at_first_statement(db: DbSession, key: RequestKey) -> None:
     """Claim the key when the transaction executes its first statement.
 
     A session event does it, not a call: a request that validation refuses must claim nothing, and only the
@@ -119,12 +119,14 @@ def claim_at_first_statement(db: DbSession, key: RequestKey) -> None:
     """
 
     def claim(_: DbSession, __: Any, connection: Connection) -> None:
-        _claim_key(connection, key)
+        _claim_idempotency_key(connection, key)
 
     event.listen(db, "after_begin", claim, once=True)
 
 
-def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, session_id: str | None) -> None:
+def store_idempotency_answer(
+    db: DbSession, key: RequestKey, *, status: int, body: bytes, session_id: str | None
+) -> None:
     """Store the answer to a request, for repetitions within 24 hours.
 
     Args:
@@ -145,10 +147,10 @@ def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, ses
     identity = dict(zip((column.key for column in _IDENTITY), key.identity, strict=True))
     is_expired = _ANSWERS.c.created_at <= _compute_expiry_limit(now)
     insert_or_update(db, IdempotencyRow, {**identity, **answer}, update=answer, where=is_expired)
-    purge_expired(db, limit=_PURGED_BY_EACH)
+    purge_expired_answers(db, limit=_PURGED_BY_EACH)
 
 
-def count_expired(db: DbSession, workspace_id: str, *, at: datetime) -> tuple[int, int]:
+def count_expired_answers(db: DbSession, workspace_id: str, *, at: datetime) -> tuple[int, int]:
     """Return number and bytes of a workspace's answers that are older than 24 hours at an instant."""
     expired = (_ANSWERS.c.workspace_id == workspace_id, _ANSWERS.c.created_at <= _compute_expiry_limit(at))
     counts = select(func.count(), func.coalesce(func.sum(func.length(_ANSWERS.c.answer)), 0)).where(*expired)
@@ -156,7 +158,7 @@ def count_expired(db: DbSession, workspace_id: str, *, at: datetime) -> tuple[in
     return count, int(size_bytes)
 
 
-def purge_expired(
+def purge_expired_answers(
     db: DbSession, *, limit: int, at: datetime | None = None, workspace_id: str | None = None
 ) -> int:
     """Delete answers older than 24 hours; return their number.
@@ -176,7 +178,7 @@ def purge_expired(
     return deleted.rowcount
 
 
-def _claim_key(connection: Connection, key: RequestKey) -> None:
+def _claim_idempotency_key(connection: Connection, key: RequestKey) -> None:
     if connection.dialect.name == "postgresql":  # SQLite's write lock does the same.
         lock = text("SELECT pg_try_advisory_xact_lock(:number)")
         if not connection.scalar(lock, {"number": key.lock_number}):

@@ -5,12 +5,12 @@ from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
-from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_key
+from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_api_key
 from recorder.audit.log import Origin, record
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.wire import Mode
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 
@@ -29,7 +29,7 @@ def grant_key(db: DbSession, caller: Caller, origin: Origin, wanted: KeyCreate, 
         InvalidTime: if it would expire at once.
         InsufficientScope: if the key could do what the caller cannot: see live data, or replay live.
     """
-    scope = _check_request(wanted)
+    scope = _check_key_request(wanted)
     mode = wanted.mode or caller.mode
     if mode == "live" and caller.mode == "test":
         raise LiveModeNotHeld
@@ -45,7 +45,7 @@ def issue_key(db: DbSession, origin: Origin, wanted: KeyCreate, secret: bytes) -
         ValidationFailed: if label or scope are malformed.
         InvalidTime: if it would expire at once.
     """
-    return _create_recorded_key(db, origin, wanted, _check_request(wanted), wanted.mode or "live", secret)
+    return _create_recorded_key(db, origin, wanted, _check_key_request(wanted), wanted.mode or "live", secret)
 
 
 def list_keys(
@@ -59,13 +59,13 @@ def list_keys(
         before_id: id of the last key of the page before.
         limit: most keys of the page; None sets no limit.
     """
-    statement = _select_visible(tenant).order_by(col(KeyRow.id).desc())
+    statement = _select_visible_keys(tenant).order_by(col(KeyRow.id).desc())
     if before_id is not None:
         statement = statement.where(col(KeyRow.id) < before_id)
-    page = fetch_page(
+    page = fetch_list_page(
         lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
-    return page.convert(_to_wire)
+    return page.convert(_key_to_wire)
 
 
 def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> None:
@@ -74,7 +74,7 @@ def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> No
     Raises:
         NotFound: if the tenant has no such key, or it was revoked before.
     """
-    row = db.exec(_select_visible(tenant).where(KeyRow.id == key_id).with_for_update()).first()
+    row = db.exec(_select_visible_keys(tenant).where(KeyRow.id == key_id).with_for_update()).first()
     if row is None:
         raise NotFound("key")
     row.revoked_at = clock.now()
@@ -95,18 +95,18 @@ def find_key(db: DbSession, key_id: str) -> KeyRow:
     return row
 
 
-def _to_wire(row: KeyRow) -> Key:
+def _key_to_wire(row: KeyRow) -> Key:
     return Key.model_validate(row.model_dump(include=set(Key.model_fields)))
 
 
-def _select_visible(tenant: Tenant) -> SelectOfScalar[KeyRow]:
+def _select_visible_keys(tenant: Tenant) -> SelectOfScalar[KeyRow]:
     statement = select(KeyRow).where(
         KeyRow.workspace_id == tenant.workspace_id, col(KeyRow.revoked_at).is_(None)
     )
     return statement if tenant.mode == "live" else statement.where(KeyRow.mode == tenant.mode)
 
 
-def _check_request(wanted: KeyCreate) -> Scope:
+def _check_key_request(wanted: KeyCreate) -> Scope:
     """Return the scope of a valid request."""
     if not wanted.label.isprintable():
         raise ValidationFailed.of("/label", "invalid_string", message="label takes printable characters.")
@@ -123,7 +123,7 @@ def _check_request(wanted: KeyCreate) -> Scope:
 def _create_recorded_key(
     db: DbSession, origin: Origin, wanted: KeyCreate, scope: Scope, mode: Mode, secret: bytes
 ) -> KeyCreated:
-    row, key = add_key(
+    row, key = add_api_key(
         db,
         origin.workspace_id,
         label=wanted.label,

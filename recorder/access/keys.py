@@ -17,7 +17,7 @@ from recorder.access.rate_tiers import TIERS, Tier
 from recorder.digest import keyed_digest
 from recorder.errors import Conflict, InsufficientScope, InvalidApiKey, WorkspaceDisabled
 from recorder.ids import new_id
-from recorder.masking.policies import MaskingPolicies, load_policies
+from recorder.masking.policies import MaskingPolicies, load_masking_policies
 from recorder.models.wire import Mode
 from recorder.models.workspace import KeyRow, WorkspaceRow
 from recorder.storage.deployment import require_region
@@ -170,13 +170,13 @@ def create_key(
     expires_at: datetime | None = None,
 ) -> NewKey:
     """Create a key without checking a caller; `recorder.access.key_admin` checks."""
-    row, key = add_key(
+    row, key = add_api_key(
         db, workspace_id, label=label, scope=scope, mode=mode, secret=secret, expires_at=expires_at
     )
     return NewKey(workspace_id, row.id, key)
 
 
-def add_key(
+def add_api_key(
     db: DbSession,
     workspace_id: str,
     *,
@@ -187,14 +187,14 @@ def add_key(
     expires_at: datetime | None,
 ) -> tuple[KeyRow, str]:
     """Create a key; return its row and its value, which is not stored."""
-    key = _generate_key(_PREFIXES[mode])
+    key = _generate_api_key(_PREFIXES[mode])
     row = KeyRow(
         id=new_id("key"),
         workspace_id=workspace_id,
         mode=mode,
         label=label,
         scope=scope,
-        key_hash=_hash_key(key, secret),
+        key_hash=_hash_api_key(key, secret),
         last4=key[-4:],
         created_at=clock.now(),
         expires_at=expires_at,
@@ -203,21 +203,24 @@ def add_key(
     return row, key
 
 
-def is_well_formed(key: str) -> bool:
+def is_well_formed_key(key: str) -> bool:
     """Return whether prefix, length and checksum are right, so that a typing error costs no query."""
     prefix = next((prefix for prefix in _PREFIXES.values() if key.startswith(prefix)), None)
     if prefix is None or len(key) != len(prefix) + _RANDOM_CHARACTERS + _CHECKSUM_CHARACTERS:
         return False
-    return key.isascii() and secrets.compare_digest(_compute_checksum(key[:-_CHECKSUM_CHARACTERS]), key[-6:])
+    if not key.isascii():
+        return False
+    checksum = _compute_key_checksum(key[:-_CHECKSUM_CHARACTERS])
+    return secrets.compare_digest(checksum, key[-_CHECKSUM_CHARACTERS:])
 
 
-def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
+def authenticate_key(db: DbSession, key: str, *, secret: bytes) -> Caller:
     """Return the caller that a key belongs to, also of a workspace that is not active.
 
     Raises:
         InvalidApiKey: if the key is unknown, revoked or expired.
     """
-    row = db.exec(select(KeyRow).where(KeyRow.key_hash == _hash_key(key, secret))).first()
+    row = db.exec(select(KeyRow).where(KeyRow.key_hash == _hash_api_key(key, secret))).first()
     if row is None or row.revoked_at is not None or (row.expires_at and row.expires_at <= clock.now()):
         raise InvalidApiKey
     workspace = db.get(WorkspaceRow, row.workspace_id)
@@ -230,18 +233,18 @@ def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
         scope=Scope.parse(row.scope),
         tier=TIERS[workspace.tier],
         expires_at=row.expires_at,
-        masking=load_policies(db, workspace, mode, secret=secret),
+        masking=load_masking_policies(db, workspace, mode, secret=secret),
         digest_key=keyed_digest(secret, "workspace-digests", workspace.id.encode()),
         workspace_status=workspace.status,
     )
 
 
-def _generate_key(prefix: str) -> str:
+def _generate_api_key(prefix: str) -> str:
     body = prefix + "".join(secrets.choice(_BASE62) for _ in range(_RANDOM_CHARACTERS))
-    return body + _compute_checksum(body)
+    return body + _compute_key_checksum(body)
 
 
-def _compute_checksum(body: str) -> str:
+def _compute_key_checksum(body: str) -> str:
     value = zlib.crc32(body.encode())
     digits = []
     for _ in range(_CHECKSUM_CHARACTERS):
@@ -250,5 +253,5 @@ def _compute_checksum(body: str) -> str:
     return "".join(reversed(digits))
 
 
-def _hash_key(key: str, secret: bytes) -> str:
+def _hash_api_key(key: str, secret: bytes) -> str:
     return keyed_digest(secret, "api-key", key.encode()).hex()

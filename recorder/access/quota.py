@@ -39,13 +39,13 @@ class Period:
         return self.start.strftime("%Y-%m")
 
 
-def period_of(moment: datetime) -> Period:
+def quota_period_at(moment: datetime) -> Period:
     """Return the period that contains an instant."""
     start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return Period(start, _next_month(start))
 
 
-def period_named(key: str) -> Period:
+def parse_quota_period(key: str) -> Period:
     """Return the period of a stored name."""
     start = datetime.strptime(key, "%Y-%m").replace(tzinfo=UTC)
     return Period(start, _next_month(start))
@@ -63,19 +63,21 @@ def quota_of(period: Period, tier: Tier, *, captured_ms: int, exported_rows: int
     )
 
 
-def due_level(used: int, limit: int | None) -> int:
+def due_notice_level(used: int, limit: int | None) -> int:
     """Return how many of the two notices are due: none, the warning, or both."""
     if limit is None or used * 100 < limit * _WARNING_PERCENT:
         return 0
     return 1 if used < limit else 2
 
 
-def due_level_of(quota: Quota, metric: Metric) -> int:
+def due_notice_level_of(quota: Quota, metric: Metric) -> int:
     """Return how many notices of a quota's metric are due."""
-    return due_level(getattr(quota, metric), getattr(quota, f"{metric}_limit"))
+    return due_notice_level(getattr(quota, metric), getattr(quota, f"{metric}_limit"))
 
 
-def list_due_notices(quota: Quota, metric: Metric, sent_level: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def list_due_quota_notices(
+    quota: Quota, metric: Metric, sent_level: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield type and `data` of the notices that are due and were not sent.
 
     Args:
@@ -83,7 +85,7 @@ def list_due_notices(quota: Quota, metric: Metric, sent_level: int) -> Iterator[
         metric: the metric that the notices are about.
         sent_level: number of notices that were sent before.
     """
-    for type in _NOTICES[sent_level : due_level_of(quota, metric)]:
+    for type in _NOTICES[sent_level : due_notice_level_of(quota, metric)]:
         yield (
             type,
             {
@@ -107,7 +109,7 @@ _SENT_COLUMNS: dict[Metric, str] = {"captured_minutes": "captured_told", "export
 
 def read_quota(db: DbSession, tenant: Tenant) -> Quota:
     """Return the quota of the current period; in test mode nothing counts and nothing is limited."""
-    period = period_of(clock.now())
+    period = quota_period_at(clock.now())
     if tenant.mode == "test":
         return quota_of(period, _FREE, captured_ms=0, exported_rows=0)
     row = _read_usage(db, tenant.workspace_id, period)
@@ -119,27 +121,29 @@ def read_quota(db: DbSession, tenant: Tenant) -> Quota:
     )
 
 
-def require_minutes(db: DbSession, tenant: Tenant) -> None:
+def require_quota_minutes(db: DbSession, tenant: Tenant) -> None:
     """Check that captured minutes are left.
 
     Raises:
         QuotaExceeded: if none are left.
     """
     limit = None if tenant.mode == "test" else _read_tier(db, tenant.workspace_id).captured_minutes
-    if limit is not None and _read_current(db, tenant.workspace_id).captured_ms >= limit * MINUTE_MS:
+    if limit is not None and _read_current_usage(db, tenant.workspace_id).captured_ms >= limit * MINUTE_MS:
         raise QuotaExceeded(NAMES["captured_minutes"])
 
 
-def charge_time(db: DbSession, workspace_id: str, captured_ms: int) -> None:
+def charge_captured_time(db: DbSession, workspace_id: str, captured_ms: int) -> None:
     """Add the captured time of a stopped session; it is never refused.
 
     This locks the last row of a transaction before the audit log's: the ingest writer locks sessions first.
     """
     if captured_ms > 0:
-        _add_usage(db, workspace_id, period_of(clock.now()), "captured_minutes", captured_ms=captured_ms)
+        _add_usage(
+            db, workspace_id, quota_period_at(clock.now()), "captured_minutes", captured_ms=captured_ms
+        )
 
 
-def require_rows(db: DbSession, tenant: Tenant) -> None:
+def require_quota_rows(db: DbSession, tenant: Tenant) -> None:
     """Check that rows to export are left; rows reserved by running exports are not.
 
     Raises:
@@ -148,12 +152,12 @@ def require_rows(db: DbSession, tenant: Tenant) -> None:
     limit = None if tenant.mode == "test" else _read_tier(db, tenant.workspace_id).exported_rows
     if limit is None:
         return
-    row = _read_current(db, tenant.workspace_id)
+    row = _read_current_usage(db, tenant.workspace_id)
     if row.exported_rows + row.reserved_rows >= limit:
         raise QuotaExceeded(NAMES["exported_rows"])
 
 
-def reserve_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
+def reserve_quota_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
     """Reserve the rows of a plan until its export ends.
 
     Returns:
@@ -164,7 +168,7 @@ def reserve_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
     """
     if tenant.mode == "test":
         return None
-    period = period_of(clock.now())
+    period = quota_period_at(clock.now())
     row = _add_usage(db, tenant.workspace_id, period, reserved_rows=rows)
     limit = _read_tier(db, tenant.workspace_id).exported_rows
     left = rows if limit is None else limit - row.exported_rows - row.reserved_rows + rows
@@ -173,7 +177,7 @@ def reserve_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
     return period.key
 
 
-def settle_rows(db: DbSession, workspace_id: str, period: str, *, reserved: int, exported: int) -> None:
+def settle_quota_rows(db: DbSession, workspace_id: str, period: str, *, reserved: int, exported: int) -> None:
     """Release the reserved rows of a plan, and count the rows that its export wrote.
 
     Args:
@@ -186,7 +190,7 @@ def settle_rows(db: DbSession, workspace_id: str, period: str, *, reserved: int,
     _add_usage(
         db,
         workspace_id,
-        period_named(period),
+        parse_quota_period(period),
         "exported_rows",
         exported_rows=exported,
         reserved_rows=-reserved,
@@ -198,8 +202,8 @@ def _read_tier(db: DbSession, workspace_id: str) -> Tier:
     return TIERS["default" if row is None else row.tier]
 
 
-def _read_current(db: DbSession, workspace_id: str) -> UsageRow:
-    return _read_usage(db, workspace_id, period_of(clock.now()))
+def _read_current_usage(db: DbSession, workspace_id: str) -> UsageRow:
+    return _read_usage(db, workspace_id, quota_period_at(clock.now()))
 
 
 def _read_usage(db: DbSession, workspace_id: str, period: Period) -> UsageRow:
@@ -216,15 +220,15 @@ def _add_usage(
     added = {name: col(getattr(UsageRow, name)) + amount for name, amount in amounts.items()}
     row = insert_or_update(db, UsageRow, fresh, update=added)
     if metric is not None:
-        _send_notices(db, row, period, metric)
+        _send_quota_notices(db, row, period, metric)
     return row
 
 
-def _send_notices(db: DbSession, row: Any, period: Period, metric: Metric) -> None:
+def _send_quota_notices(db: DbSession, row: Any, period: Period, metric: Metric) -> None:
     tier = _read_tier(db, row.workspace_id)
     quota = quota_of(period, tier, captured_ms=row.captured_ms, exported_rows=row.exported_rows)
     sent_level = getattr(row, _SENT_COLUMNS[metric])
-    for type, data in list_due_notices(quota, metric, sent_level):
+    for type, data in list_due_quota_notices(quota, metric, sent_level):
         add_event(
             db,
             tenant=Tenant(row.workspace_id, "live"),
@@ -232,7 +236,7 @@ def _send_notices(db: DbSession, row: Any, period: Period, metric: Metric) -> No
             subject_id=row.workspace_id,
             data=data,
         )
-    level = due_level_of(quota, metric)
+    level = due_notice_level_of(quota, metric)
     if level > sent_level:
         usage = update(UsageRow).filter_by(workspace_id=row.workspace_id, period=period.key)
         db.connection().execute(usage.values({_SENT_COLUMNS[metric]: level}))

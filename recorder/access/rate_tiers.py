@@ -126,7 +126,7 @@ SIGNED_READS = Rate(200)
 WEBHOOK_CALLS = Rate(10, 60)
 
 
-def describe_limits(
+def describe_tier_limits(
     tier: Tier,
     addresses: Iterable[tuple[Surface, str, str]],
     *,
@@ -147,7 +147,9 @@ def describe_limits(
     return Limits(
         tier=tier.name,
         rate_limits=[
-            _describe_surface(tier, surface, listed) for surface, listed in of_surface.items() if listed
+            _describe_surface_limits(tier, surface, listed)
+            for surface, listed in of_surface.items()
+            if listed
         ],
         body_bytes=PairOfRates(
             per_key=_describe_rate(tier.body_bytes.per_key),
@@ -186,7 +188,7 @@ def describe_limits(
     )
 
 
-def _describe_surface(tier: Tier, surface: Surface, addresses: list[Address]) -> SurfaceLimits:
+def _describe_surface_limits(tier: Tier, surface: Surface, addresses: list[Address]) -> SurfaceLimits:
     rates = tier.rates[surface]
     return SurfaceLimits(
         surface=surface,

@@ -6,7 +6,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
 from recorder.access.keys import Caller, NewKey, create_workspace
-from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
+from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record
 from recorder.errors import InsufficientScope, NotFound
 from recorder.masking.policies import store_replacements
 from recorder.models.workspace import (
@@ -53,12 +53,12 @@ def find_workspace(db: DbSession, name_or_id: str) -> WorkspaceRow:
 def list_workspaces(db: DbSession) -> list[Workspace]:
     """Return all workspaces of the deployment, by name."""
     rows = db.exec(select(WorkspaceRow))
-    return sorted((to_wire(row) for row in rows), key=lambda workspace: workspace.name)
+    return sorted((workspace_to_wire(row) for row in rows), key=lambda workspace: workspace.name)
 
 
 def get_workspace(db: DbSession, workspace_id: str) -> Workspace:
     """Return a workspace with its settings."""
-    return to_wire(db.get_one(WorkspaceRow, workspace_id))
+    return workspace_to_wire(db.get_one(WorkspaceRow, workspace_id))
 
 
 def open_workspace(db: DbSession, settings: Settings, name: str, *, tier: str) -> NewKey:
@@ -69,7 +69,7 @@ def open_workspace(db: DbSession, settings: Settings, name: str, *, tier: str) -
     """
     made = create_workspace(db, name, region=settings.region, secret=settings.secret, tier=tier)
     details = {"name": name, "tier": tier, "region": settings.region, "key_id": made.key_id}
-    _record_change(db, Origin.operator(made.workspace_id), "workspace.create", details)
+    _record_workspace_change(db, Origin.operator(made.workspace_id), "workspace.create", details)
     return made
 
 
@@ -81,15 +81,15 @@ def update_workspace(db: DbSession, caller: Caller, origin: Origin, body: Worksp
     """
     if caller.mode == "test":
         raise LiveModeNeeded
-    row = _lock_row(db, caller.workspace_id)
-    before = _list_settings(row)
-    _apply_update(row, body)
+    row = _lock_workspace_row(db, caller.workspace_id)
+    before = _list_workspace_settings(row)
+    _apply_workspace_update(row, body)
     store_replacements(db, row.id, row.masking)
     db.add(row)
-    changes = describe_changes(before, _list_settings(row))
+    changes = describe_audited_changes(before, _list_workspace_settings(row))
     if changes:
-        _record_change(db, origin, "workspace.update", changes)
-    return to_wire(row)
+        _record_workspace_change(db, origin, "workspace.update", changes)
+    return workspace_to_wire(row)
 
 
 def set_workspace(
@@ -100,17 +100,17 @@ def set_workspace(
     Raises:
         UnknownWorkspace: if there is none.
     """
-    row = _lock_row(db, find_workspace(db, name_or_id).id)
+    row = _lock_workspace_row(db, find_workspace(db, name_or_id).id)
     before = {"tier": row.tier, "status": row.status}
     row.tier, row.status = tier or row.tier, status or row.status
     db.add(row)
-    changes = describe_changes(before, {"tier": row.tier, "status": row.status})
+    changes = describe_audited_changes(before, {"tier": row.tier, "status": row.status})
     if changes:
-        _record_change(db, Origin.operator(row.id), "workspace.update", changes)
-    return to_wire(row)
+        _record_workspace_change(db, Origin.operator(row.id), "workspace.update", changes)
+    return workspace_to_wire(row)
 
 
-def to_wire(row: WorkspaceRow) -> Workspace:
+def workspace_to_wire(row: WorkspaceRow) -> Workspace:
     """Return the workspace object of contract §7."""
     return Workspace.model_validate(
         {
@@ -122,11 +122,11 @@ def to_wire(row: WorkspaceRow) -> Workspace:
     )
 
 
-def _lock_row(db: DbSession, workspace_id: str) -> WorkspaceRow:
+def _lock_workspace_row(db: DbSession, workspace_id: str) -> WorkspaceRow:
     return db.exec(select(WorkspaceRow).where(col(WorkspaceRow.id) == workspace_id).with_for_update()).one()
 
 
-def _apply_update(row: WorkspaceRow, body: WorkspaceUpdate) -> None:
+def _apply_workspace_update(row: WorkspaceRow, body: WorkspaceUpdate) -> None:
     sent = body.model_fields_set
     if "retention" in sent:
         for name, days in body.retention.model_dump(exclude_unset=True).items():
@@ -137,9 +137,9 @@ def _apply_update(row: WorkspaceRow, body: WorkspaceUpdate) -> None:
         row.live_hosts = body.live_replay.allow_hosts
 
 
-def _list_settings(row: WorkspaceRow) -> dict[str, Any]:
+def _list_workspace_settings(row: WorkspaceRow) -> dict[str, Any]:
     """Return the settings that a PATCH may change, as the audit log shows them."""
-    shown = to_wire(row)
+    shown = workspace_to_wire(row)
     days = {f"retention.{name}": value for name, value in shown.retention.model_dump().items()}
     return {
         **days,
@@ -148,5 +148,5 @@ def _list_settings(row: WorkspaceRow) -> dict[str, Any]:
     }
 
 
-def _record_change(db: DbSession, origin: Origin, action: Action, details: dict[str, Any]) -> None:
+def _record_workspace_change(db: DbSession, origin: Origin, action: Action, details: dict[str, Any]) -> None:
     record(db, origin, action, resource_type="workspace", resource_id=origin.workspace_id, details=details)

@@ -20,7 +20,7 @@ from recorder.ids import new_id
 from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.workspace import Masking
 from recorder.storage.database import Database, add_last_step
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.storage.upsert import insert_if_missing
 
 Action = Literal[
@@ -59,12 +59,12 @@ Action = Literal[
 ]
 
 
-def first_hash(workspace_id: str) -> str:
+def first_audit_hash(workspace_id: str) -> str:
     """Return the hash before a workspace's first entry, so that no chain fits another workspace."""
     return digest.sha256_of(workspace_id.encode())
 
 
-def entry_of(row: AuditRow) -> dict[str, Any]:
+def audit_entry_of(row: AuditRow) -> dict[str, Any]:
     """Return an entry in JSON types as the API shows it, without its hash."""
     return {
         "id": row.id,
@@ -80,12 +80,12 @@ def entry_of(row: AuditRow) -> dict[str, Any]:
     }
 
 
-def hash_entry(entry: dict[str, Any]) -> str:
+def hash_audit_entry(entry: dict[str, Any]) -> str:
     """Return the hex SHA-256 of the previous hash and this entry's canonical JSON (without `hash`)."""
     return hashlib.sha256(entry["prev_hash"].encode() + digest.canonical_json(entry)).hexdigest()
 
 
-def describe_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def describe_audited_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Return the members that differ, each before and after the change."""
     return {
         name: {"from": before.get(name), "to": value}
@@ -172,43 +172,43 @@ def record(
     """
     entry = _PendingEntry(origin, action, resource_type, resource_id, outcome, details or {})
     db.info.setdefault(_PENDING, []).append(entry)
-    add_last_step(db, _append_pending)
+    add_last_step(db, _append_pending_entries)
 
 
-def _append_pending(db: DbSession) -> None:
+def _append_pending_entries(db: DbSession) -> None:
     waiting: list[_PendingEntry] = db.info.pop(_PENDING)
     db.flush()
     # In one order everywhere, in case a transaction changes two workspaces.
     for workspace_id in sorted({entry.origin.workspace_id for entry in waiting}):
-        _append_entries(
+        _append_audit_entries(
             db, workspace_id, [entry for entry in waiting if entry.origin.workspace_id == workspace_id]
         )
 
 
-def _append_entries(db: DbSession, workspace_id: str, entries: list[_PendingEntry]) -> None:
-    number, last_hash = _lock_head(db, workspace_id)
+def _append_audit_entries(db: DbSession, workspace_id: str, entries: list[_PendingEntry]) -> None:
+    number, last_hash = _lock_audit_head(db, workspace_id)
     for entry in entries:
         number += 1
-        row = _make_row(entry, number, last_hash)
+        row = _make_audit_row(entry, number, last_hash)
         db.add(row)
         last_hash = row.hash
     moved = update(AuditHeadRow).where(col(AuditHeadRow.workspace_id) == workspace_id)
     db.connection().execute(moved.values(number=number, hash=last_hash))
 
 
-def _lock_head(db: DbSession, workspace_id: str) -> tuple[int, str]:
+def _lock_audit_head(db: DbSession, workspace_id: str) -> tuple[int, str]:
     """Lock the head of a chain; return number and hash of its last entry."""
     connection = db.connection()
     head = select(AuditHeadRow.number, AuditHeadRow.hash).where(AuditHeadRow.workspace_id == workspace_id)
     last = connection.execute(head.with_for_update()).one_or_none()
     if last is None:
-        first = {"workspace_id": workspace_id, "number": 0, "hash": first_hash(workspace_id)}
+        first = {"workspace_id": workspace_id, "number": 0, "hash": first_audit_hash(workspace_id)}
         insert_if_missing(db, AuditHeadRow, first)
         last = connection.execute(head.with_for_update()).one()
     return last.number, last.hash
 
 
-def _make_row(entry: _PendingEntry, number: int, prev_hash: str) -> AuditRow:
+def _make_audit_row(entry: _PendingEntry, number: int, prev_hash: str) -> AuditRow:
     origin = entry.origin
     row = AuditRow(
         workspace_id=origin.workspace_id,
@@ -228,7 +228,7 @@ def _make_row(entry: _PendingEntry, number: int, prev_hash: str) -> AuditRow:
         prev_hash=prev_hash,
         hash="",
     )
-    row.hash = hash_entry(entry_of(row))
+    row.hash = hash_audit_entry(audit_entry_of(row))
     return row
 
 
@@ -252,47 +252,47 @@ class AuditFilter:
     after_number: int = 0
 
 
-def list_entries(db: DbSession, filters: AuditFilter, *, limit: int) -> FetchedPage[AuditEntry, int]:
+def read_audit_page(db: DbSession, filters: AuditFilter, *, limit: int) -> FetchedPage[AuditEntry, int]:
     """Return a page of entries in chain order; its position is the number of the last one."""
-    page = fetch_page(
-        lambda count: _read_rows(db, filters, count), limit=limit, position_of=lambda row: row.number
+    page = fetch_list_page(
+        lambda count: _read_audit_rows(db, filters, count), limit=limit, position_of=lambda row: row.number
     )
-    return page.convert(to_wire)
+    return page.convert(audit_entry_to_wire)
 
 
-def stream_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:
+def stream_audit_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:
     """Yield all entries as NDJSON, a few hundred in each transaction.
 
     Entries are only appended, so several transactions read the same entries as one would.
     """
     while True:
         with database.transaction(write=False) as db:
-            rows = _read_rows(db, filters, _STREAM_ROWS)
+            rows = _read_audit_rows(db, filters, _STREAM_ROWS)
         if rows:
-            yield b"".join(to_wire(row).model_dump_json().encode() + b"\n" for row in rows)
+            yield b"".join(audit_entry_to_wire(row).model_dump_json().encode() + b"\n" for row in rows)
             filters = replace(filters, after_number=rows[-1].number)
         if len(rows) < _STREAM_ROWS:
             return
 
 
-def export_entries(database: Database, workspace_id: str) -> Iterator[bytes]:
+def export_audit_entries(database: Database, workspace_id: str) -> Iterator[bytes]:
     """Yield all entries of a chain as NDJSON, with what a restore needs beside them."""
     filters: AuditFilter | None = AuditFilter(workspace_id=workspace_id)
     while filters is not None:
         with database.transaction(write=False) as db:
-            rows = _read_rows(db, filters, _STREAM_ROWS)
+            rows = _read_audit_rows(db, filters, _STREAM_ROWS)
         for row in rows:
             position = {"workspace_id": row.workspace_id, "number": row.number, "mode": row.mode}
-            yield orjson.dumps({**position, **entry_of(row), "hash": row.hash}) + b"\n"
+            yield orjson.dumps({**position, **audit_entry_of(row), "hash": row.hash}) + b"\n"
         filters = replace(filters, after_number=rows[-1].number) if len(rows) == _STREAM_ROWS else None
 
 
-def to_wire(row: AuditRow) -> AuditEntry:
+def audit_entry_to_wire(row: AuditRow) -> AuditEntry:
     """Return the wire object of a row."""
-    return AuditEntry.model_validate({**entry_of(row), "hash": row.hash})
+    return AuditEntry.model_validate({**audit_entry_of(row), "hash": row.hash})
 
 
-def _read_rows(db: DbSession, filters: AuditFilter, limit: int) -> list[AuditRow]:
+def _read_audit_rows(db: DbSession, filters: AuditFilter, limit: int) -> list[AuditRow]:
     statement = select(AuditRow).where(
         AuditRow.workspace_id == filters.workspace_id, col(AuditRow.number) > filters.after_number
     )

@@ -20,7 +20,7 @@ def count_expired(db: DbSession, workspace_id: str, *, before: datetime) -> int:
     return db.exec(select(func.count()).select_from(AuditRow).where(*expired)).one()
 
 
-def prune_entries(db: DbSession, workspace_id: str, *, before: datetime, limit: int) -> int:
+def prune_audit_entries(db: DbSession, workspace_id: str, *, before: datetime, limit: int) -> int:
     """Prune the first entries of a chain up to the first that is young enough; return their number.
 
     Args:

@@ -14,7 +14,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from recorder.audit.log import entry_of, first_hash, hash_entry
+from recorder.audit.log import audit_entry_of, first_audit_hash, hash_audit_entry
 from recorder.models.governance import AuditHashRow
 from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.storage.database import Database
@@ -70,7 +70,7 @@ class AuditReport:
         return not self.lost_heads and all(chain.is_valid for chain in self.chains)
 
 
-def read_heads(database: Database, workspace_id: str | None = None) -> list[Head]:
+def read_chain_heads(database: Database, workspace_id: str | None = None) -> list[Head]:
     """Return the heads of all chains, or of one, for the operator to keep outside."""
     statement = select(AuditHeadRow).order_by(col(AuditHeadRow.workspace_id))
     if workspace_id is not None:
@@ -92,7 +92,7 @@ def verify_audit(
     with database.transaction(write=False) as db:
         workspace_ids = [workspace_id] if workspace_id is not None else _list_workspaces(db)
     return AuditReport(
-        chains=[_verify_chain(database, each_id) for each_id in workspace_ids],
+        chains=[_verify_audit_chain(database, each_id) for each_id in workspace_ids],
         lost_heads=[head for head in heads if not _contains_head(database, workspace_ids, head)],
     )
 
@@ -109,19 +109,19 @@ def _contains_head(database: Database, workspaces: list[str], head: str) -> bool
         return not {*rows, *pruned}.isdisjoint(workspaces)
 
 
-def _verify_chain(database: Database, workspace_id: str) -> ChainReport:
+def _verify_audit_chain(database: Database, workspace_id: str) -> ChainReport:
     # One snapshot: entries that are added during the verification come after its head.
     with database.transaction(write=False) as db:
         report = ChainReport(workspace_id, entries=0)
-        for broken in _find_breaks(db, report):
+        for broken in _find_chain_breaks(db, report):
             if len(report.breaks) < _MOST_BREAKS:
                 report.breaks.append(broken)
     return report
 
 
-def _find_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
-    number, last_hash = 0, first_hash(report.workspace_id)
-    unproved = _find_unproved(db, report.workspace_id)
+def _find_chain_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
+    number, last_hash = 0, first_audit_hash(report.workspace_id)
+    unproved = _find_unproved_pruning(db, report.workspace_id)
     if unproved is not None:
         yield unproved
     for entry in chain(_read_pruned(db, report.workspace_id), _read_entries(db, report.workspace_id)):
@@ -135,10 +135,10 @@ def _find_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
         number, last_hash = entry.number, entry.hash
     head = db.get(AuditHeadRow, report.workspace_id)
     if head is None or (head.number, head.hash) != (number, last_hash):
-        yield _describe_head(head, number)
+        yield _describe_head_break(head, number)
 
 
-def _find_unproved(db: DbSession, workspace_id: str) -> Break | None:
+def _find_unproved_pruning(db: DbSession, workspace_id: str) -> Break | None:
     """Return the break of a chain whose pruned entries go further than its last `audit.prune` says."""
     of_workspace = select(AuditHashRow.number).where(AuditHashRow.workspace_id == workspace_id)
     last = db.exec(of_workspace.order_by(col(AuditHashRow.number).desc()).limit(1)).first()
@@ -158,12 +158,12 @@ def _describe_unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> Bre
     elsewhere = select(AuditRow.number).where(
         AuditRow.workspace_id == workspace_id, AuditRow.hash == entry.prev_hash
     )
-    if entry.prev_hash == first_hash(workspace_id) or db.exec(elsewhere).first() is not None:
+    if entry.prev_hash == first_audit_hash(workspace_id) or db.exec(elsewhere).first() is not None:
         return Break(entry.number, "reordered", "the entry before it is elsewhere in the chain")
     return Break(entry.number, "missing", "the entry before it is gone or was replaced")
 
 
-def _describe_head(head: AuditHeadRow | None, number: int) -> Break:
+def _describe_head_break(head: AuditHeadRow | None, number: int) -> Break:
     if head is None:
         return Break(number, "missing", "the head of the chain is gone")
     if head.number > number:
@@ -199,7 +199,7 @@ def _read_entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
     while True:
         try:
             page = [
-                _Entry(row.number, row.prev_hash, row.hash, hash_entry(entry_of(row)))
+                _Entry(row.number, row.prev_hash, row.hash, hash_audit_entry(audit_entry_of(row)))
                 for row in db.exec(_select_rows(workspace_id, number).limit(_PAGE_ROWS))
             ]
         except ValueError:  # A stored time or JSON text is malformed.
@@ -217,7 +217,7 @@ def _read_entries_singly(db: DbSession, workspace_id: str, after: int) -> list[_
     for number, prev_hash, stored in db.exec(links.order_by(col(AuditRow.number)).limit(_PAGE_ROWS)):
         try:
             row = db.exec(_select_rows(workspace_id, number - 1).limit(1)).one()
-            page.append(_Entry(number, prev_hash, stored, hash_entry(entry_of(row))))
+            page.append(_Entry(number, prev_hash, stored, hash_audit_entry(audit_entry_of(row))))
         except ValueError:
             page.append(_Entry(number, prev_hash, stored, None))
     return page

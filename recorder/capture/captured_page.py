@@ -13,15 +13,15 @@ from recorder.capture.messages import (
     DropMessage,
     ProblemMessage,
     SettledMessage,
-    parse_message,
+    parse_script_message,
 )
-from recorder.capture.page_reader import PageReader, PageReading, Send, parse_boxes
-from recorder.capture.pictures import paint_over
-from recorder.capture.targets import describe_target, make_secret_name, signs_in
+from recorder.capture.page_reader import PageReader, PageReading, Send, parse_page_boxes
+from recorder.capture.pictures import paint_over_areas
+from recorder.capture.targets import describe_captured_target, make_secret_name, signs_in
 from recorder.client.batches import CapturedFrame
 from recorder.ids import new_id
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomDocument, DomElement, read_document
+from recorder.replays.dom import DomDocument, DomElement, read_dom_document
 
 _log = logging.getLogger(__name__)
 #: Readings that events may still refer to.
@@ -58,7 +58,7 @@ class _State:
 
     def read_document(self) -> DomDocument | None:
         if self.document is None:
-            self.document = read_document(self.reading.dom, lambda _: None, Budget(_NODES))
+            self.document = read_dom_document(self.reading.dom, lambda _: None, Budget(_NODES))
         return self.document
 
 
@@ -111,7 +111,7 @@ class CapturedPage:
                 break
         if rects or not is_same:
             # What moves is painted over where it was before the picture, and where it is after it.
-            rects = (*rects, *parse_boxes(await self.reader.call("boxes")))
+            rects = (*rects, *parse_page_boxes(await self.reader.call("boxes")))
         self._keep_frame(state, self._mask_picture(picture, rects, state.reading.scale), t_ms)
 
     async def read_version(self) -> tuple[str, bool]:
@@ -174,7 +174,7 @@ class CapturedPage:
         self._journal.add_effect({**event, "data": {"filename": filename[:255]}}, signal)
 
     def _handle_message(self, payload: object) -> None:
-        match parse_message(payload):
+        match parse_script_message(payload):
             case ActionMessage() as message:
                 self.on_action()
                 self._frames_before_action = 0
@@ -261,7 +261,7 @@ class CapturedPage:
         if not rects:
             return picture
         scaled = [[round(number * scale) for number in rect] for rect in rects]
-        return paint_over(picture, scaled, quality=_QUALITY)
+        return paint_over_areas(picture, scaled, quality=_QUALITY)
 
     def _keep_state(self, reading: PageReading) -> _State:
         """Keep a reading: the page script sends no version twice."""
@@ -293,4 +293,4 @@ def _describe_target(
     document: DomDocument, element: DomElement, message: ActionMessage | DropMessage, scale: float
 ) -> dict[str, Any]:
     rect = None if message.rect is None else [round(number * scale) for number in message.rect]
-    return describe_target(document, element, rect=rect, frame_path=message.frame_path)
+    return describe_captured_target(document, element, rect=rect, frame_path=message.frame_path)

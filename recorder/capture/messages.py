@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from recorder.capture.page_reader import PageReading, PageUnreadable, decode, parse_boxes, parse_reading
+from recorder.capture.page_reader import (
+    PageReading,
+    PageUnreadable,
+    decode_page_json,
+    parse_page_boxes,
+    parse_page_reading,
+)
 
 #: Event types that the page script reports.
 ACTION_TYPES = frozenset(
@@ -57,7 +63,7 @@ class ProblemMessage:
     where: str
 
 
-def parse_message(payload: object) -> ActionMessage | SettledMessage | ProblemMessage:
+def parse_script_message(payload: object) -> ActionMessage | SettledMessage | ProblemMessage:
     """Return the message in a text of the page script.
 
     Raises:
@@ -65,7 +71,7 @@ def parse_message(payload: object) -> ActionMessage | SettledMessage | ProblemMe
     """
     if not isinstance(payload, str):
         raise PageUnreadable("The page sent something else than a text.")
-    message = decode(payload)
+    message = decode_page_json(payload)
     if not isinstance(message, dict):
         raise PageUnreadable("The page sent something else than an object.")
     match message.get("kind"):
@@ -75,13 +81,13 @@ def parse_message(payload: object) -> ActionMessage | SettledMessage | ProblemMe
             return ProblemMessage(str(message.get("where"))[:_KEY_CHARACTERS])
         case "event":
             try:
-                return _parse_action(message)
+                return _parse_action_message(message)
             except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
                 raise PageUnreadable("The page sent an action with other members.") from error
     raise PageUnreadable("The page sent a message of an unknown kind.")
 
 
-def _parse_action(message: dict[str, Any]) -> ActionMessage:
+def _parse_action_message(message: dict[str, Any]) -> ActionMessage:
     if message["type"] not in ACTION_TYPES:
         raise ValueError("No action has this type.")
     given = message["input"]
@@ -93,17 +99,17 @@ def _parse_action(message: dict[str, Any]) -> ActionMessage:
         time_ms=int(message["time"]),
         version=str(message["version"])[:100],
         index=int(message["index"]),
-        rect=parse_boxes([rect])[0] if rect is not None else None,
+        rect=parse_page_boxes([rect])[0] if rect is not None else None,
         given=_parse_input(given),
         is_secret=bool(given.get("secret")),
         frame_path=_parse_frames(message["frames"]),
-        reading=parse_reading(page) if page is not None else None,
+        reading=parse_page_reading(page) if page is not None else None,
         drop=None if drop is None else _parse_drop(drop),
     )
 
 
 def _parse_drop(drop: dict[str, Any]) -> DropMessage:
-    return DropMessage(int(drop["index"]), parse_boxes([drop["rect"]])[0], _parse_frames(drop["frames"]))
+    return DropMessage(int(drop["index"]), parse_page_boxes([drop["rect"]])[0], _parse_frames(drop["frames"]))
 
 
 def _parse_frames(frames: list[Any]) -> tuple[int, ...]:
@@ -130,5 +136,5 @@ def _parse_input(given: dict[str, Any]) -> dict[str, Any]:
     for name in ("point", "to"):
         if name in given:
             left, top = given[name]
-            parsed[name] = list(parse_boxes([[left, top, 0, 0]])[0][:2])
+            parsed[name] = list(parse_page_boxes([[left, top, 0, 0]])[0][:2])
     return parsed

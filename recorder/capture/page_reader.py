@@ -128,7 +128,7 @@ class PageReader:
         text = (answer.get("result") or {}).get("value")
         if "exceptionDetails" in answer or not isinstance(text, str):
             raise PageUnreadable("The page script failed.")
-        return decode(text)
+        return decode_page_json(text)
 
     async def read(self) -> PageReading:
         """Return the state of the page.
@@ -136,10 +136,10 @@ class PageReader:
         Raises:
             PageUnreadable: if the page navigates or its state is not valid.
         """
-        return parse_reading(await self.call("read"))
+        return parse_page_reading(await self.call("read"))
 
 
-def decode(text: str) -> Any:
+def decode_page_json(text: str) -> Any:
     """Return the value of a JSON text from the page.
 
     Raises:
@@ -153,7 +153,7 @@ def decode(text: str) -> Any:
         raise PageUnreadable("The page sent something else than JSON.") from error
 
 
-def parse_reading(value: Any) -> PageReading:
+def parse_page_reading(value: Any) -> PageReading:
     """Return the state that the page script describes.
 
     Raises:
@@ -161,14 +161,14 @@ def parse_reading(value: Any) -> PageReading:
     """
     try:
         html, boxes, viewport = value["html"], value["boxes"], value["viewport"]
-        if not isinstance(html, list) or _is_too_deep(html):
+        if not isinstance(html, list) or _is_page_too_deep(html):
             raise PageUnreadable("The page sent a snapshot that is nested too deep.")
         return PageReading(
             version=str(value["version"])[:100],
             url=str(value["url"])[:_URL_CHARACTERS],
             title=str(value["title"])[:_TITLE_CHARACTERS],
             dom={"v": 1, "format": "nodes", "html": html},
-            masked_rects=parse_boxes(boxes),
+            masked_rects=parse_page_boxes(boxes),
             viewport=(_parse_pixels(viewport[0]), _parse_pixels(viewport[1])),
             scale=min(8.0, max(0.25, float(value["scale"]))),
             truncated=bool(value["truncated"]),
@@ -178,7 +178,7 @@ def parse_reading(value: Any) -> PageReading:
         raise PageUnreadable("The page sent something else than its state.") from error
 
 
-def parse_boxes(value: Any) -> tuple[tuple[int, int, int, int], ...]:
+def parse_page_boxes(value: Any) -> tuple[tuple[int, int, int, int], ...]:
     """Return rectangles of the page.
 
     Raises:
@@ -197,7 +197,7 @@ def _parse_pixels(number: Any) -> int:
     return max(-1_000_000, min(1_000_000, int(number)))
 
 
-def _is_too_deep(html: list[Any]) -> bool:
+def _is_page_too_deep(html: list[Any]) -> bool:
     level = [html]
     for _ in range(_MAX_DEPTH - 4):
         level = [child for node in level for child in node if type(child) is list]

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 _COLOUR = (60, 60, 60)
 
 
-def paint_over(
+def paint_over_areas(
     image: bytes, rects: Sequence[Sequence[int]], *, quality: int, format: Literal["WEBP", "JPEG"] = "WEBP"
 ) -> bytes:
     """Return a picture with rectangles `[x, y, width, height]` painted over."""

@@ -13,9 +13,9 @@ from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import (
     DomDocument,
     DomElement,
-    find_role,
+    find_element_role,
     find_shadow_root,
-    read_text,
+    read_element_text,
     walk_ancestors,
 )
 from recorder.replays.resolve import RESOLVE_VISITS
@@ -42,7 +42,7 @@ class ElementPath:
     css: str
 
 
-def describe_target(
+def describe_captured_target(
     document: DomDocument,
     element: DomElement,
     *,
@@ -59,13 +59,18 @@ def describe_target(
     """
     name = document.find_name(element)[:_NAME_CHARACTERS].strip()
     text = " ".join(element.own_text.split())[:_TEXT_CHARACTERS].strip()
-    near = _read_surroundings(element)
+    near = _read_surrounding_text(element)
     attrs = {
         key: str(value)[:_ATTRIBUTE_CHARACTERS]
         for key, value in list(element.attrs.items())[: 2 * _MAX_ATTRIBUTES]
         if key not in _LEFT_OUT and not key.startswith("__")
     }
-    target: dict[str, Any] = {"role": find_role(element), "name": name, "tag": element.tag, "text": text}
+    target: dict[str, Any] = {
+        "role": find_element_role(element),
+        "name": name,
+        "tag": element.tag,
+        "text": text,
+    }
     target = {key: value for key, value in target.items() if value}
     if near:
         target["near"] = near
@@ -87,10 +92,10 @@ def list_target_selectors(document: DomDocument, element: DomElement) -> list[st
     Test id, `aria/`, `#id` unless it is generated, `text/`, CSS path, `xpath/`; arrays for elements in
     shadow roots.
     """
-    hosts = _list_hosts(element)
-    is_framed = any(node.tag in _FRAMES for node in _walk_all(element))
+    hosts = _list_shadow_hosts(element)
+    is_framed = any(node.tag in _FRAMES for node in _list_all_ancestors(element))
     candidates = make_selectors(document, element)
-    paths = [_make_scoped_path(element)]
+    paths = [_make_scoped_css_path(element)]
     xpaths = [selector for selector in candidates if selector.startswith("xpath/")]
     candidates = [
         selector
@@ -100,7 +105,7 @@ def list_target_selectors(document: DomDocument, element: DomElement) -> list[st
     ] + paths
     if not hosts and not is_framed:
         candidates += xpaths
-    outer = [_make_scoped_path(host) for host in hosts]
+    outer = [_make_scoped_css_path(host) for host in hosts]
     selectors: list[str | list[str]] = []
     for candidate in candidates:
         selector: str | list[str] = [*outer, candidate] if outer else candidate
@@ -116,12 +121,12 @@ def make_element_path(element: DomElement) -> ElementPath:
     """Return the path to the element in the live page that the snapshot was read from."""
     frames: list[str] = []
     parts: list[str] = []
-    for node in [element, *_walk_all(element)]:
+    for node in [element, *_list_all_ancestors(element)]:
         if node.tag in _FRAMES and parts:
             frames.insert(0, " > ".join(parts))
             parts = []
         if not _is_shadow_root(node):
-            parts.insert(0, _make_step(node))
+            parts.insert(0, _make_css_path_step(node))
     # What was collected last is the path of the outermost frame, or of the element itself.
     places = [" > ".join(parts), *frames]
     return ElementPath(tuple(places[:-1]), places[-1])
@@ -156,29 +161,33 @@ def signs_in(element: DomElement) -> bool:
     return False
 
 
-def _make_scoped_path(element: DomElement) -> str:
+def _make_scoped_css_path(element: DomElement) -> str:
     """Return the CSS path of an element in its document or shadow root."""
-    parts = [_make_step(element)]
+    parts = [_make_css_path_step(element)]
     for node in walk_ancestors(element):
         if node.tag in _FRAMES:
             break
-        parts.insert(0, _make_step(node))
+        parts.insert(0, _make_css_path_step(node))
     return " > ".join(parts)
 
 
-def _make_step(element: DomElement) -> str:
+def _make_css_path_step(element: DomElement) -> str:
     siblings = element.parent.list_elements() if element.parent else [element]
     same = [other for other in siblings if other.tag == element.tag]
     return element.tag if len(same) == 1 else f"{element.tag}:nth-of-type({same.index(element) + 1})"
 
 
-def _list_hosts(element: DomElement) -> list[DomElement]:
+def _list_shadow_hosts(element: DomElement) -> list[DomElement]:
     """Return the hosts of the shadow roots around an element, from the outside in."""
-    hosts = [node.parent for node in _walk_all(element) if _is_shadow_root(node) and node.parent is not None]
+    hosts = [
+        node.parent
+        for node in _list_all_ancestors(element)
+        if _is_shadow_root(node) and node.parent is not None
+    ]
     return hosts[::-1]
 
 
-def _walk_all(element: DomElement) -> list[DomElement]:
+def _list_all_ancestors(element: DomElement) -> list[DomElement]:
     """Return all elements around this one, also outside its shadow root, the nearest first."""
     ancestors = []
     node = element.parent
@@ -192,8 +201,8 @@ def _is_shadow_root(element: DomElement) -> bool:
     return element.parent is not None and find_shadow_root(element.parent) is element
 
 
-def _read_surroundings(element: DomElement) -> str:
+def _read_surrounding_text(element: DomElement) -> str:
     for node in walk_ancestors(element):
-        if node.tag in _SURROUNDINGS and (text := read_text(node)):
+        if node.tag in _SURROUNDINGS and (text := read_element_text(node)):
             return text[:_TEXT_CHARACTERS].strip()
     return ""

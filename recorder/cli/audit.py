@@ -50,7 +50,7 @@ def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJs
     from recorder.audit import verify
 
     with _open_database(data, workspace) as (database, workspace_id):
-        heads = verify.read_heads(database, workspace_id)
+        heads = verify.read_chain_heads(database, workspace_id)
     if as_json:
         print_json([asdict(head) for head in heads])
     else:
@@ -64,8 +64,8 @@ def export_audit(workspace: _Workspace = None, data: DataDir = None) -> None:
     from recorder.audit import log, verify
 
     with _open_database(data, workspace) as (database, workspace_id):
-        for head in verify.read_heads(database, workspace_id):
-            for lines in log.export_entries(database, head.workspace_id):
+        for head in verify.read_chain_heads(database, workspace_id):
+            for lines in log.export_audit_entries(database, head.workspace_id):
                 sys.stdout.buffer.write(lines)
         sys.stdout.buffer.flush()
 

@@ -37,12 +37,12 @@ def backup(
     """Back up database, lake, frames and hosted exports while everything runs; not the secret."""
     from recorder.governance.backup.create import create_backup
 
-    with opened(data) as runtime, _progress() as (on_step, on_bytes):
+    with opened(data) as runtime, _show_backup_progress() as (on_step, on_bytes):
         report = create_backup(
             runtime, to, keep_days=keep, on_step=on_step, on_progress=lambda handled, _: on_bytes(handled)
         )
     if as_json:
-        print_json(_to_json(report))
+        print_json(_backup_report_to_json(report))
         return
     size = f"{counted(report.files, 'file')}, {format_bytes(report.bytes)}"
     typer.echo(f"{report.id}  {size}, of {report.moment:%F %T}Z")
@@ -75,8 +75,8 @@ def restore(
     from recorder.governance.backup.backup_store import BackupStore
     from recorder.governance.backup.restore import restore_backup, stage_settings
 
-    wanted, secret = _read_settings(data, secret_file)
-    with _progress() as (on_step, on_bytes):
+    wanted, secret = _read_restore_settings(data, secret_file)
+    with _show_backup_progress() as (on_step, on_bytes):
         report = restore_backup(
             BackupStore(source),
             wanted,
@@ -88,7 +88,7 @@ def restore(
             on_bytes=on_bytes,
         )
     if as_json:
-        print_json(_to_json(report))
+        print_json(_backup_report_to_json(report))
         return
     files = counted(report.files, "file")
     typer.echo(f"{report.id} of {report.moment:%F %T}Z is restored to {report.data}: {files}.")
@@ -105,7 +105,7 @@ def restore(
         )
 
 
-def _read_settings(data: Path, secret_file: Path | None) -> "tuple[Settings, bytes | None]":
+def _read_restore_settings(data: Path, secret_file: Path | None) -> "tuple[Settings, bytes | None]":
     """Return the settings of the new deployment, and the secret to store in its folder, if any.
 
     Raises:
@@ -127,7 +127,7 @@ def _read_settings(data: Path, secret_file: Path | None) -> "tuple[Settings, byt
 
 
 @contextmanager
-def _progress() -> Iterator[tuple[Callable[[str], object], Callable[[int], object]]]:
+def _show_backup_progress() -> Iterator[tuple[Callable[[str], object], Callable[[int], object]]]:
     """Show steps and bytes on stderr, where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -142,7 +142,7 @@ def _progress() -> Iterator[tuple[Callable[[str], object], Callable[[int], objec
         )
 
 
-def _to_json(report: Any) -> dict[str, Any]:
+def _backup_report_to_json(report: Any) -> dict[str, Any]:
     from recorder import clock
 
     return asdict(report) | {"moment": clock.to_iso(report.moment)}

@@ -17,7 +17,7 @@ from recorder.cli.options import (
     Url,
     Where,
     connected,
-    members_of,
+    make_export_members,
     print_json,
 )
 
@@ -67,12 +67,12 @@ def export(
 ) -> None:
     """Ask for a dataset; with --watch, wait for it."""
 
-    members = members_of(
+    members = make_export_members(
         workflow,
         format=format,
         to=to,
         where=where,
-        sampling=_combine_sampling(sampling, interval_ms, keep_action_frames),
+        sampling=_combine_sampling_options(sampling, interval_ms, keep_action_frames),
         split=split,
     )
     options = {
@@ -98,7 +98,7 @@ def export(
         answer = _watch_export(client, made["id"]) if watch or download is not None else made
     if download is not None:
         answer["folder"] = str(
-            _download_dataset(f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"])
+            _download_hosted_dataset(f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"])
         )
     if as_json:
         print_json(answer)
@@ -122,7 +122,7 @@ def verify(
     raise typer.Exit(0 if report.is_valid else 1)
 
 
-def _combine_sampling(mode: str, interval_ms: int | None, keep_action_frames: bool) -> str:
+def _combine_sampling_options(mode: str, interval_ms: int | None, keep_action_frames: bool) -> str:
     """Return the three options as the one option that recipes take."""
     if mode == "every_n_ms" and interval_ms is None:
         raise typer.BadParameter("every_n_ms needs --interval-ms", param_hint="--sampling")
@@ -134,10 +134,10 @@ def _combine_sampling(mode: str, interval_ms: int | None, keep_action_frames: bo
 
 def _watch_export(client: "Client", export_id: str) -> dict[str, Any]:
     """Return the completed export; on Ctrl-C ask whether it continues, which it does without a terminal."""
-    from recorder.client.progress import watch_export
+    from recorder.client.progress import watch_export_progress
 
     try:
-        return watch_export(client, export_id)
+        return watch_export_progress(client, export_id)
     except KeyboardInterrupt:
         if not _has_terminal() or typer.confirm(f"Leave {export_id} running?", default=True, err=True):
             typer.echo(f"{export_id} goes on; read it at /v1/exports/{export_id}.", err=True)
@@ -151,12 +151,12 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _download_dataset(manifest_url: str, key: str, folder: Path) -> Path:
+def _download_hosted_dataset(manifest_url: str, key: str, folder: Path) -> Path:
     """Fetch a hosted dataset and check it there."""
-    from recorder.client.progress import byte_bar
+    from recorder.client.progress import byte_progress_bar
     from recorder.loading import open_export
 
-    with byte_bar("fetching") as move:
+    with byte_progress_bar("fetching") as move:
         open_export(manifest_url, key=key).download(folder, on_progress=move)
     report = _verify_dataset(str(folder))
     if not report.is_valid:
@@ -166,9 +166,9 @@ def _download_dataset(manifest_url: str, key: str, folder: Path) -> Path:
 
 
 def _verify_dataset(source: str) -> "VerifyReport":
-    from recorder.client.progress import byte_bar
+    from recorder.client.progress import byte_progress_bar
     from recorder.exports.verify import verify_manifest
     from recorder.exports.verify.reading_process import ReadingProcess
 
-    with byte_bar("verifying") as move, ReadingProcess() as process:
+    with byte_progress_bar("verifying") as move, ReadingProcess() as process:
         return verify_manifest(source, on_progress=move, read_file=process.read)

@@ -42,9 +42,9 @@ def backtest(
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)
-        result = _replay_history(runtime, scope, rules)
+        result = _replay_drift_history(runtime, scope, rules)
     if as_json:
-        print_json(_to_json(workflow, baseline, result))
+        print_json(_backtest_to_json(workflow, baseline, result))
     else:
         _print_backtest(workflow, result)
 
@@ -94,7 +94,7 @@ def list_alarms(
                 row.mode,
                 row.workflow,
                 row.type,
-                _describe_subject(row.data),
+                _describe_drift_subject(row.data),
                 row.data["window"]["explanation"],
             )
             for row in rows
@@ -102,16 +102,16 @@ def list_alarms(
     )
 
 
-def _replay_history(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
+def _replay_drift_history(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
     """Replay the history with a progress bar on the terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from recorder.memory.drift.backtest import replay_history
+    from recorder.memory.drift.backtest import backtest_history
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Replaying {scope.workflow}", total=None)
-        return replay_history(
+        return backtest_history(
             runtime.database,
             scope,
             rules,
@@ -119,7 +119,7 @@ def _replay_history(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Bac
         )
 
 
-def _to_json(workflow: str, baseline: int, result: "Backtest") -> dict[str, Any]:
+def _backtest_to_json(workflow: str, baseline: int, result: "Backtest") -> dict[str, Any]:
     from recorder import clock
 
     return {
@@ -152,7 +152,7 @@ def _print_backtest(workflow: str, result: "Backtest") -> None:
                     f"{alarm.position:,}",
                     clock.to_iso(alarm.began_at),
                     alarm.type,
-                    _describe_subject(alarm.data),
+                    _describe_drift_subject(alarm.data),
                     alarm.data["window"]["explanation"],
                 )
                 for alarm in result.alarms
@@ -169,7 +169,7 @@ def _print_backtest(workflow: str, result: "Backtest") -> None:
     )
 
 
-def _describe_subject(data: dict[str, Any]) -> str:
+def _describe_drift_subject(data: dict[str, Any]) -> str:
     """Return kind of the change, id of its subject, and labels of the node or path of an alarm."""
     window = data["window"]
     labels = data["node"]["label"] if "node" in data else " → ".join(data["path"]["labels"])

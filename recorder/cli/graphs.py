@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json, read_filters
+from recorder.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Key,
+    Url,
+    Where,
+    connected,
+    print_json,
+    read_filter_options,
+)
 from recorder.memory.views.labels import join_names, one_line
 from recorder.plurals import counted
 
@@ -31,7 +40,7 @@ def graph(
 
     if format not in _FORMATS:
         raise typer.BadParameter(f"takes one of {', '.join(_FORMATS)}", param_hint="--format")
-    filters = read_filters(where)
+    filters = read_filter_options(where)
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with connected(url, key) as client:
@@ -43,7 +52,7 @@ def graph(
         else:
             drawn = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
     if out is not None:
-        _write_file(out, drawn)
+        _write_drawn_graph(out, drawn)
     elif isinstance(drawn, str):
         typer.echo(drawn, nl=False)
     else:
@@ -75,7 +84,7 @@ def _summarize(body: Mapping[str, Any], paths: Sequence[Mapping[str, Any]]) -> s
     return "\n".join(lines) + "\n"
 
 
-def _write_file(out: Path, drawn: object) -> None:
+def _write_drawn_graph(out: Path, drawn: object) -> None:
     import orjson
 
     content = drawn.encode() if isinstance(drawn, str) else orjson.dumps(drawn)
@@ -88,7 +97,7 @@ def _write_file(out: Path, drawn: object) -> None:
     typer.echo(f"{len(content):,} bytes.", err=True)
 
 
-app = typer.Typer(no_args_is_help=True, help="Event logs: summarize one, and write sessions as one.")
+app = typer.Typer(no_args_is_help=True, help="Event logs: summarize_dataset one, and write sessions as one.")
 _SHOWN_LABELS = 12
 
 
@@ -107,15 +116,15 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the sessions of a workflow that are over to a file, oldest first."""
-    from recorder.interchange.export import export_log
+    from recorder.interchange.export import export_event_log
 
     if format not in ("xes", "dfg"):
         raise typer.BadParameter("takes xes or dfg", param_hint="--format")
-    filters = read_filters(where)
+    filters = read_filter_options(where)
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with connected(url, key) as client, _show_progress() as (on_total, on_done):
-        report = export_log(
+    with connected(url, key) as client, _show_log_progress() as (on_total, on_done):
+        report = export_event_log(
             client,
             workflow,
             out,
@@ -142,11 +151,11 @@ def summary(
     as_json: AsJson = False,
 ) -> None:
     """Summarize a log without a service: activities, the commonest variants, their durations."""
-    from recorder.interchange.event_logs import directly_follows, log_rows
+    from recorder.interchange.event_logs import directly_follows, event_log_rows
     from recorder.interchange.xes_values import read_traces
     from recorder.memory.graph.directly_follows import aggregate_log
 
-    rows = log_rows(read_traces(path, activity=activity.split("+")))
+    rows = event_log_rows(read_traces(path, activity=activity.split("+")))
     log = aggregate_log(rows, collapse=collapse)
     counts = {"sessions": log.sessions.height, "events": rows.height, "variants": log.variants.height}
     shown = log.variants.head(top).select("sequence", "n", "median_duration_ms")
@@ -160,10 +169,10 @@ def summary(
         typer.echo(f"{visits:6}  {sessions:8}  {one_line(label)}")
     typer.echo("\n     n  median  variant")
     for sequence, n, median_ms in shown.rows():
-        typer.echo(f"{n:6}  {_format_duration(median_ms):>6}  {_format_sequence(sequence)}")
+        typer.echo(f"{n:6}  {_format_duration(median_ms):>6}  {_format_label_sequence(sequence)}")
 
 
-def _format_sequence(sequence: list[str]) -> str:
+def _format_label_sequence(sequence: list[str]) -> str:
     more = len(sequence) - _SHOWN_LABELS
     shown = " → ".join(one_line(label) for label in sequence[:_SHOWN_LABELS])
     return f"{shown} → … ({more} more)" if more > 0 else shown
@@ -178,7 +187,7 @@ def _format_duration(milliseconds: int) -> str:
 
 
 @contextmanager
-def _show_progress() -> Iterator[tuple[Callable[[int], None], Callable[[object], None]]]:
+def _show_log_progress() -> Iterator[tuple[Callable[[int], None], Callable[[object], None]]]:
     """Show a bar on stderr; yield functions for the number of sessions and for each session read."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -30,7 +30,7 @@ def add_hold(
     from recorder.audit.log import Origin
     from recorder.governance import holds
 
-    kind, value = _choose_target(session, tag)
+    kind, value = _choose_hold_target(session, tag)
     with opened_database(data) as (_, database), database.transaction(write=True) as db:
         origin = Origin.operator(workspace_id_of(db, workspace))
         is_new = holds.add_hold(db, origin, kind=kind, value=value)
@@ -51,7 +51,7 @@ def remove_hold(
     from recorder.audit.log import Origin
     from recorder.governance import holds
 
-    kind, value = _choose_target(session, tag)
+    kind, value = _choose_hold_target(session, tag)
     with opened_database(data) as (_, database), database.transaction(write=True) as db:
         origin = Origin.operator(workspace_id_of(db, workspace))
         holds.remove_hold(db, origin, kind=kind, value=value)
@@ -84,7 +84,7 @@ def list_holds(
         typer.echo("  ".join((hold["workspace_id"], hold["kind"], hold["value"], hold["created_at"])))
 
 
-def _choose_target(session: str | None, tag: str | None) -> tuple[Literal["session", "tag"], str]:
+def _choose_hold_target(session: str | None, tag: str | None) -> tuple[Literal["session", "tag"], str]:
     """Return kind and value of the hold that the options name.
 
     Raises:

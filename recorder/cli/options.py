@@ -48,7 +48,7 @@ def _parse_port(text: str | int) -> int:
     return int(digits)
 
 
-def read_filters(where: list[str] | None) -> dict[str, str]:
+def read_filter_options(where: list[str] | None) -> dict[str, str]:
     """Return the filters of `--where`.
 
     Raises:
@@ -85,10 +85,10 @@ def connected(url: str, key: str) -> Iterator["Client"]:
         typer.BadParameter: if the address or the key is not valid.
     """
     from recorder.client import ApiError, Client
-    from recorder.client.address import check_key, parse_address
+    from recorder.client.address import check_key, parse_service_address
     from recorder.client.transport import Call, Transport
 
-    for option, check, value in (("--url", parse_address, url), ("--key", check_key, key)):
+    for option, check, value in (("--url", parse_service_address, url), ("--key", check_key, key)):
         try:
             check(value, name="it")
         except ValueError as error:
@@ -205,7 +205,7 @@ _SHARES = ("min_replayability",)
 _LISTS = ("exclude_session_ids",)
 
 
-def members_of(
+def make_export_members(
     workflow: list[str], *, format: str, to: str, where: Where, sampling: str, split: str | None
 ) -> dict[str, Any]:
     """Return the members of `POST /v1/exports` that these options denote; only their form is checked.
@@ -216,11 +216,13 @@ def members_of(
     members: dict[str, Any] = {
         "workflow": workflow,
         "format": format,
-        "filter": {name: _read_filter_value(name, value) for name, value in read_filters(where).items()},
-        "frame_sampling": _read_sampling(sampling),
-        "destination": _read_destination(to),
+        "filter": {
+            name: _read_filter_value(name, value) for name, value in read_filter_options(where).items()
+        },
+        "frame_sampling": _read_sampling_option(sampling),
+        "destination": _read_destination_option(to),
     }
-    return members if split is None else members | {"split": _read_split(split)}
+    return members if split is None else members | {"split": _read_split_option(split)}
 
 
 def _read_filter_value(name: str, text: str) -> Any:
@@ -235,7 +237,7 @@ def _read_filter_value(name: str, text: str) -> Any:
         raise typer.BadParameter(f"{name} takes {kind}", param_hint="--where") from error
 
 
-def _read_sampling(text: str) -> dict[str, Any]:
+def _read_sampling_option(text: str) -> dict[str, Any]:
     chosen, plus, added = text.partition("+")
     mode, colon, interval = chosen.partition(":")
     if (plus and added != "actions") or (colon and not interval.isdecimal()):
@@ -246,7 +248,7 @@ def _read_sampling(text: str) -> dict[str, Any]:
     return {"mode": mode, "keep_action_frames": bool(plus), **cadence}
 
 
-def _read_split(text: str) -> dict[str, Any]:
+def _read_split_option(text: str) -> dict[str, Any]:
     unit, *shares = text.split(":")
     try:
         validation, test = (float(share) for share in shares)
@@ -257,7 +259,7 @@ def _read_split(text: str) -> dict[str, Any]:
     return {"by": unit, "validation": validation, "test": test}
 
 
-def _read_destination(text: str) -> dict[str, Any]:
+def _read_destination_option(text: str) -> dict[str, Any]:
     if text == "signed_url":
         return {"kind": "signed_url"}
     if text.startswith("{"):
@@ -271,12 +273,14 @@ def _read_destination(text: str) -> dict[str, Any]:
         return {"kind": "local", "path": text}
     first, _, rest = location.partition("/")
     if scheme in ("s3", "gs"):
-        return _add_prefix({"kind": "s3" if scheme == "s3" else "gcs", "bucket": first}, rest)
+        return _add_destination_prefix({"kind": "s3" if scheme == "s3" else "gcs", "bucket": first}, rest)
     if scheme == "az":
         container, _, prefix = rest.partition("/")
-        return _add_prefix({"kind": "azure_blob", "account": first, "container": container}, prefix)
+        return _add_destination_prefix(
+            {"kind": "azure_blob", "account": first, "container": container}, prefix
+        )
     raise typer.BadParameter("takes s3://, gs:// or az://, a folder, or signed_url", param_hint="--to")
 
 
-def _add_prefix(destination: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _add_destination_prefix(destination: dict[str, Any], prefix: str) -> dict[str, Any]:
     return destination | ({"prefix": prefix} if prefix else {})

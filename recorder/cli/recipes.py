@@ -12,7 +12,7 @@ from recorder.cli.options import (
     Split,
     To,
     Where,
-    members_of,
+    make_export_members,
     opened,
     print_json,
     workspace_id_of,
@@ -52,8 +52,8 @@ def add(
     from recorder.audit.log import Origin
     from recorder.exports.requests import recipes
 
-    members = members_of(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
-    body = recipes.read_request({**members, "tag": name})
+    members = make_export_members(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
+    body = recipes.read_recipe_request({**members, "tag": name})
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             workspace_id = workspace_id_of(db, workspace)
@@ -62,7 +62,7 @@ def add(
             runtime, Tenant(workspace_id, mode), body, cron=cron, timezone=timezone, origin=origin
         )
     if as_json:
-        print_json(_to_json(recipes.ListedRecipe(made, None)))
+        print_json(_recipe_to_json(recipes.ListedRecipe(made, None)))
         return
     typer.echo(f"{name} is due at {clock.to_iso(made.next_at)}.", err=True)
 
@@ -83,9 +83,9 @@ def list_all(
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
         listed = list_recipes(db, workspace_id=workspace_id, mode=mode)
     if as_json:
-        print_json([_to_json(recipe) for recipe in listed])
+        print_json([_recipe_to_json(recipe) for recipe in listed])
     elif listed:
-        _print_table(listed)
+        _print_recipe_table(listed)
     else:
         typer.echo("There is no recipe; `recorder recipes add` creates one.", err=True)
 
@@ -124,7 +124,7 @@ def run(
     typer.echo(export.id)
 
 
-def _to_json(listed: "ListedRecipe") -> dict[str, Any]:
+def _recipe_to_json(listed: "ListedRecipe") -> dict[str, Any]:
     from recorder import clock
 
     row, export = listed.recipe, listed.export
@@ -144,7 +144,7 @@ def _to_json(listed: "ListedRecipe") -> dict[str, Any]:
     }
 
 
-def _print_table(recipes: list["ListedRecipe"]) -> None:
+def _print_recipe_table(recipes: list["ListedRecipe"]) -> None:
     import sys
 
     from rich.console import Console
@@ -154,11 +154,11 @@ def _print_table(recipes: list["ListedRecipe"]) -> None:
     table = Table("recipe", "workspace", "when", "asks for", "next", "last export", "error", show_lines=True)
     for listed in recipes:
         # Text: what people name things must not be read as markup.
-        table.add_row(*(Text(cell) for cell in _format_cells(listed)))
+        table.add_row(*(Text(cell) for cell in _format_recipe_cells(listed)))
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def _format_cells(listed: "ListedRecipe") -> tuple[str, ...]:
+def _format_recipe_cells(listed: "ListedRecipe") -> tuple[str, ...]:
     from recorder import clock
 
     row, export = listed.recipe, listed.export

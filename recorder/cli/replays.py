@@ -73,24 +73,24 @@ def replay(
         "mode": "guided" if guided else "full" if begin is None else "partial",
     }
     if begin is not None:
-        members["anchor"] = {"auto": True} if begin == "auto" else _read_place(begin, "--from")
+        members["anchor"] = {"auto": True} if begin == "auto" else _read_anchor_option(begin, "--from")
     if until is not None:
-        members["until"] = _read_place(until, "--until")
+        members["until"] = _read_anchor_option(until, "--until")
     if against is not None:
-        members["against"] = _read_against(against)
+        members["against"] = _read_against_option(against)
     members |= _read_settings(input, storage_state, policy, live=live)
     with connected(url, key) as client:
         made = client.create_replay(session, **members)
         ended = client.wait_replay(made["id"], timeout_s=timeout)
         while ended["awaiting"] is not None:
-            _ask_decision(client, ended)
+            _ask_replay_decision(client, ended)
             ended = client.wait_replay(made["id"], timeout_s=timeout)
         steps = list(client.replay_steps(made["id"]))
         if as_json:
             print_json({**ended, "data": steps})
         else:
-            _print_steps(client, session, steps)
-            _print_end(ended)
+            _print_replay_steps(client, session, steps)
+            _print_replay_end(ended)
     if ended["status"] != "completed":
         raise typer.Exit(_DIVERGED if ended["status"] == "diverged" else 1)
 
@@ -123,7 +123,7 @@ def recover(
     if as_json:
         print_json(ended)
     else:
-        _print_candidates(ended)
+        _print_recovery_candidates(ended)
     if attempt is not None:
         _print_failed_attempt(attempt)
     if ended["status"] != "succeeded":
@@ -134,7 +134,7 @@ def _read_settings(
     inputs: list[str] | None, storage_state: typer.FileText | None, policy: str | None, *, live: bool
 ) -> dict[str, Any]:
     """Return the members `inputs` and `policy` of a request, those that have something."""
-    values = dict(map(_read_input, inputs or []))
+    values = dict(map(_read_input_option, inputs or []))
     members: Any = {}
     if policy is not None:
         with suppress(ValueError):
@@ -152,7 +152,7 @@ def _read_settings(
     return {name: value for name, value in settings.items() if value}
 
 
-def _read_place(text: str, option: str) -> dict[str, str]:
+def _read_anchor_option(text: str, option: str) -> dict[str, str]:
     kind, colon, name = text.partition(":")
     members = {"tag": "tag", "frame": "frame_id", "event": "event_id"}
     if not colon or not name or kind not in members:
@@ -161,7 +161,7 @@ def _read_place(text: str, option: str) -> dict[str, str]:
     return {members[kind]: name}
 
 
-def _read_against(text: str) -> dict[str, Any]:
+def _read_against_option(text: str) -> dict[str, Any]:
     if text == "graph":
         return {"graph": True}
     for prefix, member in (("ses_", "session_id"), ("pth_", "path_id")):
@@ -170,7 +170,7 @@ def _read_against(text: str) -> dict[str, Any]:
     raise typer.BadParameter("takes the id of a session or path, or graph", param_hint="--against")
 
 
-def _read_input(text: str) -> tuple[str, str]:
+def _read_input_option(text: str) -> tuple[str, str]:
     """Return name and value of an input: the value of a variable, or typed without echo."""
     name, is_variable, variable = text.partition("=")
     if not is_variable:
@@ -182,7 +182,7 @@ def _read_input(text: str) -> tuple[str, str]:
     return name, given
 
 
-def _ask_decision(client: "Client", replay: dict[str, Any]) -> None:
+def _ask_replay_decision(client: "Client", replay: dict[str, Any]) -> None:
     """Show the step that a guided replay awaits, and send the decision that is typed."""
     step = replay["awaiting"]["step"]
     divergence = replay["divergence"]
@@ -196,7 +196,7 @@ def _ask_decision(client: "Client", replay: dict[str, Any]) -> None:
     client.decide_replay(replay["id"], step, action, selector=selector)
 
 
-def _print_steps(client: "Client", session_id: str, steps: Iterable[dict[str, Any]]) -> None:
+def _print_replay_steps(client: "Client", session_id: str, steps: Iterable[dict[str, Any]]) -> None:
     """Print a line for each step: number, type and target of its event, outcome and similarity."""
     rows = {step["event_id"]: step for step in steps}
     if not rows:
@@ -210,14 +210,14 @@ def _print_steps(client: "Client", session_id: str, steps: Iterable[dict[str, An
         named = " ".join(filter(None, (target.get("role"), target.get("name")))) or "-"
         similarity = "-" if step["similarity"] is None else f"{step['similarity']:.2f}"
         typer.echo(
-            f"{step['step']:>4}  {_fit(event['type'], 10)} {_fit(named, 41)} "
+            f"{step['step']:>4}  {_fit_text_to_width(event['type'], 10)} {_fit_text_to_width(named, 41)} "
             f"{step['outcome']:<11} {similarity}"
         )
         if not rows:
             return
 
 
-def _print_end(replay: dict[str, Any]) -> None:
+def _print_replay_end(replay: dict[str, Any]) -> None:
     counts = replay["summary"] or {}
     evidence = {"dom": "snapshots", "graph": "the graph alone"}.get(counts.get("evidence", ""), "nothing")
     typer.echo(f"{replay['status']}: {replay['progress']['step']} steps, compared {evidence}")
@@ -242,10 +242,10 @@ def _describe_divergence(divergence: dict[str, Any]) -> list[str]:
         f"  {'similar':<11}{item['score']:.2f} {one_line(item['selector'])}"
         for item in divergence["candidates"]
     ]
-    return [_cut(line, _WIDTH).rstrip() for line in lines]
+    return [_cut_line_to_width(line, _WIDTH).rstrip() for line in lines]
 
 
-def _print_candidates(recovery: dict[str, Any]) -> None:
+def _print_recovery_candidates(recovery: dict[str, Any]) -> None:
     if recovery["candidates"]:
         typer.echo(f"{'t_ms':>8}  score {'successes':>11} replayable repeated  attempt")
     for candidate in recovery["candidates"]:
@@ -272,12 +272,12 @@ def _print_failed_attempt(replay: dict[str, Any]) -> None:
         typer.echo(f"{replay['error']['type']}: {replay['error']['message']}", err=True)
 
 
-def _fit(text: str, width: int) -> str:
+def _fit_text_to_width(text: str, width: int) -> str:
     """Return a recorded text on one line, without anything invisible, of exactly so many columns."""
-    return _cut(one_line(text), width)
+    return _cut_line_to_width(one_line(text), width)
 
 
-def _cut(line: str, width: int) -> str:
+def _cut_line_to_width(line: str, width: int) -> str:
     from rich.cells import set_cell_size
 
     return set_cell_size(line, width)

@@ -35,10 +35,10 @@ def preview_retention(
     """Count what a run at an instant would remove: number and size by workspace and kind."""
     from recorder.governance import retention
 
-    instant = _parse_instant(at)
+    instant = _parse_instant_option(at)
     with _open_for(data, workspace) as (runtime, workspace_id):
         report = retention.preview_retention(runtime, at=instant, workspace_id=workspace_id)
-    _print_report(report, None, as_json=as_json)
+    _print_retention_report(report, None, as_json=as_json)
 
 
 _Rewrite = Annotated[
@@ -65,7 +65,7 @@ def run_retention(
     from recorder.governance.table_rewrites import RewriteReport, rewrite_tables
     from recorder.ids import new_id
 
-    instant, owner = _parse_instant(at), new_id("req")
+    instant, owner = _parse_instant_option(at), new_id("req")
     with _open_for(data, workspace) as (runtime, workspace_id):
         print_folder(runtime.settings)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
@@ -76,7 +76,7 @@ def run_retention(
         typer.echo("Another run of retention is at work; nothing was done.", err=True)
         raise typer.Exit(1)
     purged = 0 if removals.purges is None else removals.purges.sessions
-    _print_report(report, purged, lake, as_json=as_json)
+    _print_retention_report(report, purged, lake, as_json=as_json)
     if removals.purges is None:
         typer.echo("Another run works on the purges.", err=True)
     if rewrites is None:
@@ -86,14 +86,16 @@ def run_retention(
             f"Rewrote {counted(rewrites.tables, 'table')}; ended {counted(rewrites.erasures, 'erasure')}.",
             err=True,
         )
-    failures = _list_failures(report, removals) + ([] if rewrites is None else rewrites.list_failures())
+    failures = _list_removal_failures(report, removals) + (
+        [] if rewrites is None else rewrites.list_failures()
+    )
     for failure in failures:
         typer.echo(failure, err=True)
     if failures or (lake is not None and lake.failures):
         raise typer.Exit(1)
 
 
-def _list_failures(report: "RetentionReport", removals: "Removals") -> list[str]:
+def _list_removal_failures(report: "RetentionReport", removals: "Removals") -> list[str]:
     """Return a sentence for each piece of work that the next run has to try again."""
     sentences = [str(failure) for failure in report.failures]
     if removals.error is not None:
@@ -119,7 +121,7 @@ def _open_for(data: "Path | None", workspace: str | None) -> "Iterator[tuple[Run
         yield runtime, workspace_id
 
 
-def _parse_instant(text: str | None) -> "datetime | None":
+def _parse_instant_option(text: str | None) -> "datetime | None":
     """Return the instant of `--at`.
 
     Raises:
@@ -139,7 +141,7 @@ def _parse_instant(text: str | None) -> "datetime | None":
         ) from error
 
 
-def _print_report(
+def _print_retention_report(
     report: "RetentionReport", purged: int | None, lake: "MaintenanceReport | None" = None, *, as_json: bool
 ) -> None:
     from recorder import clock

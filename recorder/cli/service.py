@@ -52,25 +52,25 @@ _LABEL_WIDTH = 13
 
 def status(data: DataDir = None, as_json: AsJson = False) -> None:
     """Show what runs on a data folder, where it answers, and a link that logs a browser in to Dagster."""
-    state = _read_status(_read_settings(data))
+    state = _read_deployment_status(_read_deployment_settings(data))
     if as_json:
         print_json(state)
         return
-    _show_field("data folder", state["data"])
+    _show_status_field("data folder", state["data"])
     if state["running"]:
-        _show_field(
+        _show_status_field(
             "service", f"release {state['release']}, process {state['process']}, since {state['since']}"
         )
     else:
-        _show_field("service", "stopped; start it with")
-        _show_field("", command_line("up", "--data", short_path(Path(state["data"]))))
+        _show_status_field("service", "stopped; start it with")
+        _show_status_field("", command_line("up", "--data", short_path(Path(state["data"]))))
     for label, part in (("API", "api"), ("Dagster", "dagster")):
         if state[part] is not None:
             words = "" if state[part]["answers"] else "   does not answer"
-            _show_field(label, f"{state[part]['url']}{words}")
+            _show_status_field(label, f"{state[part]['url']}{words}")
     if state["login_url"] is not None:
-        _show_field("log in", state["login_url"])
-        _show_field("", "opens Dagster's pages once, within 15 minutes")
+        _show_status_field("log in", state["login_url"])
+        _show_status_field("", "opens Dagster's pages once, within 15 minutes")
 
 
 def dagster_webserver(
@@ -85,7 +85,7 @@ def dagster_webserver(
     from recorder.access.dagster_login import LoginLinks
     from recorder.supervisor.commands import claim_port, environment, find_checkout, http_address
 
-    settings = _read_settings(data)
+    settings = _read_deployment_settings(data)
     checkout = find_checkout("pipelines")
     port = claim_port(host, port, option="--port")
     url = http_address(host, port)
@@ -100,7 +100,7 @@ def dagster_webserver(
     os.execve(sys.executable, [sys.executable, "-m", "pipelines.webserver", *arguments], variables)  # noqa: S606
 
 
-def _read_settings(data: Path | None) -> "Settings":
+def _read_deployment_settings(data: Path | None) -> "Settings":
     """Return the settings of the deployment in a data folder.
 
     Raises:
@@ -118,13 +118,13 @@ def _read_settings(data: Path | None) -> "Settings":
     return settings
 
 
-def _read_status(settings: "Settings") -> dict[str, Any]:
+def _read_deployment_status(settings: "Settings") -> dict[str, Any]:
     """Return what `--json` prints; `login_url` is a fresh link where Dagster's pages answer."""
     from recorder.access.dagster_login import LoginLinks
-    from recorder.supervisor.run_records import DAGSTER_WEBSERVER, SERVICE, read_record
+    from recorder.supervisor.run_records import DAGSTER_WEBSERVER, SERVICE, read_run_record
 
-    service = read_record(settings.data_dir, SERVICE)
-    pages = read_record(settings.data_dir, DAGSTER_WEBSERVER)
+    service = read_run_record(settings.data_dir, SERVICE)
+    pages = read_run_record(settings.data_dir, DAGSTER_WEBSERVER)
     members = service or {}
     dagster_url = pages["url"] if pages else members.get("dagster")
     dagster = _probe_address(dagster_url) if dagster_url else None
@@ -150,7 +150,7 @@ def _probe_address(url: str) -> dict[str, Any]:
     return {"url": url, "answers": answers}
 
 
-def _show_field(label: str, text: str) -> None:
+def _show_status_field(label: str, text: str) -> None:
     typer.echo(f"{label:<{_LABEL_WIDTH}}{text}")
 
 
@@ -162,11 +162,11 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, data folder, stores, database, service and contents; exit with 1 on a finding."""
-    from recorder.doctor import Ports, examine
+    from recorder.doctor import Ports, examine_deployment
 
     ports = Ports(host=host, api=port, dagster=dagster_port)
     findings = []
-    for finding in examine(_read_settings(data), ports=ports):
+    for finding in examine_deployment(_read_deployment_settings(data), ports=ports):
         findings.append(finding)
         if not as_json:
             _show_finding(finding)

@@ -20,7 +20,7 @@ from recorder.cli.options import (
     connected,
     opened_database,
     print_json,
-    read_filters,
+    read_filter_options,
     workspace_id_of,
 )
 from recorder.plurals import counted
@@ -53,7 +53,7 @@ def list_sessions(
 ) -> None:
     """List sessions, the newest first: id, status, outcome, age, workflow."""
 
-    filters = read_filters(where)
+    filters = read_filter_options(where)
     with connected(url, key) as client:
         sessions = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
     if as_json:
@@ -90,18 +90,18 @@ def tail_sessions(
         if session_id is None:
             _print_new_sessions(client, workflow or None, as_json=as_json)
         else:
-            _print_messages(client, session_id, from_start=from_start, as_json=as_json)
+            _print_stream_messages(client, session_id, from_start=from_start, as_json=as_json)
 
 
 @app.command("quarantined")
 def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
     """List the sessions that could not be sealed and were set aside, with the reason."""
     from recorder import clock
-    from recorder.sealing.set_aside import list_set_aside
+    from recorder.sealing.set_aside import list_sessions_set_aside
 
     with opened_database(data) as (_, database), database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
-        quarantined = list_set_aside(db, workspace_id)
+        quarantined = list_sessions_set_aside(db, workspace_id)
     if as_json:
         print_json(
             [
@@ -136,12 +136,12 @@ def reseal_sessions(
     as_json: AsJson = False,
 ) -> None:
     """Let sessions that were set aside wait to be sealed again."""
-    from recorder.sealing.set_aside import list_set_aside, reseal
+    from recorder.sealing.set_aside import list_sessions_set_aside, reseal
 
     if bool(session_ids) == is_all:
         raise typer.BadParameter("takes ids of sessions, or --all", param_hint="ID")
     with opened_database(data) as (_, database), database.transaction(write=True) as db:
-        session_ids = session_ids or [session.session_id for session in list_set_aside(db)]
+        session_ids = session_ids or [session.session_id for session in list_sessions_set_aside(db)]
         for session_id in session_ids:
             reseal(db, session_id)
     if as_json:
@@ -189,24 +189,24 @@ def _print_new_sessions(client: "Client", workflow: list[str] | None, *, as_json
         known = sessions  # the overlap bounds its size
 
 
-def _print_messages(client: "Client", session_id: str, *, from_start: bool, as_json: bool) -> None:
+def _print_stream_messages(client: "Client", session_id: str, *, from_start: bool, as_json: bool) -> None:
     """Print the messages of a session's stream until it is sealed."""
     status = client.get_session(session_id)["status"]
     if status != "sealed":
         typer.echo(f"{session_id} is {status}; following it until it is sealed or Ctrl-C.", err=True)
     for message in client.stream(session_id, from_start=from_start):
-        print_json(message) if as_json else typer.echo(_describe_message(message))
+        print_json(message) if as_json else typer.echo(_describe_stream_message(message))
     typer.echo(f"{session_id} is sealed: nothing more will come.", err=True)
 
 
 def _describe_session(session: dict[str, Any]) -> str:
     """Return a session as one line; workflow names come last, since they may be long."""
     outcome = session["outcome"] or "-"
-    age = _format_age(session["created_at"])
+    age = _format_session_age(session["created_at"])
     return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
 
 
-def _describe_message(message: dict[str, Any]) -> str:
+def _describe_stream_message(message: dict[str, Any]) -> str:
     """Return a stream's message as one line."""
     # People and pages wrote these words: nothing in them may steer the terminal.
     from recorder.memory.views.labels import one_line
@@ -227,7 +227,7 @@ def _describe_message(message: dict[str, Any]) -> str:
     return f"{at}  {one_line(kind, _LABEL_LENGTH)}"
 
 
-def _format_age(created_at: str) -> str:
+def _format_session_age(created_at: str) -> str:
     """Return the time since a moment in its largest unit, such as `3 m`."""
     from recorder import clock
 
@@ -263,7 +263,7 @@ def import_(
 ) -> None:
     """Import recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
     from recorder.importers.miniwob.demonstration import import_folder
-    from recorder.importers.xes import import_log, is_log, outcome_rules
+    from recorder.importers.xes import import_xes_log, is_log, outcome_rules
 
     try:
         rules = outcome_rules(success, error)
@@ -273,7 +273,7 @@ def import_(
     with connected(url, key):
         pass
     if is_log(path):
-        report = import_log(
+        report = import_xes_log(
             path,
             url=url,
             key=key,

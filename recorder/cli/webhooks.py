@@ -55,7 +55,7 @@ def listen(
     if key is None and secret is None:
         raise typer.BadParameter("give an API key to register with, or --secret", param_hint="--key")
     done = _Countdown(count)
-    print_one = _print_json if as_json else _print_pretty
+    print_one = _print_delivery_json if as_json else _print_pretty_delivery
     listener = Listener(lambda received: done.note(print_one(received)), host=host, port=port)
     here = address or f"http://{f'[{host}]' if ':' in host else host}:{listener.port}/"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -110,14 +110,14 @@ class _Countdown:
             return
 
 
-def _print_json(received: "Received") -> bool:
+def _print_delivery_json(received: "Received") -> bool:
     if received.payload is None:
         return _warn_once()
     print_json({"delivery_id": received.delivery_id, **received.payload})
     return True
 
 
-def _print_pretty(received: "Received") -> bool:
+def _print_pretty_delivery(received: "Received") -> bool:
     from rich.console import Console
     from rich.json import JSON
 

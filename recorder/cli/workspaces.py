@@ -11,7 +11,7 @@ from recorder.tenant import Tenant
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
 
 
-def _check_tier(name: str | None) -> str | None:
+def _check_tier_option(name: str | None) -> str | None:
     from recorder.access.rate_tiers import TIERS
 
     if name is not None and name not in TIERS:
@@ -19,7 +19,7 @@ def _check_tier(name: str | None) -> str | None:
     return name
 
 
-_TIER = typer.Option(help="Its table of limits.", callback=_check_tier)
+_TIER = typer.Option(help="Its table of limits.", callback=_check_tier_option)
 _Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
 
 
@@ -75,13 +75,13 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
     from recorder.access.quota import read_quota
 
     with opened_database(data) as (_, database), database.transaction(write=False) as db:
-        workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
+        workspace = workspaces.workspace_to_wire(workspaces.find_workspace(db, name))
         quota = read_quota(db, Tenant(workspace.id, "live"))
     shown = {**workspace.model_dump(mode="json"), "quota": quota.model_dump(mode="json")}
     if as_json:
         print_json(shown)
         return
-    for member, value in _list_members(shown):
+    for member, value in _flatten_members(shown):
         typer.echo(f"{member}: {'unlimited' if value is None else value}")
 
 
@@ -108,12 +108,12 @@ def set_workspace(
     typer.echo(f"{workspace.name}: tier {workspace.tier}, {workspace.status}.", err=True)
 
 
-def _list_members(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+def _flatten_members(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
     """Return members and their values, those of nested objects as `outer.inner`."""
     lines: list[tuple[str, Any]] = []
     for name, value in shown.items():
         lines += (
-            _list_members(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+            _flatten_members(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
         )
     return lines
 
@@ -138,14 +138,14 @@ def create_key(
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
     from recorder.errors import ValidationFailed
-    from recorder.models.field_messages import describe_refusal
+    from recorder.models.field_messages import make_field_message
     from recorder.models.workspace import KeyCreate
 
     body = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
     try:
         wanted = KeyCreate.model_validate(body)
     except ValidationError as error:
-        problems = [f"{problem['loc'][0]}: {describe_refusal(problem)}" for problem in error.errors()]
+        problems = [f"{problem['loc'][0]}: {make_field_message(problem)}" for problem in error.errors()]
         raise typer.BadParameter(" ".join(problems)) from error
     with opened_database(data) as (settings, database):
         print_folder(settings)
@@ -170,13 +170,13 @@ def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -
     """List the keys of a workspace, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
-    from recorder.storage.pages import read_pages
+    from recorder.storage.pages import read_all_pages
 
     with opened_database(data) as (settings, database):
         print_folder(settings)
         with database.transaction(write=False) as db:
             tenant = Tenant(find_workspace(db, workspace).id, "live")
-            keys = list(read_pages(lambda last_id: key_admin.list_keys(db, tenant, before_id=last_id)))
+            keys = list(read_all_pages(lambda last_id: key_admin.list_keys(db, tenant, before_id=last_id)))
     if as_json:
         print_json([key.model_dump(mode="json") for key in keys])
         return

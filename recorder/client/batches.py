@@ -35,7 +35,7 @@ class CapturedFrame(NamedTuple):
         """
         if not isinstance(image, bytes | bytearray):
             raise TypeError(f"{_IMAGE_EXPECTED} You passed a value of type {type(image).__name__}.")
-        content_type = members.pop("content_type", None) or content_type_of(image)
+        content_type = members.pop("content_type", None) or image_content_type(image)
         return cls({"t_ms": t_ms, "content_type": content_type, **members}, image)
 
 
@@ -52,7 +52,7 @@ class EncodedFrame:
         return len(self.item) + len(self.image) + 256
 
 
-def content_type_of(image: bytes) -> str:
+def image_content_type(image: bytes) -> str:
     """Return the content type of an image file, by its first bytes."""
     for magic, content_type in _MAGIC:
         if image.startswith(magic):
@@ -65,7 +65,7 @@ def new_batch_id() -> str:
     return f"bat_{ids.encode(ids.reserve(1))}"
 
 
-def event_calls(session_id: str, events: Iterable[Mapping[str, Any] | bytes]) -> Iterator[Call]:
+def event_batch_calls(session_id: str, events: Iterable[Mapping[str, Any] | bytes]) -> Iterator[Call]:
     """Yield one call for each batch of at most 100 events that fits into a request, in order.
 
     Args:
@@ -84,7 +84,7 @@ def event_calls(session_id: str, events: Iterable[Mapping[str, Any] | bytes]) ->
         )
 
 
-def frame_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[Call]:
+def frame_batch_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[Call]:
     """Yield one multipart call for each batch of at most 50 frames, in order."""
     encoded = (EncodedFrame(encode_json(frame.item), frame.image) for frame in frames)
     sized = ((frame.size, frame) for frame in encoded)
@@ -106,13 +106,13 @@ def multipart(batch: list[EncodedFrame], *, boundary: str) -> bytes:
     # The item is a non-empty object: its opening brace makes room for the name of its part.
     items = b",".join(b'{"part":"p%d",' % n + frame.item[1:] for n, frame in enumerate(batch))
     parts = [
-        _encode_part(
+        _encode_multipart_part(
             "frames", content_type="application/json", content=b"[" + items + b"]", boundary=boundary
         )
     ]
     for n, frame in enumerate(batch):
         parts.append(
-            _encode_part(
+            _encode_multipart_part(
                 f"p{n}",
                 content_type="application/octet-stream",
                 content=frame.image,
@@ -123,7 +123,7 @@ def multipart(batch: list[EncodedFrame], *, boundary: str) -> bytes:
     return b"".join(parts) + f"--{boundary}--\r\n".encode()
 
 
-def _encode_part(
+def _encode_multipart_part(
     name: str, *, content_type: str, content: bytes, boundary: str, filename: str | None = None
 ) -> bytes:
     named = f'; filename="{filename}"' if filename else ""

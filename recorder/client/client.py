@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from recorder import limits
 from recorder.client.administration import Administration
-from recorder.client.batches import CapturedFrame, event_calls
+from recorder.client.batches import CapturedFrame, event_batch_calls
 from recorder.client.datasets import Datasets
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
@@ -123,7 +123,7 @@ class SessionRecorder:
         numbers = [
             int(match[1]) for item in error.errors if (match := _EVENT.match(str(item.get("pointer"))))
         ]
-        if not numbers or len(list(event_calls(self.id, events))) > 1:
+        if not numbers or len(list(event_batch_calls(self.id, events))) > 1:
             return
         try:
             self._client.add_events(self.id, events[: min(numbers)])

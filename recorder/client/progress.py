@@ -29,7 +29,7 @@ _BAR_WIDTH = 20
 Json = dict[str, Any]
 
 
-def watch_export(client: Client, export_id: str, *, timeout_s: float | None = None) -> Json:
+def watch_export_progress(client: Client, export_id: str, *, timeout_s: float | None = None) -> Json:
     """Wait until an export is completed, showing a progress bar, and return it.
 
     Without a terminal on stderr each state is printed on a line. An interrupt does not cancel the export.
@@ -61,7 +61,7 @@ def watch_export(client: Client, export_id: str, *, timeout_s: float | None = No
 
 
 @contextmanager
-def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+def byte_progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar over bytes on stderr; yield the function that moves it: `(done, total)`.
 
     There is no bar without a terminal, nor before the first call: the total is not known until then.
@@ -80,7 +80,7 @@ def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
-def describe_state(export: Json) -> str:
+def describe_export_state(export: Json) -> str:
     """Return the state of an export in a few words."""
     error, progress = export["error"] or {}, export["progress"]
     if error.get("code") == "cancelled":
@@ -120,20 +120,20 @@ class _Bar:
         status = export["status"]
         if status in ("completed", "failed"):
             self._status.stop()
-            self._print_line(f"{describe_state(export)}, {_format_duration(waited_s)}")
+            self._print_progress_line(f"{describe_export_state(export)}, {_format_duration(waited_s)}")
             return
         if status == "queued" and waited_s > _QUEUED_S and not self._has_warned:
             self._has_warned = True
-            self._print_line(_STILL_QUEUED)
+            self._print_progress_line(_STILL_QUEUED)
         if status == "running" and self._running_since_s is None:
             self._running_since_s = waited_s
-        self._status.update(self._format_line(export, waited_s))
+        self._status.update(self._format_progress_line(export, waited_s))
 
-    def _format_line(self, export: Json, waited_s: float) -> Text:
+    def _format_progress_line(self, export: Json, waited_s: float) -> Text:
         done, total = export["progress"]["shards_done"], export["progress"]["shards_total"]
         times = _format_duration(waited_s)
         if total is None or export["status"] == "queued":
-            return Text(f"{self._id} {describe_state(export)}, {times}")
+            return Text(f"{self._id} {describe_export_state(export)}, {times}")
         if done:
             left_s = (waited_s - (self._running_since_s or 0.0)) * (total - done) / done
             times += f", {_format_duration(left_s)} left"
@@ -145,7 +145,7 @@ class _Bar:
             begin, ("━" * full, "green"), ("━" * (width - full), "dim"), " " if width else "", times
         )
 
-    def _print_line(self, words: str) -> None:
+    def _print_progress_line(self, words: str) -> None:
         self._console.print(f"{self._id} {words}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -165,7 +165,7 @@ class _Lines:
     def update(self, export: Json, waited_s: float) -> None:
         """Print a state that is new."""
         queued_long = export["status"] == "queued" and waited_s > _QUEUED_S
-        words = _STILL_QUEUED if queued_long else describe_state(export)
+        words = _STILL_QUEUED if queued_long else describe_export_state(export)
         state = words.partition(",")[0]
         if state != self._printed_state:
             self._printed_state = state

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import orjson
 
 from recorder import clock, limits
-from recorder.client.batches import CapturedFrame, event_calls, frame_calls
+from recorder.client.batches import CapturedFrame, event_batch_calls, frame_batch_calls
 from recorder.client.errors import ApiError, ClientError, TookTooLong, Unreachable
 from recorder.client.transport import Call, Json, Requests, Transport, poll
 
@@ -43,7 +43,7 @@ class _Progress:
         return {"Accept": "text/event-stream", **known}
 
 
-def read_stream(
+def read_resumed_stream(
     transport: Transport, path: str, *, from_start: bool, after: int | None, patience_s: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the messages of a stream until it ends, over several connections where they break.
@@ -66,24 +66,24 @@ def read_stream(
     while True:
         heard_at = progress.heard_at
         try:
-            if (yield from _read_connection(transport, path, progress)):
+            if (yield from _read_stream_connection(transport, path, progress)):
                 return
         except ClientError as error:
-            if not _is_temporary(error) or time.monotonic() - progress.heard_at > patience_s:
+            if not _is_temporary_stream_error(error) or time.monotonic() - progress.heard_at > patience_s:
                 raise
         is_fresh = progress.heard_at > heard_at
         pause_s = transport.reconnect_pause_s if is_fresh else min(2 * pause_s, _PAUSE_MAX_S)
         time.sleep(pause_s)
 
 
-def _read_connection(
+def _read_stream_connection(
     transport: Transport, path: str, progress: _Progress
 ) -> Generator[dict[str, Any], None, bool]:
     """Yield the messages of one connection; return whether the stream is over."""
     with transport.streamed(path, progress.params, progress.headers, silence_s=_SILENCE_S) as response:
         if response.status_code == 204:
             return True
-        for fields in _read_blocks(response.iter_bytes()):
+        for fields in _read_stream_blocks(response.iter_bytes()):
             progress.heard_at = time.monotonic()
             progress.position = fields.get("id", progress.position)
             if fields.get("event") == "stream.end":
@@ -94,7 +94,7 @@ def _read_connection(
     return False
 
 
-def _read_blocks(chunks: Iterable[bytes]) -> Iterator[dict[str, str]]:
+def _read_stream_blocks(chunks: Iterable[bytes]) -> Iterator[dict[str, str]]:
     """Yield the fields of each block; a block that is cut off before its empty line is dropped."""
     rest = b""
     for chunk in chunks:
@@ -104,7 +104,7 @@ def _read_blocks(chunks: Iterable[bytes]) -> Iterator[dict[str, str]]:
             yield {name: value.removeprefix(" ") for name, _, value in lines}
 
 
-def _is_temporary(error: ClientError) -> bool:
+def _is_temporary_stream_error(error: ClientError) -> bool:
     if isinstance(error, ApiError):
         return error.status in _TEMPORARY and error.code != "quota_exceeded"
     return isinstance(error, Unreachable)
@@ -162,12 +162,12 @@ class RecordingRequests(Requests):
             session_id: the session.
             events: event items, or the JSON of each.
         """
-        answers = map(self._transport.json, event_calls(session_id, events))
+        answers = map(self._transport.json, event_batch_calls(session_id, events))
         return sum(answer["accepted"] + answer["duplicates"] for answer in answers)
 
     def add_frames(self, session_id: str, frames: Iterable[CapturedFrame]) -> list[Json]:
         """Upload frames in batches; return `{id, t_ms, sha256, bytes}` of each, in order."""
-        answers = map(self._transport.json, frame_calls(session_id, frames))
+        answers = map(self._transport.json, frame_batch_calls(session_id, frames))
         return [frame for answer in answers for frame in answer["data"]]
 
     def tag(
@@ -240,7 +240,7 @@ class RecordingRequests(Requests):
             ApiError: also later, if the session was deleted or the key was revoked.
             Unreachable: if the service does not answer within the patience of the client.
         """
-        return read_stream(
+        return read_resumed_stream(
             self._transport,
             f"{_make_session_path(session_id)}/events/stream",
             from_start=from_start,

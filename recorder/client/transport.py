@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from recorder import ids, limits
-from recorder.client.address import check_key, is_loopback, parse_address
+from recorder.client.address import check_key, is_loopback_host, parse_service_address
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.retries import retry
@@ -59,7 +59,7 @@ class Transport:
     """
 
     def __init__(self, base_url: str, key: str, *, timeout_s: float, patience_s: float) -> None:
-        url = parse_address(base_url)
+        url = parse_service_address(base_url)
         check_key(key)
         self.base_url = str(url).rstrip("/")
         #: Pause before a broken stream is opened again; it doubles while nothing arrives.
@@ -72,7 +72,7 @@ class Transport:
             timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=64, keepalive_expiry=_KEEP_ALIVE_S),
             # A proxy of the environment cannot reach this machine's own loopback.
-            trust_env=not is_loopback(url.host),
+            trust_env=not is_loopback_host(url.host),
         )
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Transport:
         """Return whether to repeat the call, or the seconds to wait before, with jitter for many clients."""
         if not self._has_answered and waited_s > _FIRST_ANSWER_S:
             return False
-        if not isinstance(error, ClientError) or not _may_repeat(error, call):
+        if not isinstance(error, ClientError) or not _may_repeat_call(error, call):
             return False
         wait_s = error.retry_after_s if isinstance(error, ApiError) else None
         if wait_s is None:
@@ -194,11 +194,11 @@ def api_error(response: httpx.Response) -> ApiError:
         str(problem.get("detail") or response.reason_phrase or "No detail was given."),
         request_id=problem.get("request_id") or response.headers.get("X-Request-Id"),
         errors=[item for item in errors if isinstance(item, dict)] if isinstance(errors, list) else None,
-        retry_after_s=_parse_seconds(response.headers.get("Retry-After")),
+        retry_after_s=_parse_retry_after(response.headers.get("Retry-After")),
     )
 
 
-def _may_repeat(error: ClientError, call: Call) -> bool:
+def _may_repeat_call(error: ClientError, call: Call) -> bool:
     if isinstance(error, Unreachable):
         return call.repeatable or not error.may_be_done
     if not isinstance(error, ApiError) or error.code == "quota_exceeded":
@@ -208,7 +208,7 @@ def _may_repeat(error: ClientError, call: Call) -> bool:
     return call.repeatable and (error.status in _GATEWAY or error.code == "idempotency_in_progress")
 
 
-def _parse_seconds(header: str | None) -> float | None:
+def _parse_retry_after(header: str | None) -> float | None:
     """Return `Retry-After` in seconds; the service does not use its date form."""
     return float(header) if header is not None and header.isdecimal() else None
 

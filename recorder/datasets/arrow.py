@@ -10,7 +10,7 @@ import pyarrow as pa
 from recorder.datasets.rows import (
     EVENTS_AT_ONCE,
     Output,
-    count_split,
+    count_split_rows,
     expand_record_batch,
     fix_nulls,
     iterate_frame_tables,
@@ -78,7 +78,7 @@ def read_batches(
             batch.validate(full=True)
             for first in range(0, batch.num_rows, rows_at_once):
                 part = batch.slice(first, rows_at_once)
-                count = part.num_rows if split is None else count_split(part, split)
+                count = part.num_rows if split is None else count_split_rows(part, split)
                 if start < count:
                     yield from expand_record_batch(part, start=start, split=split)
                 start = max(0, start - count)

@@ -36,7 +36,7 @@ def write_events(events: pl.DataFrame, file: Output) -> None:
         events: columns of `schemas.EVENTS`, in the order of its sort key.
         file: file to write to.
     """
-    _write(events.select(EVENTS.names), file)
+    _write_jsonl_rows(events.select(EVENTS.names), file)
 
 
 def write_frames(frames: pl.DataFrame, blobs: Blobs, file: Output) -> None:
@@ -47,7 +47,7 @@ def write_frames(frames: pl.DataFrame, blobs: Blobs, file: Output) -> None:
         blobs: store of the pictures; not read.
         file: file to write to.
     """
-    _write(frames.select(FRAME_FACTS.names), file)
+    _write_jsonl_rows(frames.select(FRAME_FACTS.names), file)
 
 
 def json_forms(rows: pl.DataFrame) -> pl.DataFrame:
@@ -72,12 +72,12 @@ def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
         paths: files to read.
         fields: type of each column, as the manifest names them.
     """
-    return pl.scan_ndjson(paths, schema=text_schema(fields)).with_columns(_make_typed_columns(fields))
+    return pl.scan_ndjson(paths, schema=jsonl_text_schema(fields)).with_columns(_make_typed_columns(fields))
 
 
 def empty_rows(fields: dict[str, str]) -> pl.LazyFrame:
     """Return no rows, with the columns that `scan` returns."""
-    return pl.LazyFrame(schema=text_schema(fields)).with_columns(_make_typed_columns(fields))
+    return pl.LazyFrame(schema=jsonl_text_schema(fields)).with_columns(_make_typed_columns(fields))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -113,10 +113,10 @@ def read_rows(path: Path, *, start: int = 0, split: str | None = None) -> Iterat
         row = orjson.loads(line)
         if split is not None and (row[SPLIT] != split or (start := start - 1) >= 0):
             continue
-        yield typed_row(row)
+        yield typed_jsonl_row(row)
 
 
-def typed_row(row: dict[str, Any]) -> dict[str, Any]:
+def typed_jsonl_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return one row of JSON with the values that the other formats have."""
     if isinstance(row.get(_INSTANT), str):
         row[_INSTANT] = datetime.fromisoformat(row[_INSTANT])
@@ -125,11 +125,11 @@ def typed_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _write(rows: pl.DataFrame, file: Output) -> None:
+def _write_jsonl_rows(rows: pl.DataFrame, file: Output) -> None:
     json_forms(rows).lazy().sink_ndjson(cast(IO[bytes], file))  # polars calls write and flush alone
 
 
-def text_schema(fields: dict[str, str]) -> dict[str, pl.DataType]:
+def jsonl_text_schema(fields: dict[str, str]) -> dict[str, pl.DataType]:
     """Return the columns as the file spells them; it has no pictures."""
     return {name: _TYPES.get(type, pl.String()) for name, type in fields.items() if name != "image"}
 

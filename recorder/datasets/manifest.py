@@ -109,7 +109,7 @@ def parse_manifest(text: bytes) -> Manifest:
     return manifest
 
 
-def parse_document(text: bytes) -> tuple[dict[str, Any], list[Shard]]:
+def parse_manifest_document(text: bytes) -> tuple[dict[str, Any], list[Shard]]:
     """Return all members of a manifest as a dictionary, and its files.
 
     Raises:

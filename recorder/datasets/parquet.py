@@ -15,7 +15,7 @@ from recorder.datasets.rows import (
     FRAME_FACTS,
     SPLIT,
     Output,
-    count_split,
+    count_split_rows,
     expand_record_batch,
     fix_nulls,
     iterate_frame_tables,
@@ -104,12 +104,12 @@ def read_batches(
             rows = file.metadata.row_group(number).num_rows
             if split is not None:
                 parts = file.iter_batches(EVENTS_AT_ONCE, [number], [SPLIT], use_threads=use_threads)
-                rows = sum(count_split(part, split) for part in parts)
+                rows = sum(count_split_rows(part, split) for part in parts)
             if start < rows:
                 skip = start
                 # Each group alone: Arrow makes no struct of a member with the dictionaries of two groups.
                 for batch in file.iter_batches(rows_at_once, [number], leaves, use_threads=use_threads):
-                    count = batch.num_rows if split is None else count_split(batch, split)
+                    count = batch.num_rows if split is None else count_split_rows(batch, split)
                     if skip < count:
                         yield from expand_record_batch(batch, start=skip, split=split)
                     skip = max(0, skip - count)

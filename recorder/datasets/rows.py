@@ -69,18 +69,18 @@ class ImageRange(NamedTuple):
     length: int
 
 
-def read_images(blobs: Blobs, ranges: list[ImageRange]) -> list[memoryview | None]:
+def read_image_ranges(blobs: Blobs, ranges: list[ImageRange]) -> list[memoryview | None]:
     """Return the pictures in these ranges, in the same order, not copied; None where the object is gone.
 
     Neighbours in one object are read in one request.
     """
     images: dict[ImageRange, memoryview | None] = {}
-    for run in _group_neighbours(sorted(set(ranges))):
-        images.update(_read_neighbours(blobs, run))
+    for run in _group_neighbouring_ranges(sorted(set(ranges))):
+        images.update(_read_neighbouring_ranges(blobs, run))
     return [images[range] for range in ranges]
 
 
-def iterate_images(frames: pl.DataFrame, blobs: Blobs) -> Iterator[list[memoryview | None]]:
+def iterate_frame_images(frames: pl.DataFrame, blobs: Blobs) -> Iterator[list[memoryview | None]]:
     """Yield the pictures of the frames, at most 100 and, but for a single larger one, 64 MiB at once.
 
     Args:
@@ -92,13 +92,13 @@ def iterate_images(frames: pl.DataFrame, blobs: Blobs) -> Iterator[list[memoryvi
     """
     ranges = [ImageRange(*row) for row in frames.select("object", "offset", "length").iter_rows()]
     for start, end in _cut_by_size([range.length for range in ranges]):
-        yield read_images(blobs, ranges[start:end])
+        yield read_image_ranges(blobs, ranges[start:end])
 
 
 def iterate_frame_tables(frames: pl.DataFrame, blobs: Blobs) -> Iterator[pa.Table]:
     """Yield the frames with their pictures as Arrow tables of one chunk, with the columns of `FRAMES`."""
     start = 0
-    for images in iterate_images(frames, blobs):
+    for images in iterate_frame_images(frames, blobs):
         part = frames[start : start + len(images)]
         start += len(images)
         table = fix_nulls(part, FRAME_FACTS).to_arrow().cast(FRAME_FACTS).combine_chunks()
@@ -106,7 +106,7 @@ def iterate_frame_tables(frames: pl.DataFrame, blobs: Blobs) -> Iterator[pa.Tabl
             [
                 # Copied: pyarrow keeps a memoryview that it reads, and with it the whole pack, for good.
                 None if data is None else {"bytes": bytes(data), "path": name}
-                for data, name in zip(images, image_names(part), strict=True)
+                for data, name in zip(images, frame_image_names(part), strict=True)
             ],
             type=IMAGE,
         )
@@ -118,7 +118,7 @@ def frame_keys(frames: pl.DataFrame) -> list[str]:
     return [f"{session}-{seq:06d}" for session, seq in frames.select("session_id", "seq").iter_rows()]
 
 
-def image_names(frames: pl.DataFrame) -> list[str]:
+def frame_image_names(frames: pl.DataFrame) -> list[str]:
     """Return the file name of each frame's picture."""
     endings = [FILE_ENDINGS[kind] for kind in frames["content_type"]]
     return [f"{key}.{ending}" for key, ending in zip(frame_keys(frames), endings, strict=True)]
@@ -176,7 +176,7 @@ def split_mask(column: pa.Array, split: str) -> pa.BooleanArray:
     return pc.equal(column, split)
 
 
-def count_split(batch: pa.RecordBatch, split: str) -> int:
+def count_split_rows(batch: pa.RecordBatch, split: str) -> int:
     """Return the number of rows of a split."""
     return int(pc.sum(split_mask(batch[SPLIT], split)).as_py() or 0)
 
@@ -229,7 +229,7 @@ def _cut_by_size(lengths: list[int]) -> Iterator[tuple[int, int]]:
         yield start, len(lengths)
 
 
-def _group_neighbours(ranges: Iterable[ImageRange]) -> Iterator[list[ImageRange]]:
+def _group_neighbouring_ranges(ranges: Iterable[ImageRange]) -> Iterator[list[ImageRange]]:
     """Yield sorted ranges of one object in groups that one request reads."""
     for _, members in groupby(ranges, key=lambda range: range.object):
         run: list[ImageRange] = []
@@ -241,7 +241,7 @@ def _group_neighbours(ranges: Iterable[ImageRange]) -> Iterator[list[ImageRange]
         yield run
 
 
-def _read_neighbours(blobs: Blobs, run: list[ImageRange]) -> dict[ImageRange, memoryview | None]:
+def _read_neighbouring_ranges(blobs: Blobs, run: list[ImageRange]) -> dict[ImageRange, memoryview | None]:
     start = run[0].offset
     end = max(range.offset + range.length for range in run)
     try:

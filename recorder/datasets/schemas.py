@@ -97,21 +97,21 @@ SCHEMAS: dict[FormatName, dict[FileKind, pa.Schema]] = {
 }
 
 
-def describe(kind: FileKind, format: FormatName) -> list[dict[str, Any]]:
+def describe_dataset_schema(kind: FileKind, format: FormatName) -> list[dict[str, Any]]:
     """Return the fields of a kind of file for the manifest; a struct, or a list of structs, has `fields`."""
-    return [_describe_field(field) for field in SCHEMAS[format][kind]]
+    return [_describe_schema_field(field) for field in SCHEMAS[format][kind]]
 
 
 def fingerprint(kind: FileKind, format: FormatName) -> str:
     """Return a digest that changes whenever the columns of a kind of file do."""
-    return "sha256:" + sha256_of(describe(kind, format))
+    return "sha256:" + sha256_of(describe_dataset_schema(kind, format))
 
 
-def _describe_field(field: pa.Field) -> dict[str, Any]:
+def _describe_schema_field(field: pa.Field) -> dict[str, Any]:
     inner, name = field.type, "struct"
     if pa.types.is_list(inner):
         inner, name = inner.value_type, "list<struct>"
     if not pa.types.is_struct(inner):
         return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
-    fields = [_describe_field(member) for member in inner]
+    fields = [_describe_schema_field(member) for member in inner]
     return {"name": field.name, "type": name, "nullable": field.nullable, "fields": fields}

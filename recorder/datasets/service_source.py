@@ -88,7 +88,7 @@ class ServiceSource:
         """Return README.md from the address that the manifest signs for it; None where it cannot be read."""
         try:
             url = parse_manifest(self.read_manifest()).card_url
-            if url is None or not _is_own_address(manifest_url=self._url, url=url, path=CARD):
+            if url is None or not _is_service_address(manifest_url=self._url, url=url, path=CARD):
                 return None
             return self._read(url, {}, CARD_BYTES)
         except (ApiError, ManifestUnreadable):
@@ -124,7 +124,7 @@ class ServiceSource:
 
     def _require_own(self, url: str, shard: Shard) -> str:
         """Return an address if the service serves this file there; no other address is requested."""
-        if not _is_own_address(manifest_url=self._url, url=url, path=shard.path):
+        if not _is_service_address(manifest_url=self._url, url=url, path=shard.path):
             reason = "has an address that is not the export's own"
             raise ManifestRefused(
                 f"it gives {shard.path} an address that is not the export's own. Open the address of the "
@@ -151,7 +151,7 @@ class ServiceSource:
         return listed.url
 
 
-def _is_own_address(*, manifest_url: str, url: str, path: str) -> bool:
+def _is_service_address(*, manifest_url: str, url: str, path: str) -> bool:
     """Return whether the service serves a file at an address: a hostile manifest can name any address."""
     try:
         manifest, file = urlsplit(manifest_url), urlsplit(url)
@@ -165,7 +165,9 @@ def _is_own_address(*, manifest_url: str, url: str, path: str) -> bool:
 def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
     """Yield bytes; after an error that may pass, continue at the byte where reading ended."""
     done = 0
-    for attempt in retry(_may_pass, attempts=_ATTEMPTS, first_s=0.2, longest_s=2.0, jitter_s=0.1):
+    for attempt in retry(
+        _is_temporary_read_error, attempts=_ATTEMPTS, first_s=0.2, longest_s=2.0, jitter_s=0.1
+    ):
         with attempt:
             for chunk in read_from(done):
                 done += len(chunk)
@@ -173,7 +175,7 @@ def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[
             return
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_temporary_read_error(error: Exception) -> bool:
     if isinstance(error, ApiError):
         return error.status in _TRANSIENT_STATUSES
     return isinstance(error, ClientError)

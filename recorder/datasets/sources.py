@@ -22,7 +22,7 @@ from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import MAX_BYTES, Shard
 from recorder.datasets.service_source import ServiceSource
 
-#: Errors of `read_file` and `copy_file` that concern one file; a destination raises `Unavailable` too.
+#: Errors of `read_file` and `copy_source_file` that concern one file; a destination raises `Unavailable` too.
 FILE_ERRORS = (FileGone, ManifestRefused, AddressExpired, DatasetChanged, ClientError, OSError)
 _CHUNK_BYTES = 1024 * 1024
 #: Bytes that a copy may have beyond the size in the manifest, so that a longer file shows.
@@ -64,7 +64,7 @@ class Directory(Protocol):
         """Yield the bytes from `start` up to, not including, `end`; KeyError if there is no such file."""
 
 
-def open_source(
+def open_dataset_source(
     address: str, *, key: str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> DatasetSource:
     """Return the source that a path, an address of a store or an address of the service names.
@@ -91,7 +91,7 @@ def open_source(
     return FolderSource(Path(path)) if "file" in protocols else StoreSource(files, path)
 
 
-def copy_file(source: DatasetSource, shard: Shard, folder: Path) -> Path:
+def copy_source_file(source: DatasetSource, shard: Shard, folder: Path) -> Path:
     """Return the file itself where it is on this machine, else a copy in `folder`.
 
     A copy has at most one byte more than the manifest lists.
@@ -101,7 +101,7 @@ def copy_file(source: DatasetSource, shard: Shard, folder: Path) -> Path:
         Unavailable: if a destination does not answer.
     """
     if source.folder is not None:
-        return local_path(source.folder, shard.path)
+        return local_source_path(source.folder, shard.path)
     copy = folder / "shard"
     left = shard.size_bytes + _MORE_BYTES
     with copy.open("wb") as file:
@@ -112,7 +112,7 @@ def copy_file(source: DatasetSource, shard: Shard, folder: Path) -> Path:
     return copy
 
 
-def local_path(root: Path, path: str) -> Path:
+def local_source_path(root: Path, path: str) -> Path:
     """Return the path of a file below a folder of this machine; links are followed within the folder only.
 
     Raises:
@@ -148,7 +148,7 @@ class FolderSource:
     def read_file(self, shard: Shard) -> Iterator[bytes]:
         """Yield the bytes of a file."""
         assert self.folder is not None
-        with local_path(self.folder, shard.path).open("rb") as file:
+        with local_source_path(self.folder, shard.path).open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
 

@@ -51,7 +51,7 @@ def open_arrow(
         NotInDataset: if the files are archives.
     """
     if format in ("jsonl", "webdataset") or not paths:
-        return _open_reader(scan(paths, format, fields, split))
+        return _open_batch_reader(scan(paths, format, fields, split))
     files = pads.dataset([str(path) for path in paths], format="ipc" if format == "arrow" else format)
     return files if split is None else files.filter(pads.field(SPLIT) == split)
 
@@ -85,7 +85,7 @@ def load_hugging_face(
         raise LibraryMissing("datasets") from error
     if not paths:
         raise NotInDataset("This dataset has no such rows, and Hugging Face datasets loads no empty ones.")
-    features = {field["name"]: _make_feature(field, format) for field in fields}
+    features = {field["name"]: _make_hugging_face_feature(field, format) for field in fields}
     if format == "webdataset":
         features["__url__"] = datasets.Value("string")  # which its reader adds
     rows = datasets.load_dataset(
@@ -124,7 +124,7 @@ def open_webdataset(paths: list[Path], split: str | None, options: dict[str, Any
     return pipeline.select(lambda sample: orjson.loads(sample["json"])[SPLIT] == split)
 
 
-def _open_reader(rows: pl.LazyFrame) -> pa.RecordBatchReader:
+def _open_batch_reader(rows: pl.LazyFrame) -> pa.RecordBatchReader:
     schema = rows.limit(0).collect().to_arrow().schema
 
     def read_batches() -> Iterator[pa.RecordBatch]:
@@ -134,14 +134,16 @@ def _open_reader(rows: pl.LazyFrame) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, read_batches())
 
 
-def _make_feature(field: dict[str, Any], format: str) -> Any:
+def _make_hugging_face_feature(field: dict[str, Any], format: str) -> Any:
     """Return the feature of Hugging Face `datasets` for a field of the manifest."""
     import datasets
 
     if field["type"] == "binary" or (field["name"] == "image" and format != "webdataset"):
         return datasets.Image()
     if field["type"] == "struct":
-        return {member["name"]: _make_feature(member, format) for member in field["fields"]}
+        return {member["name"]: _make_hugging_face_feature(member, format) for member in field["fields"]}
     if field["type"] == "list<struct>":
-        return datasets.List({member["name"]: _make_feature(member, format) for member in field["fields"]})
+        return datasets.List(
+            {member["name"]: _make_hugging_face_feature(member, format) for member in field["fields"]}
+        )
     return datasets.Value("date32" if format == "jsonl" and field["name"] == "date" else field["type"])

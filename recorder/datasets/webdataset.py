@@ -19,14 +19,14 @@ import orjson
 import polars as pl
 
 from recorder.datasets.errors import Unreadable
-from recorder.datasets.jsonl import json_forms, typed_row
+from recorder.datasets.jsonl import json_forms, typed_jsonl_row
 from recorder.datasets.rows import (
     FRAME_FACTS,
     SPLIT,
     Output,
+    frame_image_names,
     frame_keys,
-    image_names,
-    iterate_images,
+    iterate_frame_images,
     unreadable_errors,
 )
 from recorder.datasets.schemas import EVENTS
@@ -61,11 +61,11 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
         blobs: store of the pictures.
         file: file to write to.
     """
-    paired = _join_events(frames, events)
-    names, texts = image_names(paired), _format_frames(paired)
+    paired = _join_events_to_frames(frames, events)
+    names, texts = frame_image_names(paired), _format_frames(paired)
     samples = zip(frame_keys(paired), names, texts, paired["events"].to_list(), strict=True)
     with Archive(file) as archive:
-        for images in iterate_images(paired, blobs):
+        for images in iterate_frame_images(paired, blobs):
             for image, (key, name, text, bound) in zip(images, samples, strict=False):
                 members = [(f"{key}.events.json", bound.encode())]
                 if image is None:
@@ -77,7 +77,7 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
                     archive.add(member, content)
 
 
-def _join_events(frames: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+def _join_events_to_frames(frames: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """Return the frames with `events`: the JSON list of the events bound to each."""
     texts = json_forms(events).select(
         "session_id",
@@ -91,7 +91,9 @@ def _join_events(frames: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 def _format_frames(frames: pl.DataFrame) -> list[str]:
     """Return each frame as JSON, with the name of its picture."""
-    facts = json_forms(frames.select(FRAME_FACTS.names)).with_columns(image=pl.Series(image_names(frames)))
+    facts = json_forms(frames.select(FRAME_FACTS.names)).with_columns(
+        image=pl.Series(frame_image_names(frames))
+    )
     return facts.select(pl.struct(sorted(facts.columns)).struct.json_encode()).to_series().to_list()
 
 
@@ -123,13 +125,13 @@ class Archive:
         """
         length = len(content)
         padding = -length % _BLOCK
-        self._file.write(format_header(name.encode(), length))
+        self._file.write(format_tar_header(name.encode(), length))
         self._file.write(content)
         self._file.write(_ZEROS[:padding])
         self._size += _BLOCK + length + padding
 
 
-def format_header(name: bytes, size: int) -> bytes:
+def format_tar_header(name: bytes, size: int) -> bytes:
     """Return the header of a file: name and size, nothing about the time or the machine."""
     if len(name) > 100 or size >= 8**11:
         raise ValueError(f"A tar header has no room for {name.decode()} of {size} bytes.")
@@ -171,14 +173,14 @@ class Member(NamedTuple):
     size: int
 
 
-def read_samples(path: Path) -> Iterator[Sample]:
+def read_webdataset_samples(path: Path) -> Iterator[Sample]:
     """Yield the samples of an archive, in its order, checked against each other.
 
     Raises:
         Unreadable: if the archive is broken.
     """
     with unreadable_errors(), path.open("rb") as file:
-        for key, members in _group_members(file):
+        for key, members in _group_sample_members(file):
             yield _read_sample(file, key, members)
 
 
@@ -194,16 +196,16 @@ def read_rows(path: Path, *, start: int = 0, split: str | None = None) -> Iterat
         Unreadable: if the archive is broken.
     """
     with path.open("rb") as file:
-        for number, (key, members) in enumerate(_group_members(file)):
+        for number, (key, members) in enumerate(_group_sample_members(file)):
             if split is None and number < start:
                 continue
-            row = _read_row(file, key, members)
+            row = _read_sample_row(file, key, members)
             if split is not None and (row[SPLIT] != split or (start := start - 1) >= 0):
                 continue
             yield row
 
 
-def read_members(file: BinaryIO) -> Iterator[Member]:
+def read_tar_members(file: BinaryIO) -> Iterator[Member]:
     """Yield the members, with the file at the content of each; the caller may read it or not.
 
     Raises:
@@ -215,7 +217,7 @@ def read_members(file: BinaryIO) -> Iterator[Member]:
         header = file.read(_BLOCK)
         if header == bytes(_BLOCK):
             return
-        name, size = _parse_header(header)
+        name, size = _parse_tar_header(header)
         end = file.tell() + size
         if end > end_of_file:
             raise Unreadable(f"ends within a member ({name!r:.120})")
@@ -223,9 +225,9 @@ def read_members(file: BinaryIO) -> Iterator[Member]:
         file.seek(end + -size % _BLOCK)
 
 
-def _group_members(file: BinaryIO) -> Iterator[tuple[str, Iterator[Member]]]:
+def _group_sample_members(file: BinaryIO) -> Iterator[tuple[str, Iterator[Member]]]:
     """Yield the key of each sample with its members."""
-    return groupby(read_members(file), key=lambda member: member.name.partition(".")[0])
+    return groupby(read_tar_members(file), key=lambda member: member.name.partition(".")[0])
 
 
 def _read_sample(file: BinaryIO, key: str, members: Iterator[Member]) -> Sample:
@@ -235,11 +237,11 @@ def _read_sample(file: BinaryIO, key: str, members: Iterator[Member]) -> Sample:
     for name, size in members:
         match name.removeprefix(key):
             case ".json" if frame is None:
-                frame = _decode_member(file, name, size, _FrameText)
+                frame = _decode_tar_member(file, name, size, _FrameText)
             case ".events.json" if events is None:
-                events = _decode_member(file, name, size, list[_EventText])
+                events = _decode_tar_member(file, name, size, list[_EventText])
             case ending if ending in _IMAGES and image is None:
-                image, image_sha256 = name, _hash_member(file, size)
+                image, image_sha256 = name, _hash_tar_member(file, size)
             case _:
                 raise Unreadable(f"holds a member that belongs to no sample ({name!r:.120})")
     if frame is None or events is None:
@@ -253,22 +255,22 @@ def _read_sample(file: BinaryIO, key: str, members: Iterator[Member]) -> Sample:
     return Sample(frame.session_id, frame.frame_id, frame.sha256, event_ids, actions, image_sha256)
 
 
-def _read_row(file: BinaryIO, key: str, members: Iterator[Member]) -> dict[str, Any]:
+def _read_sample_row(file: BinaryIO, key: str, members: Iterator[Member]) -> dict[str, Any]:
     frame: dict[str, Any] = {}
     image, events = None, []
     for member in members:
         data = file.read(member.size)
         match member.name.removeprefix(f"{key}."):
             case "json":
-                frame = typed_row(orjson.loads(data))
+                frame = typed_jsonl_row(orjson.loads(data))
             case "events.json":
-                events = [typed_row(event) for event in orjson.loads(data)]
+                events = [typed_jsonl_row(event) for event in orjson.loads(data)]
             case _:
                 image = {"bytes": data, "path": member.name}
     return {"__key__": key, **frame, "image": image, "events": events}
 
 
-def _parse_header(header: bytes) -> tuple[str, int]:
+def _parse_tar_header(header: bytes) -> tuple[str, int]:
     """Return name and size of a plain file; the writer makes no other members."""
     if len(header) < _BLOCK:
         raise Unreadable("ends without the mark of an archive's end")
@@ -281,7 +283,7 @@ def _parse_header(header: bytes) -> tuple[str, int]:
     return header[:100].rstrip(b"\0").decode(), int(size, 8)
 
 
-def _decode_member(file: BinaryIO, name: str, size: int, kind: type[_Text]) -> _Text:
+def _decode_tar_member(file: BinaryIO, name: str, size: int, kind: type[_Text]) -> _Text:
     if size > _TEXT_BYTES:
         raise Unreadable(f"holds a text of {size} bytes ({name!r:.120})")
     try:
@@ -290,7 +292,7 @@ def _decode_member(file: BinaryIO, name: str, size: int, kind: type[_Text]) -> _
         raise Unreadable(f"holds a broken member ({name!r:.120}): {error}") from error
 
 
-def _hash_member(file: BinaryIO, size: int) -> str:
+def _hash_tar_member(file: BinaryIO, size: int) -> str:
     digest = hashlib.sha256()
     while size and (piece := file.read(min(size, _PIECE_BYTES))):
         digest.update(piece)

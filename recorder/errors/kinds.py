@@ -17,7 +17,7 @@ class RecorderError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the error as message and members: most constructors take other arguments."""
-        return _unpickle_error, (type(self), self.args), self.__dict__
+        return _unpickle_recorder_error, (type(self), self.args), self.__dict__
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -25,7 +25,7 @@ class RecorderError(Exception):
         return {}
 
 
-def _unpickle_error(kind: type[RecorderError], args: tuple[Any, ...]) -> RecorderError:
+def _unpickle_recorder_error(kind: type[RecorderError], args: tuple[Any, ...]) -> RecorderError:
     error = kind.__new__(kind)
     error.args = args
     return error

@@ -9,11 +9,11 @@ import polars as pl
 import pyarrow as pa
 
 from recorder.datasets.formats import FORMATS, SPLITS, FileKind
-from recorder.datasets.schemas import IMAGE, SCHEMAS, describe
+from recorder.datasets.schemas import IMAGE, SCHEMAS, describe_dataset_schema
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan
 from recorder.storage.lake import Lake
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.tenant import Tenant
 
 #: Description of each column on the card.
@@ -82,8 +82,8 @@ def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
         splits=splits.sort("split").rows(),
         outcomes=_count_values(sessions, "outcome"),
         actor_kinds=_count_values(sessions, "actor_kind"),
-        event_types=read_again(facts.event_types),
-        duration_ms=read_again(facts.duration_ms),
+        event_types=retry_lake_read(facts.event_types),
+        duration_ms=retry_lake_read(facts.duration_ms),
     )
 
 
@@ -116,7 +116,7 @@ def is_split(manifest: dict[str, Any]) -> bool:
     return bool(rule["validation"] or rule["test"])
 
 
-def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
+def card_front_matter(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the head; without its features a picture loads as a struct of bytes."""
     kinds = kinds_of(manifest)
     yield "---"
@@ -139,21 +139,21 @@ def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
                 fields = [field.with_type(pa.date32()) if field.name == "date" else field for field in fields]
             # The reader of archives adds the address of each.
             more = [pa.field("__url__", pa.string())] if kind == "samples" else []
-            yield from _format_features([*fields, *more], "  ")
+            yield from _format_card_features([*fields, *more], "  ")
     yield "---"
 
 
-def _format_features(fields: Iterable[pa.Field], margin: str) -> Iterator[str]:
+def _format_card_features(fields: Iterable[pa.Field], margin: str) -> Iterator[str]:
     for field in fields:
         yield f"{margin}- name: {field.name}"
         if field.type == IMAGE or pa.types.is_binary(field.type):
             yield f"{margin}  dtype: image"
         elif pa.types.is_struct(field.type):
             yield f"{margin}  struct:"
-            yield from _format_features(field.type, f"{margin}  ")
+            yield from _format_card_features(field.type, f"{margin}  ")
         elif pa.types.is_list(field.type):
             yield f"{margin}  list:"
-            yield from _format_features(field.type.value_type, f"{margin}  ")
+            yield from _format_card_features(field.type.value_type, f"{margin}  ")
         else:
             yield f"{margin}  dtype: {'date32' if pa.types.is_date32(field.type) else field.type}"
 
@@ -167,20 +167,21 @@ _KINDS: dict[FileKind, str] = {
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
 
 
-def format_page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+def format_card_page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     """Yield the lines of the page."""
     spec, totals = manifest["spec"], manifest["totals"]
-    yield from (f"# {escape_text(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
+    yield from (f"# {escape_markdown_text(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
+    workflows = escape_markdown_text(", ".join(spec["workflow"]))
     yield (
-        f"Recordings of {escape_text(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
+        f"Recordings of {workflows}: {totals['sessions']:,} sessions of "
         f"{_format_duration(statistics.duration_ms / 1000)} together, started before "
         f"{spec['filter']['until']}. Export `{manifest['export_id']}`, format `{manifest['format']}`."
     )
     yield from ("", *_list_files(manifest))
-    yield from ("", "## Figures", "", *_list_figures(manifest, statistics))
+    yield from ("", "## Figures", "", *_list_card_figures(manifest, statistics))
     yield from ("", "## Parts", "", *_describe_splits(manifest))
     yield from ("", "## Personal data", "", *_describe_masking(manifest))
-    yield from ("", "## Columns", "", *_list_columns(manifest))
+    yield from ("", "## Columns", "", *_list_card_columns(manifest))
     yield from ("", "## What was asked for", "", *_format_request(spec))
 
 
@@ -193,10 +194,10 @@ def _list_files(manifest: dict[str, Any]) -> Iterator[str]:
     if not kinds:
         yield from ("", "No session has a row that was asked for: there are no data files.")
         return
-    yield from ("", "```python", *_list_loaders(manifest, kinds), "```")
+    yield from ("", "```python", *_list_reading_tools(manifest, kinds), "```")
 
 
-def _list_loaders(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
+def _list_reading_tools(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
     """Yield a line for each tool that reads the format, to run in the folder of the card."""
     kind = kinds[0]
     files = file_glob(manifest, kind)
@@ -226,7 +227,7 @@ def _format_duration(seconds: float) -> str:
     return f"{seconds:,.1f} seconds"
 
 
-def _list_figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+def _list_card_figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     totals = manifest["totals"]
     is_samples = manifest["format"] == "webdataset"
     rows = "samples" if is_samples else "events"
@@ -237,19 +238,19 @@ def _list_figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[
     )
     if is_samples:
         splits = [(split, sessions, frames) for split, sessions, _, frames in statistics.splits]
-        yield from ("", *_format_table(("part", "sessions", "samples"), splits))
+        yield from ("", *_format_markdown_table(("part", "sessions", "samples"), splits))
     else:
-        yield from ("", *_format_table(("part", "sessions", "events", "frames"), statistics.splits))
-    yield from ("", *_format_table(("outcome", "sessions"), _name_counts(statistics.outcomes)))
-    yield from ("", *_format_table(("actor", "sessions"), _name_counts(statistics.actor_kinds)))
+        yield from ("", *_format_markdown_table(("part", "sessions", "events", "frames"), statistics.splits))
+    yield from ("", *_format_markdown_table(("outcome", "sessions"), _name_counts(statistics.outcomes)))
+    yield from ("", *_format_markdown_table(("actor", "sessions"), _name_counts(statistics.actor_kinds)))
     types = statistics.event_types
-    shown = [*_name_counts([*types[:_TYPES]]), *_count_rest(types[_TYPES:])]
-    yield from ("", *_format_table(("event type", "events"), shown))
+    shown = [*_name_counts([*types[:_TYPES]]), *_count_other_types(types[_TYPES:])]
+    yield from ("", *_format_markdown_table(("event type", "events"), shown))
     if is_samples:
         yield from ("", "Event types are of the whole sessions; an archive holds those on sampled frames.")
 
 
-def _count_rest(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+def _count_other_types(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     if types:
         yield f"{len(types)} other types", sum(count for _, count in types)
 
@@ -289,10 +290,10 @@ def _describe_masking(manifest: dict[str, Any]) -> Iterator[str]:
         yield from ("", "Pictures are as they were sent: the service does not blur them.")
 
 
-def _list_columns(manifest: dict[str, Any]) -> Iterator[str]:
+def _list_card_columns(manifest: dict[str, Any]) -> Iterator[str]:
     for kind in kinds_of(manifest):
-        rows = _describe_fields(describe(kind, manifest["format"]), "")
-        yield from (f"`{kind}`:", "", *_format_table(("column", "type", "null", ""), rows), "")
+        rows = _describe_fields(describe_dataset_schema(kind, manifest["format"]), "")
+        yield from (f"`{kind}`:", "", *_format_markdown_table(("column", "type", "null", ""), rows), "")
 
 
 def _describe_fields(fields: Iterable[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str, str, str]]:
@@ -311,27 +312,27 @@ def _format_request(spec: dict[str, Any]) -> Iterator[str]:
     yield from ("```json", json.dumps({**spec, "filter": filters}, indent=2), "```")
 
 
-def _format_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+def _format_markdown_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     for row in rows:
-        yield f"| {' | '.join(map(_format_cell, row))} |"
+        yield f"| {' | '.join(map(_format_markdown_cell, row))} |"
 
 
-def _format_cell(value: Any) -> str:
+def _format_markdown_cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _name_counts(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
     """Return counts by a name that clients chose."""
-    return [("none" if name is None else escape_text(name), count) for name, count in counts]
+    return [("none" if name is None else escape_markdown_text(name), count) for name, count in counts]
 
 
-def escape_text(text: str) -> str:
+def escape_markdown_text(text: str) -> str:
     """Return text that Markdown shows unchanged: one line, without marks or links."""
     return "".join(mark if mark.isprintable() else " " for mark in text).translate(_MARKS)
 
 
 def dataset_card(manifest: dict[str, Any], statistics: Statistics) -> str:
     """Return the card of a dataset; text of clients, such as the tag, is escaped."""
-    return "\n".join([*front_matter(manifest), "", *format_page(manifest, statistics), ""])
+    return "\n".join([*card_front_matter(manifest), "", *format_card_page(manifest, statistics), ""])

@@ -7,7 +7,7 @@ from typing import Any
 
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
-from recorder.datasets.schemas import describe, fingerprint
+from recorder.datasets.schemas import describe_dataset_schema, fingerprint
 from recorder.digest import sha256_of
 from recorder.errors import NotFound
 from recorder.exports.destinations import Destination
@@ -69,15 +69,18 @@ def build_manifest(
             "tables": {kind: {"delta_version": plan.versions[kind]} for kind in sorted(plan.versions)},
             "graph": plan.graph,
         },
-        "totals": sum_totals(plan, [written for _, written in shards]),
+        "totals": sum_manifest_totals(plan, [written for _, written in shards]),
         "schema": {
-            kind: {"fingerprint": fingerprint(kind, plan.format), "fields": describe(kind, plan.format)}
+            kind: {
+                "fingerprint": fingerprint(kind, plan.format),
+                "fields": describe_dataset_schema(kind, plan.format),
+            }
             for kind in plan.files.kinds
         },
         "writer": writer_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
         "shards": [_describe_shard(index, *shard) for index, shard in enumerate(shards)],
-        "parent": _describe_parent(export.lineage, [written for _, written in shards]),
+        "parent": _describe_parent_export(export.lineage, [written for _, written in shards]),
         "tombstones": {
             "erased": export.lineage.erased,
             "deleted": export.lineage.deleted,
@@ -86,7 +89,7 @@ def build_manifest(
     }
 
 
-def _describe_parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | None:
+def _describe_parent_export(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | None:
     if lineage.parent_id is None:
         return None
     return {
@@ -97,7 +100,7 @@ def _describe_parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, 
     }
 
 
-def sum_totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
+def sum_manifest_totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
     """Return the figures of the whole dataset; `rows` are events, or the samples of a WebDataset."""
     actions = "sample_actions" if plan.format == "webdataset" else "actions"
     return {

@@ -17,7 +17,7 @@ from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import Kind
 from recorder.tenant import Tenant
 
@@ -78,7 +78,9 @@ def read_rows(task: ShardTask) -> list[ShardRows]:
     Tables have the columns of `schemas.EVENTS`, or those of `schemas.FRAMES` with `object`, `offset` and
     `length` instead of `image`.
     """
-    tables = [_cut_rows(rows, task.shards) for rows in read_again(lambda: _read_tables(task))]
+    tables = [
+        _cut_rows_into_shards(rows, task.shards) for rows in retry_lake_read(lambda: _read_tables(task))
+    ]
     return list(zip(*tables, strict=True))
 
 
@@ -153,7 +155,7 @@ def _index_sessions(ids: pl.Series, sessions: pl.Series) -> pl.Series:
     return pl.Series(_INDEX, np.repeat(joined[_INDEX].to_numpy(), joined["len"].to_numpy()), pl.UInt32)
 
 
-def _cut_rows(rows: pl.DataFrame, shards: list[PlannedShard]) -> Iterator[pl.DataFrame]:
+def _cut_rows_into_shards(rows: pl.DataFrame, shards: list[PlannedShard]) -> Iterator[pl.DataFrame]:
     """Yield the rows of each shard, cut after its last session."""
     start = end_index = 0
     for shard in shards:
@@ -212,11 +214,11 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
         if tables[0].height != shard.rows:
             raise RowsMissing(shard.path, planned=shard.rows, in_lake=tables[0].height)
         with destination.create(shard.path, replace=task.replaces_files) as file:
-            _write_file(task, shard.kind, tables, file)
+            _write_shard_file(task, shard.kind, tables, file)
         yield WrittenShard(shard.path, shard.rows, file.size_bytes, file.sha256)
 
 
-def _write_file(task: ShardTask, kind: FileKind, tables: ShardRows, file: Output) -> None:
+def _write_shard_file(task: ShardTask, kind: FileKind, tables: ShardRows, file: Output) -> None:
     writer = _WRITERS[task.format]
     frames = Blobs(task.blob_url, archive_url=task.cold_url)
     match kind:

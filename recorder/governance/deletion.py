@@ -6,9 +6,9 @@ from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
 from recorder.errors import NotFound
-from recorder.governance.holds import require_free
+from recorder.governance.holds import require_unheld_session
 from recorder.governance.purge_requests import request_purge
-from recorder.governance.purges import remove_at_once
+from recorder.governance.purges import purge_session_at_once
 from recorder.ids import is_id
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
@@ -17,7 +17,7 @@ from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
 
-def delete_softly(runtime: Runtime, origin: Origin, tenant: Tenant, session_id: str) -> None:
+def delete_session_softly(runtime: Runtime, origin: Origin, tenant: Tenant, session_id: str) -> None:
     """Hide a session at once; its data are purged after 30 days.
 
     Raises:
@@ -27,7 +27,7 @@ def delete_softly(runtime: Runtime, origin: Origin, tenant: Tenant, session_id: 
         delete_session(db, origin, tenant, session_id)
 
 
-def delete_for_good(runtime: Runtime, origin: Origin, caller: Caller, session_id: str) -> None:
+def delete_session_for_good(runtime: Runtime, origin: Origin, caller: Caller, session_id: str) -> None:
     """Delete a session, hidden or not: its rows and objects are gone on return, its lake rows soon after.
 
     Raises:
@@ -42,7 +42,7 @@ def delete_for_good(runtime: Runtime, origin: Origin, caller: Caller, session_id
         purge = _find_unfinished(db, caller.tenant, session_id) or _begin_purge(
             db, origin, caller.tenant, session_id
         )
-    remove_at_once(runtime, purge)
+    purge_session_at_once(runtime, purge)
 
 
 def _find_unfinished(db: DbSession, tenant: Tenant, session_id: str) -> PurgeRow | None:
@@ -59,7 +59,7 @@ def _begin_purge(db: DbSession, origin: Origin, tenant: Tenant, session_id: str)
     row = db.get(SessionRow, session_id, with_for_update=True, populate_existing=True)
     if row is None or row.tenant != tenant or db.get(PurgeRow, session_id) is not None:
         raise NotFound("session")
-    require_free(db, row)
+    require_unheld_session(db, row)
     now = clock.now()
     if row.deleted_at is None:
         hide_session(db, row, at=now)

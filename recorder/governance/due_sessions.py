@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, exists, insert, or_, select
 
 from recorder.governance.holds import find_held
-from recorder.governance.purge_requests import describe_purge
+from recorder.governance.purge_requests import describe_purge_request
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeCause, PurgeRow
 from recorder.models.session import SessionRow, SessionStatusRow
@@ -33,17 +33,21 @@ class DueSession:
     is_held: bool
 
 
-def find_due(database: Database, workspace: WorkspaceRow, *, at: datetime) -> Iterator[list[DueSession]]:
+def find_due_sessions(
+    database: Database, workspace: WorkspaceRow, *, at: datetime
+) -> Iterator[list[DueSession]]:
     """Yield the sessions of a workspace that are due at an instant, a page at a time."""
     after = ""
     while True:
         with database.transaction(write=False) as db:
-            rows = _select_rows(db, _is_due(workspace, at), after, limit=_PAGE)
+            rows = _select_due_sessions(db, _is_session_due(workspace, at), after, limit=_PAGE)
             held = find_held(db, workspace.id, [row.id for row in rows])
         if rows:
             after = rows[-1].id
             yield [
-                DueSession(row.id, _cause_of(row, at), row.event_bytes + row.frame_bytes, row.id in held)
+                DueSession(
+                    row.id, _purge_cause_of(row, at), row.event_bytes + row.frame_bytes, row.id in held
+                )
                 for row in rows
             ]
         if len(rows) < _PAGE:
@@ -64,23 +68,23 @@ def begin_purges(
     """
     held = find_held(db, workspace.id, [session.session_id for session in due])
     wanted = [session.session_id for session in due if session.session_id not in held]
-    conditions = and_(_is_due(workspace, at), col(SessionRow.id).in_(wanted))
-    rows = _select_rows(db, conditions, "", limit=len(wanted), lock=True)
-    purges = [describe_purge(row, _cause_of(row, at), at=now) for row in rows]
+    conditions = and_(_is_session_due(workspace, at), col(SessionRow.id).in_(wanted))
+    rows = _select_due_sessions(db, conditions, "", limit=len(wanted), lock=True)
+    purges = [describe_purge_request(row, _purge_cause_of(row, at), at=now) for row in rows]
     if purges:
         db.connection().execute(insert(PurgeRow), purges)
         hide_counted_sessions(db, [row.id for row in rows], at=now)
     return [row.id for row in rows]
 
 
-def split_due(due: list[DueSession]) -> Iterator[list[DueSession]]:
+def split_due_sessions(due: list[DueSession]) -> Iterator[list[DueSession]]:
     """Yield the sessions of a page that are not held, as many as one transaction takes."""
     free = [session for session in due if not session.is_held]
     for start in range(0, len(free), _CHUNK):
         yield free[start : start + _CHUNK]
 
 
-def _is_due(workspace: WorkspaceRow, at: datetime) -> ColumnElement[bool]:
+def _is_session_due(workspace: WorkspaceRow, at: datetime) -> ColumnElement[bool]:
     """Return the condition that a session of a workspace is due and no purge of it began."""
     before = at - timedelta(days=workspace.events_days)
     last_change = (
@@ -104,7 +108,7 @@ def _is_due(workspace: WorkspaceRow, at: datetime) -> ColumnElement[bool]:
     )
 
 
-def _select_rows(
+def _select_due_sessions(
     db: DbSession, condition: Any, after: str, *, limit: int, lock: bool = False
 ) -> list[SessionRow]:
     statement = select(SessionRow).where(condition, col(SessionRow.id) > after)
@@ -114,7 +118,7 @@ def _select_rows(
     return list(db.exec(statement))
 
 
-def _cause_of(row: SessionRow, at: datetime) -> PurgeCause:
+def _purge_cause_of(row: SessionRow, at: datetime) -> PurgeCause:
     if row.purge_after is None or row.purge_after > at:
         return "retention"
     return "deletion" if row.deleted_at is not None else "test_expiry"

@@ -23,7 +23,7 @@ from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.content_inventory import list_rewritten_tables
 from recorder.governance.holds import find_held
-from recorder.governance.purge_requests import count_deliveries, describe_purge
+from recorder.governance.purge_requests import count_deliveries, describe_purge_request
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_replacements
@@ -70,7 +70,8 @@ def request_erasure(
         mode=caller.mode,
         subject_hash=subject_hash,
         open_key=f"{caller.mode}:{subject_hash}",
-        subject=nonce + _make_cipher(secret).encrypt(nonce, body.subject.encode(), erasure_id.encode()),
+        subject=nonce
+        + _make_subject_cipher(secret).encrypt(nonce, body.subject.encode(), erasure_id.encode()),
         created_at=now,
         due_by=now + _DUE,
         counts=dict.fromkeys(_COUNTED, 0),
@@ -116,7 +117,7 @@ def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
 def has_open_erasures(db: DbSession) -> bool:
     """Return whether an erasure is not searched yet, or waits neither for a purge nor for a table."""
     stale = func.coalesce(ErasureRow.stale_tables, "")
-    has_ended = and_(col(ErasureRow.id).not_in(_select_purging()), stale == "")
+    has_ended = and_(col(ErasureRow.id).not_in(_select_purging_erasures()), stale == "")
     waiting = select(ErasureRow.id).where(or_(col(ErasureRow.is_searched).is_(False), has_ended))
     return db.exec(waiting.limit(1)).first() is not None
 
@@ -175,7 +176,7 @@ def run_erasures(
 
 def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None:
     """Begin the purge of every session that names the subject and was created before the request."""
-    subject = _make_cipher(runtime.settings.secret).decrypt(
+    subject = _make_subject_cipher(runtime.settings.secret).decrypt(
         row.subject[:_NONCE_BYTES], row.subject[_NONCE_BYTES:], row.id.encode()
     )
     with runtime.database.transaction(write=False) as db:
@@ -227,7 +228,7 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
             for digest in (entry.details["subject_hash"], *entry.details.get("token_hashes", ())):
                 wanted.setdefault(digest, []).append(entry)
             if db.get(ErasureRow, entry.resource_id) is None:
-                db.add(_make_repeated_row(entry))
+                db.add(_make_repeated_erasure(entry))
     after = ""
     while True:
         with runtime.database.transaction(write=False) as db:
@@ -250,7 +251,7 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
         after = rows[-1][0].id
 
 
-def _make_repeated_row(entry: AuditRow) -> ErasureRow:
+def _make_repeated_erasure(entry: AuditRow) -> ErasureRow:
     return ErasureRow(
         id=entry.resource_id,
         workspace_id=entry.workspace_id,
@@ -291,7 +292,7 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     connection = db.connection()
     connection.execute(update(purge).where(col(purge.session_id).in_(unclaimed_ids)).values(joined))
     new = [row for row in unclaimed if row.id not in erasures]
-    requests = [describe_purge(row, "erasure", at=now, erasure_id=erasure_id) for row in new]
+    requests = [describe_purge_request(row, "erasure", at=now, erasure_id=erasure_id) for row in new]
     if requests:
         connection.execute(insert(purge), requests)
     counts = Counter(
@@ -310,7 +311,7 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     db.add(erasure)
 
 
-def _select_purging() -> Any:
+def _select_purging_erasures() -> Any:
     return select(PurgeRow.erasure_id).where(col(PurgeRow.erasure_id).is_not(None))
 
 
@@ -319,11 +320,11 @@ def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
     with runtime.database.transaction(write=False) as db:
         row = db.get_one(ErasureRow, erasure_id)
         has_sessions = row.counts.get("sessions", 0) > 0
-        is_over = row.is_searched and row.stale_tables is None and not _is_purging(db, erasure_id)
+        is_over = row.is_searched and row.stale_tables is None and not _is_erasure_purging(db, erasure_id)
         return has_sessions and is_over
 
 
-def _is_purging(db: DbSession, erasure_id: str) -> bool:
+def _is_erasure_purging(db: DbSession, erasure_id: str) -> bool:
     purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
     return db.exec(purging.limit(1)).first() is not None
 
@@ -332,7 +333,7 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
     """End an erasure whose sessions are all purged, and their tables rewritten; return whether it ended."""
     with held.transaction(runtime.database) as db:
         row = db.get_one(ErasureRow, erasure_id, populate_existing=True)
-        if not row.is_searched or _is_purging(db, erasure_id):
+        if not row.is_searched or _is_erasure_purging(db, erasure_id):
             return False
         if row.stale_tables is None and not runtime.database.is_sqlite:
             # Rewritten pages must not hold an earlier version of this row with the subject.
@@ -365,5 +366,5 @@ def _describe_erasure(row: ErasureRow) -> Erasure:
     )
 
 
-def _make_cipher(secret: bytes) -> AESGCM:
+def _make_subject_cipher(secret: bytes) -> AESGCM:
     return AESGCM(keyed_digest(secret, "erasure-subjects", b""))

@@ -88,7 +88,7 @@ def find_held(db: DbSession, workspace_id: str, session_ids: Collection[str]) ->
     return {*db.exec(by_id), *db.exec(by_tag)}
 
 
-def require_free(db: DbSession, row: SessionRow) -> None:
+def require_unheld_session(db: DbSession, row: SessionRow) -> None:
     """Check that a session is not held.
 
     Raises:

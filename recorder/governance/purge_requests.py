@@ -30,12 +30,12 @@ def request_purge(
         at: time of the request.
         erasure_id: the erasure that asks for it.
     """
-    purge = PurgeRow(**describe_purge(row, cause, at=at, erasure_id=erasure_id))
+    purge = PurgeRow(**describe_purge_request(row, cause, at=at, erasure_id=erasure_id))
     db.add(purge)
     return purge
 
 
-def describe_purge(
+def describe_purge_request(
     row: SessionRow, cause: PurgeCause, *, at: datetime, erasure_id: str | None = None
 ) -> dict[str, Any]:
     """Return the columns of the intent to purge a session; see `request_purge`."""

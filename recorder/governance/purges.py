@@ -17,7 +17,7 @@ from sqlmodel import select
 from recorder import clock
 from recorder.governance.due_purges import PurgeReport, PurgeRun
 from recorder.governance.purge_requests import advance_purges
-from recorder.governance.session_content import remove_contents
+from recorder.governance.session_content import remove_session_contents
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseKeeper, lease_for_block
@@ -29,13 +29,13 @@ _BEATS_PER_LEASE = 4
 _LONGEST_SLEEP_S = 1.0
 
 
-def remove_at_once(runtime: Runtime, purge: PurgeRow) -> None:
+def purge_session_at_once(runtime: Runtime, purge: PurgeRow) -> None:
     """Remove the rows and objects of a session now; a run does the rest.
 
     Raises:
         Unavailable: if a store or the database does not answer; a run tries again.
     """
-    remove_contents(
+    remove_session_contents(
         runtime,
         [purge],
         open_transaction=partial(runtime.database.transaction, write=True),
@@ -77,12 +77,12 @@ def run_purges(
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             run = PurgeRun(runtime, held)
-            while not is_stopping() and (run.work() or _wait_for_step(runtime, patience_s)):
+            while not is_stopping() and (run.work() or _wait_for_purge_step(runtime, patience_s)):
                 continue
             return run.report
 
 
-def _wait_for_step(runtime: Runtime, patience_s: float) -> bool:
+def _wait_for_purge_step(runtime: Runtime, patience_s: float) -> bool:
     """Wait a moment for the next step; return False if none becomes due within the patience."""
     with runtime.database.transaction(write=False) as db:
         due_at = next_due(db)

@@ -20,18 +20,18 @@ from sqlmodel import col, delete, select
 from recorder import clock, limits
 from recorder.access import idempotency
 from recorder.audit import pruning
-from recorder.audit.verify import Head, read_heads
+from recorder.audit.verify import Head, read_chain_heads
 from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive, orphans
-from recorder.governance.due_sessions import begin_purges, find_due, split_due
+from recorder.governance.due_sessions import begin_purges, find_due_sessions, split_due_sessions
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
-from recorder.webhooks.deliveries import remove_old
+from recorder.webhooks.deliveries import remove_old_deliveries
 
 log = logging.getLogger("recorder.retention")
 
@@ -122,7 +122,7 @@ def preview_retention(
     """
     report = RetentionReport(at or clock.now())
     for workspace in _list_workspaces(runtime, workspace_id):
-        for page in find_due(runtime.database, workspace, at=report.at):
+        for page in find_due_sessions(runtime.database, workspace, at=report.at):
             for session in page:
                 kind = HELD if session.is_held else SESSION_KINDS[session.cause]
                 report.add(workspace.id, kind, 1, session.size_bytes)
@@ -174,9 +174,11 @@ def run_retention(
                     with _report_failure(report, held, workspace.id, subject):
                         work(runtime, held, workspace, report)
             with _report_failure(report, held, None, "delivery records"):
-                _repeat_step(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
+                _repeat_retention_step(
+                    runtime, held, lambda db: _ROWS if remove_old_deliveries(db, now=report.at) else 0
+                )
             # After the pruning, which adds entries.
-            report.heads = read_heads(runtime.database, workspace_id)
+            report.heads = read_chain_heads(runtime.database, workspace_id)
             return report
 
 
@@ -212,11 +214,11 @@ def _list_workspaces(runtime: Runtime, workspace_id: str | None) -> list[Workspa
 def _expire_sessions(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
-    for page in find_due(runtime.database, workspace, at=report.at):
+    for page in find_due_sessions(runtime.database, workspace, at=report.at):
         by_id = {session.session_id: session for session in page}
         for session in page:
             report.add(workspace.id, HELD, int(session.is_held), session.size_bytes)
-        for chunk in split_due(page):
+        for chunk in split_due_sessions(page):
             with held.transaction(runtime.database) as db:
                 begun = begin_purges(db, workspace, chunk, at=report.at, now=clock.now())
             for session_id in begun:
@@ -229,11 +231,11 @@ def _count_records(db: DbSession, report: RetentionReport, workspace: WorkspaceR
     at, name = report.at, workspace.id
     audit_limit = at - timedelta(days=workspace.audit_days)
     report.add(name, "audit_entries", pruning.count_expired(db, name, before=audit_limit))
-    report.add(name, "kept_answers", *idempotency.count_expired(db, name, at=at))
+    report.add(name, "kept_answers", *idempotency.count_expired_answers(db, name, at=at))
     report.add(name, "deliveries", _count_deliveries(db, name, at))
     report.add(name, "tombstones", len(_list_tombstones(db, name, audit_limit, limit=None)))
-    for export in expiry.list_expired(db, at=at, workspace_id=name):
-        report.add(name, "hosted_exports", 1, expiry.count_bytes(db, export.id))
+    for export in expiry.list_expired_exports(db, at=at, workspace_id=name):
+        report.add(name, "hosted_exports", 1, expiry.count_export_bytes(db, export.id))
 
 
 def _remove_records(
@@ -244,23 +246,23 @@ def _remove_records(
     audit_limit = at - timedelta(days=workspace.audit_days)
     with runtime.database.transaction(write=False) as db:
         report.add(name, "deliveries", _count_deliveries(db, name, at))
-        _, size_bytes = idempotency.count_expired(db, name, at=at)
-    prune = partial(pruning.prune_entries, workspace_id=name, before=audit_limit, limit=_ROWS)
-    report.add(name, "audit_entries", _repeat_step(runtime, held, lambda db: prune(db)))
-    forget = partial(idempotency.purge_expired, limit=_ROWS, at=at, workspace_id=name)
-    report.add(name, "kept_answers", _repeat_step(runtime, held, lambda db: forget(db)), size_bytes)
+        _, size_bytes = idempotency.count_expired_answers(db, name, at=at)
+    prune = partial(pruning.prune_audit_entries, workspace_id=name, before=audit_limit, limit=_ROWS)
+    report.add(name, "audit_entries", _repeat_retention_step(runtime, held, lambda db: prune(db)))
+    forget = partial(idempotency.purge_expired_answers, limit=_ROWS, at=at, workspace_id=name)
+    report.add(name, "kept_answers", _repeat_retention_step(runtime, held, lambda db: forget(db)), size_bytes)
     bury = partial(_delete_tombstones, workspace_id=name, before=audit_limit)
-    report.add(name, "tombstones", _repeat_step(runtime, held, lambda db: bury(db)))
+    report.add(name, "tombstones", _repeat_retention_step(runtime, held, lambda db: bury(db)))
 
 
 def _remove_exports(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
     with runtime.database.transaction(write=False) as db:
-        expired = expiry.list_expired(db, at=report.at, workspace_id=workspace.id)
-        sizes = {export.id: expiry.count_bytes(db, export.id) for export in expired}
+        expired = expiry.list_expired_exports(db, at=report.at, workspace_id=workspace.id)
+        sizes = {export.id: expiry.count_export_bytes(db, export.id) for export in expired}
     for export_id, size_bytes in sizes.items():
-        expiry.delete_files(runtime, held, export_id, at=report.at)
+        expiry.delete_expired_export_files(runtime, held, export_id, at=report.at)
         report.add(workspace.id, "hosted_exports", 1, size_bytes)
 
 
@@ -288,7 +290,7 @@ _WORK = {
 }
 
 
-def _repeat_step(runtime: Runtime, held: HeldLease, step: Callable[[DbSession], int]) -> int:
+def _repeat_retention_step(runtime: Runtime, held: HeldLease, step: Callable[[DbSession], int]) -> int:
     """Repeat a step, each time in a transaction of its own, until it removes fewer rows than it may."""
     removed = 0
     while True:

@@ -56,7 +56,7 @@ def object_stores(runtime: Runtime) -> list[Blobs]:
     return [runtime.blobs, Blobs(runtime.settings.cold_url)]
 
 
-def remove_contents(
+def remove_session_contents(
     runtime: Runtime,
     purges: Sequence[PurgeRow],
     *,
@@ -80,7 +80,7 @@ def remove_contents(
     has_more, began_s = True, time.monotonic()
     while has_more:
         with open_transaction() as db:
-            has_more = _remove_some_rows(db, purges)
+            has_more = _remove_some_session_rows(db, purges)
             if not has_more:
                 _remove_sessions(db, purges)
                 on_removed(db)
@@ -91,7 +91,7 @@ def remove_contents(
             began_s = time.monotonic()
 
 
-def _remove_some_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool:
+def _remove_some_session_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool:
     """Remove rows of the sessions, a bounded number of each table; return whether some may be left."""
     session_ids = [purge.session_id for purge in purges]
     has_more = False

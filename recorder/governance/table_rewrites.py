@@ -94,7 +94,7 @@ def _rewrite_for_erasures(runtime: Runtime, held: HeldLease, name: str, report: 
     if not waiting:
         return
     held.require_time()
-    why = _rewrite_table(runtime, name)
+    why = _rewrite_postgres_table(runtime, name)
     if why is not None:
         report.failures[name] = why
         log.warning("the table %s is not rewritten: %s", name, why)
@@ -108,14 +108,14 @@ def _rewrite_for_erasures(runtime: Runtime, held: HeldLease, name: str, report: 
             db.add(row)
 
 
-def _rewrite_table(runtime: Runtime, name: str) -> str | None:
+def _rewrite_postgres_table(runtime: Runtime, name: str) -> str | None:
     """Rewrite a table; return why it is left if it is."""
     why = None
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_S)
         try:
-            dead_rows = _vacuum(runtime, name)
+            dead_rows = _vacuum_table(runtime, name)
         except psycopg.errors.LockNotAvailable:
             why = "its lock was not free in time. End transactions that stay open."
             continue
@@ -132,7 +132,7 @@ def _rewrite_table(runtime: Runtime, name: str) -> str | None:
     return why
 
 
-def _vacuum(runtime: Runtime, name: str) -> int | None:
+def _vacuum_table(runtime: Runtime, name: str) -> int | None:
     """Rewrite a table; return how many dead rows are still in it, None if the user may not rewrite it."""
     dead_rows: list[int] = []
 

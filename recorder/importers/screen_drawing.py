@@ -59,7 +59,7 @@ def draw_screen(
 
 
 @lru_cache(maxsize=1024)
-def colour_of(css: str | None) -> Colour:
+def parse_css_colour(css: str | None) -> Colour:
     """Return the colour that a computed CSS value (`rgb(…)`, `rgba(…)`) names; clear for anything else."""
     match = _RGB.fullmatch(css or "")
     if match is None:

@@ -212,14 +212,14 @@ def _upload_recording(client: Client, source: RecordingSource, turn: _UploadTurn
         turn.wait()
         client.stop(session_id)
     except ApiError as error:
-        _take_back(client, session_id, error)
-        if _is_hopeless(error):
+        _delete_partial_session(client, session_id, error)
+        if _is_hopeless_error(error):
             raise
         return Upload(source.name, reason=str(error))
     return Upload(source.name, session_id, len(recording.events), len(recording.frames))
 
 
-def _take_back(client: Client, session_id: str | None, error: ClientError) -> None:
+def _delete_partial_session(client: Client, session_id: str | None, error: ClientError) -> None:
     """Delete what was begun: half a session would count as an abandoned run."""
     if session_id is None:
         return
@@ -229,5 +229,5 @@ def _take_back(client: Client, session_id: str | None, error: ClientError) -> No
         error.add_note(f"{session_id} is incomplete; delete it.")
 
 
-def _is_hopeless(error: ApiError) -> bool:
+def _is_hopeless_error(error: ApiError) -> bool:
     return error.status in _HOPELESS_STATUS or error.code in _HOPELESS_CODE

@@ -35,7 +35,7 @@ from recorder.interchange.event_logs import (
     LogEvent,
     LogTrace,
     UnreadableLog,
-    log_name,
+    event_log_name,
 )
 from recorder.interchange.xes_values import ACTIVITY, RESOURCE, SUFFIXES, read_traces
 from recorder.limits import ACTOR_ID_CHARACTERS, EVENT_BYTES, METADATA_BYTES, T_MS_MAX, WORKFLOW_PATTERN
@@ -81,7 +81,7 @@ def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeR
     return rules
 
 
-def trace_recording(
+def recording_of_trace(
     trace: LogTrace, *, log: str, workflow: str, rules: Sequence[OutcomeRule] = ()
 ) -> Recording:
     """Return the session that a trace becomes.
@@ -101,7 +101,11 @@ def trace_recording(
     named = trace.name.encode()[:MOST_ACTIVITY_BYTES].decode(errors="ignore")
     return Recording(
         workflow=workflow,
-        metadata={"case": named, "log": log[:255], **_select_fitting(trace.attributes, _METADATA_ROOM)},
+        metadata={
+            "case": named,
+            "log": log[:255],
+            **_select_fitting_attributes(trace.attributes, _METADATA_ROOM),
+        },
         actor=_make_actor(trace),
         started_at=started_at,
         events=[_convert_event(event, t_ms, log) for event, t_ms in zip(trace.events, times, strict=True)],
@@ -126,11 +130,11 @@ def _convert_event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
         "t_ms": t_ms,
         "type": ACTIVITY_TYPE,
         "state_key": event.activity,
-        "data": {"name": event.activity, **_select_fitting(event.attributes, _EVENT_ROOM)},
+        "data": {"name": event.activity, **_select_fitting_attributes(event.attributes, _EVENT_ROOM)},
     }
 
 
-def _select_fitting(attributes: Attributes, room: int) -> dict[str, Any]:
+def _select_fitting_attributes(attributes: Attributes, room: int) -> dict[str, Any]:
     """Return as many attributes as fit into `room` bytes of JSON; `left_out` counts the others."""
     fitting: Attributes = {}
     for key, value in attributes.items():
@@ -187,7 +191,7 @@ class LogImport:
             UnreadableLog: if the file is no log, or holds what no session can.
         """
         for trace in read_traces(self.path, activity=self.activity):
-            yield trace_recording(trace, log=self.path.name, workflow=self.workflow, rules=self.rules)
+            yield recording_of_trace(trace, log=self.path.name, workflow=self.workflow, rules=self.rules)
 
     @contextmanager
     def spooled(self) -> Iterator["Spool"]:
@@ -224,9 +228,9 @@ class Spool:
     def sources(self) -> Iterator[RecordingSource]:
         """Yield the recordings as sources of an upload, the earliest first; equal ones in the log's order."""
         for _, name, offset, size in sorted(self._entries, key=itemgetter(0)):
-            yield RecordingSource(name, partial(self._read, offset, size))
+            yield RecordingSource(name, partial(self._read_recording, offset, size))
 
-    def _read(self, offset: int, size: int) -> Recording:
+    def _read_recording(self, offset: int, size: int) -> Recording:
         with self._lock:
             self._file.seek(offset)
             members = orjson.loads(self._file.read(size))
@@ -238,7 +242,7 @@ def is_log(path: Path) -> bool:
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
-def import_log(
+def import_xes_log(
     path: Path,
     *,
     url: str,
@@ -273,7 +277,7 @@ def import_log(
         ValidationFailed: if the workflow is no slug.
         ApiError, Unreachable: if the service cannot be worked with at all.
     """
-    slug = workflow or re.sub(r"[^a-z0-9_]", "_", f"{workflow_prefix}{log_name(path)}".lower())
+    slug = workflow or re.sub(r"[^a-z0-9_]", "_", f"{workflow_prefix}{event_log_name(path)}".lower())
     if not re.fullmatch(WORKFLOW_PATTERN.strip("^$"), slug):
         text = "A workflow is 2 to 64 of a–z, 0–9 and _."
         raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")

@@ -53,7 +53,7 @@ class LogTrace:
     line: int | None = None
 
 
-def log_name(path: Path) -> str:
+def event_log_name(path: Path) -> str:
     """Return the name of a log: its file's name without endings."""
     return path.name.partition(".")[0]
 
@@ -62,7 +62,7 @@ def log_name(path: Path) -> str:
 _UNKNOWN_TIME = clock.from_ms(0)
 
 
-def log_rows(traces: Iterable[LogTrace]) -> pl.DataFrame:
+def event_log_rows(traces: Iterable[LogTrace]) -> pl.DataFrame:
     """Return the events, trace by trace, as case (string), activity (string) and time (UTC, µs).
 
     Traces of one name stay apart: the second `A` is `A (2)`.

@@ -17,14 +17,14 @@ from recorder.interchange.event_logs import (
     LogEvent,
     LogTrace,
     directly_follows,
-    log_rows,
+    event_log_rows,
     write_dfg,
 )
 from recorder.interchange.xes_values import RESOURCE
 from recorder.interchange.xes_writer import OUTCOME, SESSION, UI_ACTION, UI_APPLICATION, UI_TARGET, write_xes
 from recorder.memory.graph.directly_follows import aggregate_log
 from recorder.memory.steps.session_steps import Step, session_steps
-from recorder.memory.steps.targets import template_of
+from recorder.memory.steps.targets import text_template_of
 from recorder.memory.views.labels import one_line
 
 
@@ -49,13 +49,15 @@ def session_trace(session: Mapping[str, Any], events: Sequence[Mapping[str, Any]
             **{key: value for key, value in known.items() if value is not None},
         },
         events=[
-            _log_event(step, by_id[step.event_id], started_at, actor)
+            _make_log_event(step, by_id[step.event_id], started_at, actor)
             for step in session_steps(events, (), collapse=False)
         ],
     )
 
 
-def _log_event(step: Step, event: Mapping[str, Any], started_at: datetime, actor: str | None) -> LogEvent:
+def _make_log_event(
+    step: Step, event: Mapping[str, Any], started_at: datetime, actor: str | None
+) -> LogEvent:
     time = started_at + timedelta(milliseconds=step.t_in_ms)
     data = event.get("data") or {}
     name = data.get("name")
@@ -63,7 +65,7 @@ def _log_event(step: Step, event: Mapping[str, Any], started_at: datetime, actor
         attributes = data.get("attributes")
         return LogEvent(name, time, attributes if isinstance(attributes, dict) else {})
     # Numbers of pages would make an activity of every invoice.
-    label = template_of(step.own_label) if step.names or step.words else step.label
+    label = text_template_of(step.own_label) if step.names or step.words else step.label
     return LogEvent(one_line(label), time, _make_ui_attributes(step, event, actor))
 
 
@@ -101,7 +103,7 @@ class LogReport:
     events: int
 
 
-def export_log(
+def export_event_log(
     client: Client,
     workflow: str,
     path: Path,
@@ -142,7 +144,7 @@ def export_log(
         write_xes(path, traces, name=workflow)
     else:
         # Repeats count, as they do where the exported XES is read.
-        write_dfg(path, directly_follows(aggregate_log(log_rows(traces), collapse=False)))
+        write_dfg(path, directly_follows(aggregate_log(event_log_rows(traces), collapse=False)))
     return LogReport(len(sessions), events)
 
 

@@ -20,7 +20,7 @@ from recorder.interchange.event_logs import Attributes, LogEvent, LogTrace, Unre
 _LARGEST_INT = 2**63 - 1
 
 
-def parse_value(kind: str, text: str) -> Any:
+def parse_xes_value(kind: str, text: str) -> Any:
     """Return the value of an attribute's text.
 
     Args:
@@ -49,7 +49,7 @@ def parse_date(text: str) -> datetime:
         raise ValueError(text) from error
 
 
-def format_value(value: Any) -> tuple[str, str]:
+def format_xes_value(value: Any) -> tuple[str, str]:
     """Return element name and text of a value; text that reads as an instant is one."""
     if isinstance(value, bool):
         return "boolean", "true" if value else "false"
@@ -122,7 +122,7 @@ def read_pieces(path: Path) -> Iterator[bytes]:
             file.seek(0)
             most = max(_ASKED_FROM, size * MOST_RATIO) if packed else MOST_BYTES
             with gzip.GzipFile(fileobj=file) if packed else file as content:
-                yield from _read_bounded(path, content, min(most, MOST_BYTES))
+                yield from _read_bounded_file(path, content, min(most, MOST_BYTES))
     except EOFError as error:
         raise UnreadableLog(path.name, None, "the gzip data is cut off") from error
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -131,7 +131,7 @@ def read_pieces(path: Path) -> Iterator[bytes]:
         raise UnreadableLog(path.name, None, f"cannot be read ({type(error).__name__})") from error
 
 
-def _read_bounded(path: Path, file: "BinaryIO | gzip.GzipFile", most: int) -> Iterator[bytes]:
+def _read_bounded_file(path: Path, file: "BinaryIO | gzip.GzipFile", most: int) -> Iterator[bytes]:
     read = 0
     while piece := file.read(_PIECE):
         read += len(piece)
@@ -235,7 +235,7 @@ class _TraceParser:
         if depth == 1:
             self._begun = self._fed
         if depth and tag in _ATTRIBUTES:  # nine elements of ten
-            value = parse_value(tag, given.get("value", ""))
+            value = parse_xes_value(tag, given.get("value", ""))
             self._open.append(_Element(tag, given.get("key", ""), value))
             return
         if not depth and tag != "log":

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from recorder.digest import canonical_json
 from recorder.interchange.event_logs import LogEvent, LogTrace
-from recorder.interchange.xes_values import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME, format_value
+from recorder.interchange.xes_values import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME, format_xes_value
 
 #: Keys of the columns that logs of user interfaces have beside those of the standard.
 UI_ACTION, UI_TARGET, UI_APPLICATION = "ui:action", "ui:target", "ui:application"
@@ -50,7 +50,7 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
         for line in _format_head(name):
             file.write(line.encode())
         for trace in traces:
-            file.write("".join(_trace_lines(trace)).encode())
+            file.write("".join(_format_trace(trace)).encode())
             written += 1
         file.write(b"</log>\n")
     return written
@@ -85,7 +85,7 @@ def _format_head(name: str) -> Iterator[str]:
     yield from _format_attribute(ACTIVITY, name, 1)
 
 
-def _trace_lines(trace: LogTrace) -> Iterator[str]:
+def _format_trace(trace: LogTrace) -> Iterator[str]:
     yield "  <trace>\n"
     yield from _format_attributes({ACTIVITY: trace.name, **_select_other_attributes(trace.attributes)}, 2)
     for event in trace.events:
@@ -135,7 +135,7 @@ def _format_attribute(key: str, value: Any, depth: int) -> Iterator[str]:
             yield f"{indent}</container>\n"
             return
         value, inner = value["value"], value["attributes"]
-    kind, text = ("string", str(value)) if key == ACTIVITY else format_value(value)
+    kind, text = ("string", str(value)) if key == ACTIVITY else format_xes_value(value)
     start = f"{indent}<{kind} key={named} value={_quote_text(text)}"
     if not inner:
         yield f"{start}/>\n"

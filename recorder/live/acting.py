@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recorder.capture.targets import describe_target
+from recorder.capture.targets import describe_captured_target
 from recorder.live.actions import NOTHING_TO_DO, PERFORMED, list_signals, make_command
 from recorder.live.browser import Browser, BrowserLost
-from recorder.live.finding import VISITS, locate, was_shown
+from recorder.live.finding import VISITS, locate, was_problem_shown
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.pages import LiveState, has_same_origin, map_url, read_state
 from recorder.live.plan import LivePlan, PlannedStep
@@ -20,7 +20,7 @@ from recorder.replays.budget import Budget
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import EventItem, InvalidRecording, RecordedFrame, RecordedStep
 from recorder.replays.results import Decision, Delivery, Divergence, DivergenceKind, StepResult
-from recorder.replays.states import compare_states
+from recorder.replays.states import compare_page_states
 from recorder.replays.step_checks import StepCheck, StepScene, tokens_of
 
 _POLL_MS = 40
@@ -136,7 +136,7 @@ class StepActor:
             if problem is None and is_other:
                 problem = "state_mismatch"
             is_over = time.monotonic() >= until
-            if problem is not None and is_ordered and was_shown(scene, problem, self.shown):
+            if problem is not None and is_ordered and was_problem_shown(scene, problem, self.shown):
                 problem = None
             if state.page is not None and step.event["type"] in PERFORMED and not self._may_type(state):
                 # No order of a person brings a secret to another site.
@@ -331,9 +331,9 @@ class StepActor:
             described["frame_id"] = frame_id
         scene = candidate.scene
         if scene.element is not None and scene.page is not None:
-            described["target"] = describe_target(scene.page, scene.element)
+            described["target"] = describe_captured_target(scene.page, scene.element)
             if scene.drop is not None:
-                described["data"] = {"drop": describe_target(scene.page, scene.drop)}
+                described["data"] = {"drop": describe_captured_target(scene.page, scene.drop)}
         given = {
             name: member for name, member in (event.get("input") or {}).items() if name in _INPUT_MEMBERS
         }
@@ -357,4 +357,4 @@ class StepActor:
 def compare_frames(recorded: RecordedFrame | None, observed: RecordedFrame) -> float | None:
     """Return the similarity of two states; None where the recorded one is unknown."""
     tokens = tokens_of(recorded)
-    return compare_states(tokens, observed.state_tokens) if tokens else None
+    return compare_page_states(tokens, observed.state_tokens) if tokens else None

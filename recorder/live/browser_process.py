@@ -33,7 +33,7 @@ from playwright.sync_api import (
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from recorder.capture.pictures import paint_over
+from recorder.capture.pictures import paint_over_areas
 from recorder.live.memory_watch import MemoryWatch
 from recorder.live.page_actions import drag, find_drag_path, perform_action
 
@@ -248,7 +248,7 @@ class BrowserSession:
         # What moves is painted over where it was before the picture, and where it is after it.
         scaled = [[round(number * before["scale"]) for number in rect] for rect in rects]
         if scaled:
-            data = paint_over(data, scaled, quality=_JPEG_QUALITY, format="JPEG")
+            data = paint_over_areas(data, scaled, quality=_JPEG_QUALITY, format="JPEG")
         if len(data) > _MOST_PICTURE_BYTES:
             return nothing
         return {"data": base64.b64encode(data).decode(), "rects": scaled[: len(before["rects"])]}

@@ -2,7 +2,7 @@
 
 from recorder.live.actions import ON_ELEMENTS, PERFORMED
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomElement, find_role
+from recorder.replays.dom import DomElement, find_element_role
 from recorder.replays.pages import find_obstacle
 from recorder.replays.recordings import EventItem
 from recorder.replays.resolve import resolve
@@ -15,13 +15,13 @@ VISITS = 3_000_000
 _SURMOUNTABLE = frozenset(("target_changed", "target_ambiguous", "target_missing", "state_mismatch"))
 
 
-def was_shown(scene: StepScene, problem: DivergenceKind, shown: Divergence | None) -> bool:
+def was_problem_shown(scene: StepScene, problem: DivergenceKind, shown: Divergence | None) -> bool:
     """Return whether a person who ordered the action saw this problem, with this very element."""
     if shown is None or shown.kind != problem or problem not in _SURMOUNTABLE:
         return False
     if scene.element is None or scene.page is None or scene.step.event["type"] == "drag":
         return False  # a drag acts on two elements, and a person saw one
-    observed = (find_role(scene.element), scene.page.find_name(scene.element))
+    observed = (find_element_role(scene.element), scene.page.find_name(scene.element))
     return observed == (shown.observed.role, shown.observed.name)
 
 

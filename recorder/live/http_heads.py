@@ -16,7 +16,7 @@ _OWN_FIELDS = frozenset(
 Fields = list[tuple[bytes, bytes]]
 
 
-async def read_head(reader: asyncio.StreamReader) -> tuple[bytes, Fields]:
+async def read_http_head(reader: asyncio.StreamReader) -> tuple[bytes, Fields]:
     """Return first line and fields, their names in lower case.
 
     Raises:
@@ -37,7 +37,7 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[bytes, Fields]:
     return line, fields
 
 
-def write_head(line: bytes, fields: Fields, target: RequestTarget | None) -> bytes:
+def write_http_head(line: bytes, fields: Fields, target: RequestTarget | None) -> bytes:
     """Return a head without the fields of one connection, with the host of a target."""
     named = {
         name.strip().lower()

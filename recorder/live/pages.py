@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from recorder.capture.page_reader import PageUnreadable, parse_reading
+from recorder.capture.page_reader import PageUnreadable, parse_page_reading
 from recorder.live.browser import Browser
 from recorder.live.hidden_inputs import HiddenInputs, HiddenPage
 from recorder.memory.steps.screens import describe_screen
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomDocument, read_document
+from recorder.replays.dom import DomDocument, read_dom_document
 from recorder.replays.recordings import RecordedFrame
 
 _FIRST_FAILURE = 400
@@ -69,7 +69,7 @@ def read_state(
     version = ""
     with suppress(PageUnreadable):
         if answer.get("html") is not None:
-            reading = parse_reading(answer)
+            reading = parse_page_reading(answer)
             hidden = inputs.hide_page(reading.dom["html"])
             texts["title"] = inputs.hide_text(reading.title)
             dom = {**reading.dom, "html": mask({"html": hidden.html})["html"]}
@@ -79,7 +79,7 @@ def read_state(
     texts = mask(texts)
     tokens: tuple[str, ...] = ()
     if dom is not None:
-        page = read_document(dom, lambda _: None, budget)
+        page = read_dom_document(dom, lambda _: None, budget)
         tokens = describe_screen(dom=dom, url=texts["url"], title=texts["title"], cells=None).state_tokens
     loads = [(str(url), int(status)) for url, status in answer["statuses"]]
     return LiveState(

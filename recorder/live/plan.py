@@ -21,9 +21,9 @@ from recorder.replays.recordings import (
     RecordedSession,
     RecordedStep,
     find_input_name,
-    list_failed,
+    list_failed_actions,
     list_page_urls,
-    list_steps,
+    list_recorded_steps,
 )
 
 _MOST_BYTES = 16 * 1024 * 1024
@@ -144,7 +144,7 @@ def _make_plan(task: _PlanTask) -> LivePlan:
     recording = RecordedSession(given.session_id, open_events(given), frames, given.tags)
     anchor = None if task.anchor is None else find_anchor_event(recording, task.anchor)
     until = None if task.until is None else find_until_event(recording, task.until)
-    steps = list_steps(recording)
+    steps = list_recorded_steps(recording)
     chosen, prefix = [], []
     for step in steps:
         position = EventPosition(step.event["t_ms"], step.event["id"])
@@ -165,7 +165,7 @@ def _make_plan(task: _PlanTask) -> LivePlan:
 
 
 def _plan_steps(recording: RecordedSession, steps: Sequence[RecordedStep]) -> list[PlannedStep]:
-    consequential, failed = list_consequential(recording), list_failed(recording.events)
+    consequential, failed = list_consequential(recording), list_failed_actions(recording.events)
     urls = list_page_urls(recording.events)
     return [
         PlannedStep(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import httpcore
 
 from recorder.errors import InvalidUrl
-from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, read_head, write_head
+from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, read_http_head, write_http_head
 from recorder.live.tunnel_certificate import TunnelCertificate
 from recorder.net.addresses import RequestTarget, read_url
 from recorder.net.guard import AddressGuard, BlockedAddress, UnresolvedName
@@ -175,7 +175,7 @@ class FilteringProxy:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_HEAD_S):
-            line, fields = await read_head(reader)
+            line, fields = await read_http_head(reader)
         if self._open > self._limits.connections or self._bytes_left <= 0:
             raise _Refused("503 Service Unavailable")
         parts = REQUEST_LINE.fullmatch(line)
@@ -200,7 +200,7 @@ class FilteringProxy:
             try:
                 writer.write(_ESTABLISHED)
                 answer = self._copy(upstream_reader, writer)
-                await _until_answered(self._copy(reader, upstream_writer), answer)
+                await _copy_until_answered(self._copy(reader, upstream_writer), answer)
             finally:
                 upstream_writer.close()
 
@@ -219,7 +219,7 @@ class FilteringProxy:
             except (OSError, ssl.SSLError):
                 self._note_refusal(_name_target(target))  # a WebSocket without TLS, say
                 raise
-            line, fields = await read_head(reader)
+            line, fields = await read_http_head(reader)
         parts = REQUEST_LINE.fullmatch(line)
         if parts is None or not parts[2].startswith(b"/"):
             raise _Refused("400 Bad Request")
@@ -244,9 +244,9 @@ class FilteringProxy:
                 async with asyncio.timeout(_CONNECT_S):
                     await upstream_writer.start_tls(self._trust, server_hostname=target.host)
             head = f"{method} {target.path} HTTP/1.1".encode("latin-1")
-            upstream_writer.write(write_head(head, fields, target))
+            upstream_writer.write(write_http_head(head, fields, target))
             answer = self._answer(upstream_reader, writer)
-            await _until_answered(self._copy(reader, upstream_writer), answer)
+            await _copy_until_answered(self._copy(reader, upstream_writer), answer)
         except ssl.SSLError as error:
             raise _Refused("502 Bad Gateway") from error
         finally:
@@ -273,11 +273,11 @@ class FilteringProxy:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass an answer on, as the last one of its connection: the next request may be for another host."""
         while True:
-            line, fields = await read_head(reader)
+            line, fields = await read_http_head(reader)
             status = STATUS_LINE.fullmatch(line)
             if status is None or status[1] == b"101":
                 raise _Refused("502 Bad Gateway")
-            head = write_head(line, fields, None)
+            head = write_http_head(line, fields, None)
             self._count(len(head))
             writer.write(head)
             if not status[1].startswith(b"1"):
@@ -313,7 +313,7 @@ class FilteringProxy:
             self._refusals[target] += 1
 
 
-async def _until_answered(request: Awaitable[None], answer: Awaitable[None]) -> None:
+async def _copy_until_answered(request: Awaitable[None], answer: Awaitable[None]) -> None:
     """Copy both ways until the answer is through, or either side fails.
 
     The end of the request alone ends nothing: a client may close its side and still read.

@@ -15,7 +15,7 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import Actor, SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
-from recorder.replay_service.queue import end, end_failed
+from recorder.replay_service.queue import end, end_replay_as_failed
 from recorder.replay_service.rows import has_sessions
 from recorder.replay_service.work import DECISION_TIME
 from recorder.replays.results import Decision, Divergence, StepResult
@@ -107,7 +107,7 @@ class ReplayJournal:
     def fail(self, type: str, message: str) -> None:
         """End the replay as failed; raises as `begin`."""
         with self._open_row() as (db, row):
-            end_failed(db, row, type, message)
+            end_replay_as_failed(db, row, type, message)
 
     def finish(self, result: LiveResult) -> None:
         """End the replay with its result; raises as `begin`."""
@@ -115,7 +115,7 @@ class ReplayJournal:
             row.summary = asdict(result.summary)
             row.divergence = None if result.divergence is None else asdict(result.divergence)
             if result.error is not None:
-                end_failed(db, row, result.error.type, result.error.message)
+                end_replay_as_failed(db, row, result.error.type, result.error.message)
             else:
                 end(db, row, result.status)
 
@@ -133,7 +133,7 @@ class ReplayJournal:
             row = db.exec(statement.execution_options(populate_existing=True)).one_or_none()
             reason = None if row is None or row.finished_at is not None else self._find_reason(db, row)
             if row is not None and reason is not None:
-                end_failed(db, row, *reason)
+                end_replay_as_failed(db, row, *reason)
             is_open = row is not None and row.finished_at is None
             if row is not None and is_open:
                 yield db, row

@@ -24,7 +24,7 @@ from recorder.masking.masker import Masker
 from recorder.media_types import JSON
 from recorder.models.frame import FrameItem
 from recorder.recording.events import check_event_body, pack_event_batch
-from recorder.recording.frames import CheckedUpload, FrameUpload, discard_object
+from recorder.recording.frames import CheckedUpload, FrameUpload, discard_frame_object
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.masking import event_documents, frame_documents
 from recorder.runtime import Runtime
@@ -166,7 +166,7 @@ class RunRecording:
         except Unavailable:
             raise  # the batch may have been stored, so its bytes must stay
         except RecorderError:
-            discard_object(self._runtime.blobs, batch)
+            discard_frame_object(self._runtime.blobs, batch)
             raise
 
 

@@ -29,7 +29,7 @@ from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
 from recorder.live.step_journal import LiveResult
 from recorder.live.upload_files import InvalidFile, list_contents
-from recorder.masking.policies import load_policies
+from recorder.masking.policies import load_masking_policies
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
@@ -40,7 +40,7 @@ from recorder.recording.sessions import find_session
 from recorder.replay_service.dry_tasks import make_policy, to_anchor
 from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.queue import end_failed
+from recorder.replay_service.queue import end_replay_as_failed
 from recorder.replay_service.recording import read_recording
 from recorder.replay_service.rows import has_sessions
 from recorder.replay_service.storage_state import StorageState, read_storage_state
@@ -67,7 +67,7 @@ _STATE_REFUSED = (
 _WORKER_LOST = "The worker that ran the replay is gone; nothing is sent again. Ask for another replay."
 
 
-def claim(
+def claim_live_replay(
     db: DbSession,
     owner: str,
     *,
@@ -90,14 +90,14 @@ def claim(
     """
     full = [workspace for workspace, count in Counter(busy).items() if count >= max(1, places // 2)]
     oldest = select(col(ReplayRow.workspace_id), func.min(ReplayRow.id)).where(
-        *_are_waiting(), col(ReplayRow.workspace_id).not_in(full)
+        *_waiting_conditions(), col(ReplayRow.workspace_id).not_in(full)
     )
     if replay_id is not None:
         oldest = oldest.where(ReplayRow.id == replay_id)
     turns = db.exec(oldest.group_by(col(ReplayRow.workspace_id))).all()
     last = {workspace: number for number, workspace in enumerate(served)}
     for _, first_id in sorted(turns, key=lambda turn: (last.get(turn[0], -1), turn[1])):
-        locked = select(ReplayRow).where(ReplayRow.id == first_id, *_are_waiting())
+        locked = select(ReplayRow).where(ReplayRow.id == first_id, *_waiting_conditions())
         row = db.exec(locked.with_for_update(of=ReplayRow, skip_locked=True)).first()
         if row is None:
             continue  # another worker was faster
@@ -111,11 +111,11 @@ def claim(
     return None
 
 
-def list_waiting(db: DbSession, *, each: int, limit: int) -> list[ReplayRow]:
+def list_waiting_live_replays(db: DbSession, *, each: int, limit: int) -> list[ReplayRow]:
     """Return the oldest live replays that wait, of each workspace some; suspended ones are left out."""
     tenant = col(ReplayRow.workspace_id)
     turn = func.row_number().over(partition_by=tenant, order_by=col(ReplayRow.id)).label("turn")
-    turns = select(ReplayRow.id, turn).where(*_are_waiting()).subquery()
+    turns = select(ReplayRow.id, turn).where(*_waiting_conditions()).subquery()
     statement = select(ReplayRow).join(turns, turns.c.id == ReplayRow.id).where(turns.c.turn <= each)
     return list(db.exec(statement.order_by(turns.c.turn, turns.c.id).limit(limit)))
 
@@ -135,7 +135,7 @@ def end_lost(db: DbSession) -> int:
         locked = select(ReplayRow).where(ReplayRow.id == row.id).with_for_update()
         current = db.exec(locked.execution_options(populate_existing=True)).one_or_none()
         if current is not None and current.finished_at is None:
-            end_failed(db, current, "internal", _WORKER_LOST)
+            end_replay_as_failed(db, current, "internal", _WORKER_LOST)
             ended += 1
         db.delete(db.get_one(LeaseRow, name))
     return ended
@@ -206,7 +206,7 @@ def _do_replay(
             raise Stopped from error
         workspace = db.get_one(WorkspaceRow, row.workspace_id)
         hosts = workspace.live_hosts or []
-        policies = load_policies(db, workspace, row.mode, secret=runtime.settings.secret)
+        policies = load_masking_policies(db, workspace, row.mode, secret=runtime.settings.secret)
     masking = None if policies is None else policies.of(row.workflow)
     masker = None if masking is None else masking.masker()
     anchor, until = to_anchor(row.spec["anchor"]), to_anchor(row.spec["until"])
@@ -270,7 +270,7 @@ def _sandbox(
         proxy.stop()
 
 
-def _are_waiting() -> list[Any]:
+def _waiting_conditions() -> list[Any]:
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
     return [
         ReplayRow.sandbox == "live",

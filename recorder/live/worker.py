@@ -14,7 +14,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.errors import Conflict
 from recorder.live.plan import Planner
-from recorder.live.work import claim, end_lost, run_replay
+from recorder.live.work import claim_live_replay, end_lost, run_replay
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
 from recorder.runtime import Runtime
@@ -42,7 +42,7 @@ class TooManyWorkers(Conflict):
         )
 
 
-def has_worker(db: DbSession) -> bool:
+def has_replay_worker(db: DbSession) -> bool:
     """Return whether a replay worker runs, so that Dagster leaves live replays to it."""
     statement = select(LeaseRow.name).where(
         col(LeaseRow.name).startswith(_PREFIX), col(LeaseRow.expires_ms) > clock.now_ms()
@@ -118,7 +118,7 @@ class ReplayWorker:
             return False
         busy = [workspace for _, workspace in self._running.values()]
         with self.runtime.database.transaction(write=True) as db:
-            claimed = claim(db, owner, busy=busy, places=self.places, served=list(self._served))
+            claimed = claim_live_replay(db, owner, busy=busy, places=self.places, served=list(self._served))
         if claimed is None:
             return False
         row, held = claimed

@@ -16,7 +16,7 @@ from typing import Any
 from recorder.datasets.errors import FileDamaged
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import Shard, format_manifest
-from recorder.datasets.sources import DatasetSource, local_path
+from recorder.datasets.sources import DatasetSource, local_source_path
 
 
 class Cache:
@@ -24,7 +24,7 @@ class Cache:
 
     def __init__(self, folder: str | Path | None = None) -> None:
         """Use `folder`, which is created with the first file; by default one in the user's own cache."""
-        self.folder = Path(folder) if folder is not None else _find_default_folder()
+        self.folder = Path(folder) if folder is not None else _find_default_cache_folder()
 
     def fetch(self, source: DatasetSource, shard: Shard) -> Path:
         """Return the file itself where it is on this machine, else a checked copy.
@@ -37,7 +37,7 @@ class Cache:
         """
         if source.folder is None:
             return self.find(shard) or self.add(shard, source.read_file(shard))
-        path = local_path(source.folder, shard.path)
+        path = local_source_path(source.folder, shard.path)
         if path.stat().st_size != shard.size_bytes:
             raise FileDamaged(shard.path)
         return path
@@ -128,7 +128,7 @@ def _has_bytes(path: Path, shard: Shard) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
 
 
-def _find_default_folder() -> Path:
+def _find_default_cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "recorder"
     except RuntimeError:  # a user without a home, as in containers

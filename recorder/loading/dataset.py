@@ -11,8 +11,8 @@ import polars as pl
 from recorder.datasets import tables
 from recorder.datasets.errors import NotInDataset
 from recorder.datasets.formats import FORMATS, MANIFEST, SPLITS
-from recorder.datasets.manifest import Shard, format_manifest, parse_document
-from recorder.datasets.sources import DatasetSource, open_source
+from recorder.datasets.manifest import Shard, format_manifest, parse_manifest_document
+from recorder.datasets.sources import DatasetSource, open_dataset_source
 from recorder.exports.verify import VerifyReport, verify_manifest
 from recorder.loading.cache import Cache, download
 from recorder.loading.rows import Row, RowFiles
@@ -46,7 +46,7 @@ def open_export(
             "open_export takes the path of a manifest or of its folder, or the address of an export, "
             f"not a value of type {type(source).__name__}."
         )
-    return Dataset(open_source(str(source), key=key, storage_options=storage_options), Cache(cache))
+    return Dataset(open_dataset_source(str(source), key=key, storage_options=storage_options), Cache(cache))
 
 
 class Dataset:
@@ -55,7 +55,7 @@ class Dataset:
     def __init__(self, source: DatasetSource, cache: Cache) -> None:
         """Read the manifest of a source; use `open_export`."""
         self._source, self._cache = source, cache
-        self.manifest, self._shards = parse_document(source.read_manifest())
+        self.manifest, self._shards = parse_manifest_document(source.read_manifest())
 
     def __repr__(self) -> str:
         return (

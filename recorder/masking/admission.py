@@ -52,9 +52,11 @@ def find_refusals(patterns: Sequence[Mapping[str, str]]) -> list[PatternRefusal]
     if refused:
         return refused
     if sum(size.states for size in sizes) > limits.MASKING_STATES:
-        return [_refuse_together("too many states; use fewer patterns, or smaller counts of repetitions")]
+        return [
+            _refuse_patterns_together("too many states; use fewer patterns, or smaller counts of repetitions")
+        ]
     if sum(size.instructions for size in sizes) > limits.MASKING_INSTRUCTIONS:
-        return [_refuse_together("too large once compiled; use fewer Unicode classes")]
+        return [_refuse_patterns_together("too large once compiled; use fewer Unicode classes")]
     return list(_find_slow(patterns))
 
 
@@ -147,7 +149,7 @@ def _encode_policy(patterns: Sequence[Mapping[str, str]]) -> str:
     return orjson.dumps({"builtins": [], "patterns": list(patterns)}).decode()
 
 
-def _refuse_together(text: str) -> PatternRefusal:
+def _refuse_patterns_together(text: str) -> PatternRefusal:
     return PatternRefusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
 
 

@@ -18,7 +18,7 @@ from recorder.masking.detectors import (
     MASK_TOKEN,
     Rule,
     Span,
-    format_token,
+    format_mask_token,
     token_digest,
 )
 from recorder.masking.expressions import UNION_BYTES, compile_expression
@@ -74,7 +74,7 @@ class Masker:
         for start, stop, rule in self._find_spans(encoded):
             value = rule.plain(encoded[start:stop].decode())
             pieces += [encoded[end:start].decode(), rule.replacement]
-            pieces.append(format_token(rule.name, token_digest(self.key, value)))
+            pieces.append(format_mask_token(rule.name, token_digest(self.key, value)))
             end = stop
         return "".join((*pieces, encoded[end:].decode()))
 

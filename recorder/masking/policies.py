@@ -55,7 +55,7 @@ class MaskingPolicies:
         return Policy(described, self.key) if described else None
 
 
-def load_policies(
+def load_masking_policies(
     db: DbSession, workspace: WorkspaceRow, mode: str, *, secret: bytes
 ) -> MaskingPolicies | None:
     """Return the policies in force; None if neither the workspace nor a workflow masks anything."""
@@ -65,9 +65,9 @@ def load_policies(
         col(WorkflowRow.masking).is_not(None),
         cast(col(WorkflowRow.masking), Text) != "null",
     )
-    described = ((workflow, _encode_policy(masking)) for workflow, masking in db.exec(rows))
+    described = ((workflow, _encode_masking_policy(masking)) for workflow, masking in db.exec(rows))
     by_workflow = {workflow: policy for workflow, policy in described if policy is not None}
-    by_workspace = _encode_policy(workspace.masking)
+    by_workspace = _encode_masking_policy(workspace.masking)
     if by_workspace is None and not by_workflow:
         return None
     return MaskingPolicies(masking_key(secret, workspace.id), by_workspace, by_workflow)
@@ -87,6 +87,6 @@ def list_replacements(db: DbSession, workspace_id: str) -> frozenset[str]:
     return frozenset(db.exec(texts))
 
 
-def _encode_policy(masking: Mapping[str, Any] | None) -> str | None:
+def _encode_masking_policy(masking: Mapping[str, Any] | None) -> str | None:
     is_on = masking is not None and (masking.get("builtins") or masking.get("patterns"))
     return canonical_json(masking).decode() if is_on else None

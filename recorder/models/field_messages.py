@@ -53,7 +53,7 @@ _EXPECTED: Final = re.compile(r"Expected `([a-z |]+)`(?: (of length )?(>=|<=|>|<
 _VALUE_ERROR = "Value error, "
 
 
-def describe_refusal(detail: Mapping[str, Any]) -> str:
+def make_field_message(detail: Mapping[str, Any]) -> str:
     """Return the sentence for one error that pydantic lists.
 
     Args:

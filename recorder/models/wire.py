@@ -45,7 +45,7 @@ class WireOutput(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def _read_time(value: Any) -> Any:
+def _read_wire_time(value: Any) -> Any:
     if isinstance(value, datetime):
         return value
     try:
@@ -54,7 +54,7 @@ def _read_time(value: Any) -> Any:
         raise PydanticCustomError("invalid_time", "Send an ISO 8601 time with a zone.") from error
 
 
-def _read_bound(value: Any) -> Any:
+def _read_time_bound(value: Any) -> Any:
     if isinstance(value, str):
         return value
     text = "Send an ISO 8601 time with a zone, or a duration such as 90s, 15m, 1h, 30d, 2w."
@@ -63,12 +63,14 @@ def _read_bound(value: Any) -> Any:
 
 #: A time on the wire: ISO 8601 UTC with milliseconds and `Z`.
 WireTime = Annotated[
-    datetime, BeforeValidator(_read_time), PlainSerializer(clock.to_iso, return_type=str, when_used="json")
+    datetime,
+    BeforeValidator(_read_wire_time),
+    PlainSerializer(clock.to_iso, return_type=str, when_used="json"),
 ]
 
 
 #: A time or a duration back from now, as it was sent; `clock.resolve_time` reads it.
-TimeBound = Annotated[str, BeforeValidator(_read_bound)]
+TimeBound = Annotated[str, BeforeValidator(_read_time_bound)]
 
 
 class _ShownOnce:
@@ -79,7 +81,7 @@ class _ShownOnce:
 ShownOnce = Annotated[str | None, _ShownOnce()]
 
 
-def members_shown_once(model: Any) -> frozenset[str]:
+def secret_wire_members(model: Any) -> frozenset[str]:
     """Return the members of a wire object that hold secrets."""
     fields = getattr(model, "model_fields", {})
     marked = (
@@ -108,7 +110,7 @@ Part = str | int
 _SHOWN_CHARACTERS = 100
 
 
-def allowed_members(annotation: Any, path: Sequence[Part], value: Any = None) -> list[str]:
+def allowed_wire_members(annotation: Any, path: Sequence[Part], value: Any = None) -> list[str]:
     """Return the names of the members that the object at a place may have, sorted.
 
     Args:
@@ -119,12 +121,12 @@ def allowed_members(annotation: Any, path: Sequence[Part], value: Any = None) ->
     Returns:
         An empty list if there is no object at that place.
     """
-    place_type, place_value = type_at(annotation, path, value)
+    place_type, place_value = wire_type_at(annotation, path, value)
     kinds = [kind for kind in _list_classes(place_type) if _has_fitting_literals(kind, place_value)]
-    return sorted({name for kind in kinds for name in _list_members(kind)})
+    return sorted({name for kind in kinds for name in _list_class_members(kind)})
 
 
-def type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tuple[Any, Any]:
+def wire_type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tuple[Any, Any]:
     """Return the type and the value at a place of a body; None where the types name no such place."""
     for part in path:
         annotation = _find_member_type(annotation, part, value)
@@ -135,18 +137,18 @@ def type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tuple[A
     return annotation, value
 
 
-def shorten(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Return a name that a client chose, cut to a length that fits into an error message."""
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
 
 
-def describe_allowed(names: Sequence[str]) -> str:
+def describe_allowed_names(names: Sequence[str]) -> str:
     """Return the sentence of an error message that lists the names that are allowed."""
     return f"Allowed here: {', '.join(names)}." if names else "No member is allowed here."
 
 
 def _find_member_type(annotation: Any, part: Part, value: Any) -> Any:
-    for option in _list_options(annotation):
+    for option in _list_type_options(annotation):
         arguments = get_args(option)
         if get_origin(option) is list and arguments:
             return arguments[0]
@@ -155,7 +157,7 @@ def _find_member_type(annotation: Any, part: Part, value: Any) -> Any:
         if (
             isinstance(option, type)
             and _has_fitting_literals(option, value)
-            and part in (members := _list_members(option))
+            and part in (members := _list_class_members(option))
         ):
             return members[str(part)]
     return None
@@ -163,21 +165,23 @@ def _find_member_type(annotation: Any, part: Part, value: Any) -> Any:
 
 def _list_classes(annotation: Any) -> list[type]:
     return [
-        option for option in _list_options(annotation) if isinstance(option, type) and _list_members(option)
+        option
+        for option in _list_type_options(annotation)
+        if isinstance(option, type) and _list_class_members(option)
     ]
 
 
-def _list_options(annotation: Any) -> list[Any]:
+def _list_type_options(annotation: Any) -> list[Any]:
     """Return the types that a type is made of, without their metadata."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _list_options(get_args(annotation)[0])
+        return _list_type_options(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return [part for option in get_args(annotation) for part in _list_options(option)]
+        return [part for option in get_args(annotation) for part in _list_type_options(option)]
     return [annotation]
 
 
-def _list_members(kind: Any) -> dict[str, Any]:
+def _list_class_members(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -191,7 +195,7 @@ def _has_fitting_literals(kind: Any, value: Any) -> bool:
         return True
     return all(
         value[name] in get_args(annotation)
-        for name, annotation in _list_members(kind).items()
+        for name, annotation in _list_class_members(kind).items()
         if get_origin(annotation) is Literal and isinstance(value.get(name), str)
     )
 
@@ -203,7 +207,7 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`\Z", re.DOTALL)
 
 
-def problem_of(error: msgspec.ValidationError, kind: Any, value: Any, *, at: str = "") -> Problem:
+def make_wire_problem(error: msgspec.ValidationError, kind: Any, value: Any, *, at: str = "") -> Problem:
     """Return the problem that an error describes: msgspec names types and limits, never values.
 
     Args:
@@ -222,17 +226,17 @@ def problem_of(error: msgspec.ValidationError, kind: Any, value: Any, *, at: str
     if missing:
         return Problem("body", at + json_pointer(*path, missing[1]), "missing", "This member is required.")
     if unknown:
-        message = f"Unknown member. {describe_allowed(allowed_members(kind, path, value))}"
-        return Problem("body", at + json_pointer(*path, shorten(unknown[1])), "unknown_field", message)
+        message = f"Unknown member. {describe_allowed_names(allowed_wire_members(kind, path, value))}"
+        return Problem("body", at + json_pointer(*path, shorten_name(unknown[1])), "unknown_field", message)
     return Problem("body", at + json_pointer(*path), "invalid_value", describe_type(reason))
 
 
 def _find_wrong_key(kind: Any, value: Any, path: list[Part]) -> str:
     """Return the first key of an object whose value is not of the type that its values have."""
-    annotation, held = type_at(kind, [*path, ""], value)[0], type_at(kind, path, value)[1]
+    annotation, held = wire_type_at(kind, [*path, ""], value)[0], wire_type_at(kind, path, value)[1]
     for key, member in held.items() if isinstance(held, dict) else []:
         try:
             msgspec.convert(member, annotation)
         except msgspec.ValidationError:
-            return shorten(str(key))
+            return shorten_name(str(key))
     return "*"

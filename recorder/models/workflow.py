@@ -14,26 +14,28 @@ from recorder.models.workspace import Masking
 from recorder.tenant import Tenant
 
 
-def _check_printable(name: str) -> str:
+def _check_printable_name(name: str) -> str:
     if not name.isprintable():
         raise ValueError("takes printable characters")
     return name
 
 
-def _named_once(names: list[str]) -> list[str]:
+def _refuse_repeated_names(names: list[str]) -> list[str]:
     if len(set(names)) != len(names):
         raise ValueError("names each of them once")
     return names
 
 
 _Name = Annotated[
-    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_check_printable)
+    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_check_printable_name)
 ]
-_Names = Annotated[list[_Name], WireField(max_length=limits.OUTCOME_NAMES), AfterValidator(_named_once)]
+_Names = Annotated[
+    list[_Name], WireField(max_length=limits.OUTCOME_NAMES), AfterValidator(_refuse_repeated_names)
+]
 _Types = Annotated[
     list[Annotated[str, WireField(pattern=limits.EVENT_TYPE_PATTERN)]],
     WireField(max_length=limits.OUTCOME_NAMES),
-    AfterValidator(_named_once),
+    AfterValidator(_refuse_repeated_names),
 ]
 
 
@@ -83,9 +85,9 @@ class WorkflowUpdate(WireInput):
     """Body of `PATCH /v1/workflows/{workflow}`; members left out stay as they are."""
 
     memory_graph: bool = WireField(default_factory=left_out)
-    tags: Annotated[list[_Name], WireField(max_length=limits.WORKFLOW_TAGS), AfterValidator(_named_once)] = (
-        WireField(default_factory=left_out)
-    )
+    tags: Annotated[
+        list[_Name], WireField(max_length=limits.WORKFLOW_TAGS), AfterValidator(_refuse_repeated_names)
+    ] = WireField(default_factory=left_out)
     masking: Masking = WireField(default_factory=left_out)
     outcome_rules: OutcomeNamesUpdate = WireField(default_factory=left_out)
 

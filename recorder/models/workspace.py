@@ -90,7 +90,7 @@ def _check_host(entry: str) -> str:
     return entry.lower()
 
 
-def _without_repeats(names: list[str]) -> list[str]:
+def _drop_repeated_hosts(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
@@ -100,7 +100,7 @@ _Days = Annotated[int, WireField(ge=limits.RETENTION_DAYS[0], le=limits.RETENTIO
 _Hosts = Annotated[
     list[HostEntry],
     WireField(max_length=limits.LIVE_HOSTS),
-    AfterValidator(_without_repeats),
+    AfterValidator(_drop_repeated_hosts),
 ]
 
 

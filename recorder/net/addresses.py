@@ -67,7 +67,7 @@ class AllowList:
                 networks += _LOOPBACKS
             elif parts := _HOST_AND_PORT.fullmatch(word):
                 host_ports.add(_read_host_port(parts, setting))
-            elif "/" in word or read_address(word) is not None:
+            elif "/" in word or read_ip_address(word) is not None:
                 networks.append(_read_network(word, setting))
             else:
                 hosts.add(word.lower().rstrip("."))
@@ -88,7 +88,7 @@ class AllowList:
         return (host, port) in self.host_ports or (str(address), port) in self.host_ports
 
 
-def read_address(text: str) -> Address | None:
+def read_ip_address(text: str) -> Address | None:
     """Return the address that a host denotes, in any form that a resolver accepts; None for a name.
 
     Decimal, octal, hexadecimal and short forms of IPv4 (`2130706433`, `0177.1`, `0x7f.1`) are addresses;
@@ -105,7 +105,7 @@ def read_address(text: str) -> Address | None:
         return None
 
 
-def is_public(address: Address) -> bool:
+def is_public_address(address: Address) -> bool:
     """Return whether this is a unicast address of the public internet."""
     if not address.is_global or address.is_multicast:
         return False
@@ -116,7 +116,7 @@ def is_public(address: Address) -> bool:
 
 def _read_host_port(parts: re.Match[str], setting: str) -> tuple[str, int]:
     host, port = parts["v6"] or parts["host"], int(parts["port"])
-    address = read_address(host)
+    address = read_ip_address(host)
     if not 0 < port < 65_536 or (parts["v6"] and address is None):
         raise InvalidAllowList(setting)
     return str(address) if address is not None else host.lower().rstrip("."), port
@@ -133,7 +133,7 @@ def _read_network(word: str, setting: str) -> Network:
         raise InvalidAllowList(setting) from error
 
 
-def parse_resolved(text: str) -> Address:
+def parse_resolved_address(text: str) -> Address:
     """Return an address of a resolver, without zone and with IPv4 unwrapped.
 
     Raises:
@@ -205,14 +205,14 @@ def read_url(url: str) -> RequestTarget:
 def _read_host(text: str) -> tuple[str, Address | None]:
     """Return the normalized host, and its address where it is no name."""
     if text.startswith("["):
-        address = read_address(text[1:-1])
+        address = read_ip_address(text[1:-1])
         if address is None or ":" not in text:
             raise InvalidUrl("The host of url is no IPv6 address.")
         return _normalize_ipv6(text[1:-1]), address
     host = _encode_ascii(text).removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
-        address = read_address(host)
+        address = read_ip_address(host)
         if address is None:
             raise InvalidUrl("The host of url is no IPv4 address.")
         return str(address), address

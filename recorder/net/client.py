@@ -90,21 +90,23 @@ class OutboundClient:
             network_backend=backend,
         )
         try:
-            response = await connection.handle_async_request(_build_request(target, headers, body))
+            response = await connection.handle_async_request(_build_outbound_request(target, headers, body))
             exchange.status = response.status
             if 300 <= response.status < 400:
                 exchange.error = "redirect"
             if backend.dialled is None or not self._guard.may_keep_answer(target, backend.dialled):
                 return
-            exchange.headers = _read_headers(response.headers)
-            await _read_body(response, exchange)
+            exchange.headers = _read_response_headers(response.headers)
+            await _read_response_body(response, exchange)
         finally:
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_CLOSE_S):
                     await connection.aclose()
 
 
-def _build_request(target: RequestTarget, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
+def _build_outbound_request(
+    target: RequestTarget, headers: Mapping[str, str], body: bytes
+) -> httpcore.Request:
     sent = {"Host": target.host_header, **headers, **_FIXED, "Content-Length": str(len(body))}
     url = httpcore.URL(
         scheme=target.scheme.encode(),
@@ -116,7 +118,7 @@ def _build_request(target: RequestTarget, headers: Mapping[str, str], body: byte
     return httpcore.Request("POST", url, headers=pairs, content=body)
 
 
-async def _read_body(response: httpcore.Response, exchange: Exchange) -> None:
+async def _read_response_body(response: httpcore.Response, exchange: Exchange) -> None:
     """Keep the first 4 KB; one byte more shows that the body was cut."""
     # A generator, though its type does not say so; left open, the garbage collector would close it.
     stream = cast("AsyncGenerator[bytes]", response.aiter_stream())
@@ -128,7 +130,7 @@ async def _read_body(response: httpcore.Response, exchange: Exchange) -> None:
                 return
 
 
-def _read_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+def _read_response_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return headers for storage: printable, each name once, at most 8 KB."""
     printable: dict[str, str] = {}
     size = 0

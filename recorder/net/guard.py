@@ -10,7 +10,14 @@ from ipaddress import IPv4Address, IPv6Address
 import httpcore
 
 from recorder.errors import UrlNotAllowed
-from recorder.net.addresses import Address, AllowList, RequestTarget, is_public, parse_resolved, read_url
+from recorder.net.addresses import (
+    Address,
+    AllowList,
+    RequestTarget,
+    is_public_address,
+    parse_resolved_address,
+    read_url,
+)
 from recorder.net.own_addresses import OwnAddresses, Resolve, is_local
 from recorder.settings import Settings
 
@@ -131,14 +138,14 @@ class AddressGuard:
             return list(_LOCALHOST)
         if host.endswith(".invalid"):
             return []
-        return list(dict.fromkeys(map(parse_resolved, await self._resolve(host))))
+        return list(dict.fromkeys(map(parse_resolved_address, await self._resolve(host))))
 
     def _may_call(self, target: RequestTarget, address: Address) -> bool:
         if self._allowed.lists(target.host, target.port, address):
             return True
         if self._takes_http and is_local(address):
             return False  # a page could read services of this machine that trust its own addresses
-        return (target.scheme == "https" or self._takes_http) and is_public(address)
+        return (target.scheme == "https" or self._takes_http) and is_public_address(address)
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):

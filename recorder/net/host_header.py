@@ -27,10 +27,12 @@ def with_listening_host(settings: Settings, host: str) -> Settings:
     """
     if host in ("0.0.0.0", "::", ""):  # noqa: S104
         return settings
-    return replace(settings, allowed_hosts=tuple(dict.fromkeys((*settings.allowed_hosts, bracketed(host)))))
+    return replace(
+        settings, allowed_hosts=tuple(dict.fromkeys((*settings.allowed_hosts, bracketed_host(host))))
+    )
 
 
-def bracketed(host: str) -> str:
+def bracketed_host(host: str) -> str:
     """Return a host as URLs write it: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
@@ -47,7 +49,7 @@ class AllowedHosts:
         """Return loopback names, the public URL's host, and what `RECORDER_ALLOWED_HOSTS` lists."""
         public = urlsplit(settings.public_url).hostname
         names = [*LOOPBACK_NAMES, *settings.allowed_hosts]
-        return cls([*names, bracketed(public)] if public else names)
+        return cls([*names, bracketed_host(public)] if public else names)
 
     def allows(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether these headers (names in lower case) hold exactly one `Host`, and an allowed one."""

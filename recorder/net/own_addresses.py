@@ -18,7 +18,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from recorder.net.addresses import Address, parse_resolved, read_address
+from recorder.net.addresses import Address, parse_resolved_address, read_ip_address
 from recorder.settings import Settings, dagster_folder, store_addresses
 
 _PROC = Path("/proc")
@@ -187,7 +187,7 @@ class OwnAddresses:
 
     async def _look_up(self, host: str) -> frozenset[Address]:
         """Return the addresses of an endpoint; those of the last look-up while its name does not resolve."""
-        address = read_address(host)
+        address = read_ip_address(host)
         if address is not None:
             return frozenset((address,))
         addresses, until = self._names.get(host, (frozenset(), float("-inf")))
@@ -195,7 +195,7 @@ class OwnAddresses:
             return addresses
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_UP_S):
-                addresses = frozenset(map(parse_resolved, await self._resolve(host))) or addresses
+                addresses = frozenset(map(parse_resolved_address, await self._resolve(host))) or addresses
         self._names[host] = (addresses, time.monotonic() + _NAMES_KEPT_S)
         return addresses
 
@@ -269,14 +269,14 @@ def _read_url(url: str) -> list[HostPort]:
 
 def _normalize_host(host: str) -> str:
     """Return a host in the form that a target has."""
-    address = read_address(host)
+    address = read_ip_address(host)
     return str(address) if address is not None else host.lower().rstrip(".")
 
 
 def _is_local_name(host: str) -> bool:
     if host in _LOCAL_NAMES or host.endswith(".localhost"):
         return True
-    address = read_address(host)
+    address = read_ip_address(host)
     return address is not None and is_local(address)
 
 

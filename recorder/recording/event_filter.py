@@ -136,7 +136,7 @@ def read_hot_events(
         The events; and, where the search for them was ended early, the position to go on from.
     """
     page: list[EventRecord] = []
-    with closing(_merge_batches(db, session_id, wanted.start(after), limit, wanted)) as records:
+    with closing(_merge_event_batches(db, session_id, wanted.start(after), limit, wanted)) as records:
         for record in islice(records, limit):
             if isinstance(record, tuple):
                 return page, record
@@ -144,24 +144,24 @@ def read_hot_events(
     return page, None
 
 
-def _merge_batches(
+def _merge_event_batches(
     db: DbSession, session_id: str, after: Position | None, limit: int | None, wanted: EventFilter
 ) -> Generator[EventRecord | Position, None, None]:
     """Decode batches by their first time; an event is given once no batch left can hold an earlier one."""
     waiting: list[Entry] = []
     searched, most = 0, SEARCHED_BATCHES if wanted.types else None
-    for chunk in _chunks_of_headers(db, session_id, after, wanted):
-        yield from _pop_before(waiting, chunk[0].t_min)
+    for chunk in _read_batch_headers(db, session_id, after, wanted):
+        yield from _pop_events_before(waiting, chunk[0].t_min)
         if most is not None and searched >= most and chunk[0].t_min > (after[0] if after else 0):
             yield (chunk[0].t_min, "")
             return
         searched += len(chunk)
-        payloads = _read_payloads(db, session_id, chunk)
+        payloads = _read_batch_payloads(db, session_id, chunk)
         for header in chunk:
-            yield from _pop_before(waiting, header.t_min)
+            yield from _pop_events_before(waiting, header.t_min)
             last = waiting[-1][:2] if limit is not None and len(waiting) == limit else None
             payload = payloads.pop(header.first_position)
-            entries = decode_between(
+            entries = decode_events_between(
                 payload, header.first_id, header.first_position, after, wanted.end(last), wanted.types
             )
             for entry in entries:
@@ -173,12 +173,12 @@ def _merge_batches(
         yield heappop(waiting)[-1]
 
 
-def _pop_before(waiting: list[Entry], t_ms: int) -> Iterator[EventRecord]:
+def _pop_events_before(waiting: list[Entry], t_ms: int) -> Iterator[EventRecord]:
     while waiting and waiting[0][0] < t_ms:
         yield heappop(waiting)[-1]
 
 
-def _chunks_of_headers(
+def _read_batch_headers(
     db: DbSession, session_id: str, after: Position | None, wanted: EventFilter
 ) -> Iterator[list[_Header]]:
     """Yield the headers of the batches within the range that do not end before `after`, by first time."""
@@ -198,7 +198,7 @@ def _chunks_of_headers(
             size = min(2 * size, _PAYLOADS)
 
 
-def _read_payloads(db: DbSession, session_id: str, headers: Sequence[_Header]) -> dict[int, bytes]:
+def _read_batch_payloads(db: DbSession, session_id: str, headers: Sequence[_Header]) -> dict[int, bytes]:
     statement = select(EventBatchRow.first_position, EventBatchRow.payload).where(
         EventBatchRow.session_id == session_id,
         col(EventBatchRow.first_position).in_([header.first_position for header in headers]),
@@ -206,7 +206,7 @@ def _read_payloads(db: DbSession, session_id: str, headers: Sequence[_Header]) -
     return {row.first_position: row.payload for row in db.execute(statement)}
 
 
-def decode_between(
+def decode_events_between(
     payload: bytes,
     first_id: str,
     first_position: int,
@@ -245,15 +245,16 @@ def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
     return list(zip(heads, fill_ids((head.id for head in heads), first_id), strict=True))
 
 
-def decode_batch(row: EventBatchRow) -> list[EventRecord]:
+def decode_event_batch(row: EventBatchRow) -> list[EventRecord]:
     """Return the events of one batch, in the order they were sent."""
     items = orjson.loads(decompress(row.payload))["events"]
     return [
-        record_of(item, event_id) for item, event_id in zip(items, item_ids(items, row.first_id), strict=True)
+        record_of(item, event_id)
+        for item, event_id in zip(items, event_item_ids(items, row.first_id), strict=True)
     ]
 
 
-def item_ids(items: list[dict[str, Any]], first_id: str) -> list[str]:
+def event_item_ids(items: list[dict[str, Any]], first_id: str) -> list[str]:
     """Return the id of each item: its own, or the next of the range that begins at `first_id`."""
     return fill_ids((item.get("id") for item in items), first_id)
 

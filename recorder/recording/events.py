@@ -13,9 +13,9 @@ from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem
 from recorder.ids import encode, reserve
 from recorder.masking.masker import Changes
-from recorder.media_types import JSON, require_type
+from recorder.media_types import JSON, require_media_type
 from recorder.models.event import EventBatchBody, EventItem
-from recorder.recording.event_validation import check_events
+from recorder.recording.event_validation import validate_event_body
 from recorder.recording.ingest import Cursor
 from recorder.recording.ingest_statements import (
     BatchKey,
@@ -23,7 +23,7 @@ from recorder.recording.ingest_statements import (
     require_minutes,
     require_recording,
     require_room,
-    reserve_positions,
+    reserve_item_positions,
 )
 from recorder.recording.masking import mask_events
 
@@ -85,7 +85,7 @@ class EventBatch:
         return answer
 
     def _insert(self, cursor: Cursor, session: tuple[str, str, str], *, skipped: int) -> bytes:
-        first, event_count, _ = reserve_positions(
+        first, event_count, _ = reserve_item_positions(
             cursor,
             session,
             self.caller.tier,
@@ -182,8 +182,8 @@ def check_event_body(
         EmptyBatch, BatchTooLarge: if it holds no events, or more than 100.
         ValidationFailed: if an item is not as contract §3 wants it; `errors` points at it.
     """
-    require_type(content_type, JSON, needed="events as application/json")
-    items, named = check_events(body) if checked is None else checked
+    require_media_type(content_type, JSON, needed="events as application/json")
+    items, named = validate_event_body(body) if checked is None else checked
     key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
     return CheckedBody(body, items, named, key)
 

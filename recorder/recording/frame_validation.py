@@ -27,7 +27,7 @@ from recorder.errors import (
 )
 from recorder.ids import encode, id_range, is_client_id, reserve
 from recorder.models.frame import FrameItem
-from recorder.models.wire import describe_allowed, problem_of, shorten
+from recorder.models.wire import describe_allowed_names, make_wire_problem, shorten_name
 
 _FORMATS: dict[str, Literal["PNG", "JPEG", "WEBP"]] = {
     "image/png": "PNG",
@@ -36,7 +36,7 @@ _FORMATS: dict[str, Literal["PNG", "JPEG", "WEBP"]] = {
 }
 
 
-def check_image(data: bytes, content_type: str, *, index: int) -> tuple[int, int]:
+def validate_frame_picture(data: bytes, content_type: str, *, index: int) -> tuple[int, int]:
     """Return width and height of a picture in pixels.
 
     Args:
@@ -60,12 +60,12 @@ def check_image(data: bytes, content_type: str, *, index: int) -> tuple[int, int
         raise InvalidImage(index, f"The bytes are not a readable {content_type}.") from error
     if width * height > limits.FRAME_PIXELS:
         raise ImageTooLarge(index, f"A frame has at most {limits.FRAME_PIXELS} pixels.")
-    if not _is_whole(data, content_type):
+    if not _is_whole_picture(data, content_type):
         raise InvalidImage(index, f"The bytes end before the {content_type} does.")
     return width, height
 
 
-def _is_whole(data: bytes, content_type: str) -> bool:
+def _is_whole_picture(data: bytes, content_type: str) -> bool:
     """Return whether the picture's own end is there: a cut upload has a good header."""
     if content_type == "image/png":
         return data[-12:-4] == b"\0\0\0\0IEND"
@@ -99,9 +99,9 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     if not isinstance(value, dict) or "frames" not in value:
         text = "The body is an object with the one member `frames`."
         raise ValidationFailed.of("", "invalid_value", message=text)
-    unknown = [json_pointer(shorten(name)) for name in value if name != "frames"]
+    unknown = [json_pointer(shorten_name(name)) for name in value if name != "frames"]
     if unknown:
-        message = f"Unknown member. {describe_allowed(['frames'])}"
+        message = f"Unknown member. {describe_allowed_names(['frames'])}"
         raise ValidationFailed([Problem("body", pointer, "unknown_field", message) for pointer in unknown])
     items = _convert(value["frames"])
     parts = {}
@@ -134,7 +134,7 @@ def read_frames_part(part: bytes) -> list[FrameItem]:
     return items
 
 
-def check_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[CheckedFrame]:
+def validate_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[CheckedFrame]:
     """Check every picture, before anything is written.
 
     Raises:
@@ -142,7 +142,7 @@ def check_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[Che
         InvalidImage, ImageTooLarge, ValidationFailed: as a frame is wrong.
     """
     ids = id_range(f"frm_{encode(reserve(len(items)))}", len(items))
-    return [_check(index, item, parts, ids[index]) for index, item in enumerate(items)]
+    return [_validate_frame(index, item, parts, ids[index]) for index, item in enumerate(items)]
 
 
 def item_digest(item: FrameItem, sha256: str) -> bytes:
@@ -169,13 +169,13 @@ def _convert(value: Any) -> list[FrameItem]:
         try:
             items.append(msgspec.convert(entry, FrameItem))
         except msgspec.ValidationError as error:
-            problems.append(problem_of(error, FrameItem, entry, at=f"/frames/{index}"))
+            problems.append(make_wire_problem(error, FrameItem, entry, at=f"/frames/{index}"))
     if problems:
         raise ValidationFailed(problems)
     return items
 
 
-def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: str) -> CheckedFrame:
+def _validate_frame(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: str) -> CheckedFrame:
     if item.content_type not in limits.IMAGE_TYPES:
         raise UnsupportedMediaType("frames as " + ", ".join(limits.IMAGE_TYPES))
     data = parts.get(str(item.part))
@@ -186,21 +186,21 @@ def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: st
     if isinstance(item.id, str) and not is_client_id(item.id, "frm"):
         message = "A frame id is frm_ and 1 to 40 letters and digits."
         raise ValidationFailed.of(f"/frames/{index}/id", "invalid_id", message=message)
-    _check_members(item, index)
-    width, height = check_image(data, item.content_type, index=index)
+    _validate_frame_members(item, index)
+    width, height = validate_frame_picture(data, item.content_type, index=index)
     for name, actual in (("width", width), ("height", height)):
         if isinstance(getattr(item, name), int) and getattr(item, name) != actual:
             raise ValidationFailed.of(
                 f"/frames/{index}/{name}", "mismatch", message=f"{name} differs from the picture's."
             )
     sha256 = hashlib.sha256(data).hexdigest()
-    dom = pack_dom(item.dom, index)
+    dom = pack_frame_snapshot(item.dom, index)
     if not isinstance(item.id, str):
         return CheckedFrame(item, given_id, data, sha256, width, height, dom, None)
     return CheckedFrame(item, item.id, data, sha256, width, height, dom, item_digest(item, sha256))
 
 
-def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> bytes | None:
+def pack_frame_snapshot(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> bytes | None:
     """Return a frame's snapshot, compressed; None without one.
 
     Raises:
@@ -216,8 +216,8 @@ def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> b
     return zstandard.ZstdCompressor(level=3).compress(text)
 
 
-def unpack_snapshot(packed: bytes) -> bytes:
-    """Return the JSON of a snapshot that `pack_dom` packed."""
+def unpack_frame_snapshot(packed: bytes) -> bytes:
+    """Return the JSON of a snapshot that `pack_frame_snapshot` packed."""
     return zstandard.ZstdDecompressor().decompress(packed)
 
 
@@ -225,11 +225,11 @@ def unpack_dom(frame: CheckedFrame) -> CheckedFrame:
     """Return a frame whose item holds its snapshot again, as masking needs it."""
     if frame.dom is None:
         return frame
-    dom = orjson.loads(unpack_snapshot(frame.dom))
+    dom = orjson.loads(unpack_frame_snapshot(frame.dom))
     return replace(frame, item=msgspec.structs.replace(frame.item, dom=dom))
 
 
-def _check_members(item: FrameItem, index: int) -> None:
+def _validate_frame_members(item: FrameItem, index: int) -> None:
     """Refuse a frame whose members beside the picture and the snapshot are very large.
 
     They are stored in the frame's index row, and pass through every list of frames.

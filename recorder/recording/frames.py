@@ -11,20 +11,20 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.access.quota import require_minutes
+from recorder.access.quota import require_quota_minutes
 from recorder.errors import EventConflict, Problem, RecorderError, SessionNotRecording
 from recorder.ids import new_id
 from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
-from recorder.recording.frame_validation import CheckedFrame, check_frames, frames_digest
+from recorder.recording.frame_validation import CheckedFrame, frames_digest, validate_frames
 from recorder.recording.ingest import Cursor
 from recorder.recording.ingest_statements import (
     BatchKey,
     Replayed,
     lock_session,
     require_recording,
-    reserve_positions,
+    reserve_item_positions,
 )
 from recorder.recording.masking import mask_frames
 from recorder.recording.sessions import find_session
@@ -70,7 +70,7 @@ class FrameBatch:
         self.is_used = any(
             self.frames[index].sha256 not in stored or self.places[index][2] is not None for index in fresh
         )
-        first, _, frame_count = reserve_positions(
+        first, _, frame_count = reserve_item_positions(
             cursor,
             session,
             self.caller.tier,
@@ -112,10 +112,10 @@ class FrameBatch:
         location = stored.setdefault(frame.sha256, (self.object_key, offset, length))
         has_dom = dom_offset is not None
         columns = (frame.id, position, item.t_ms, item.content_type, frame.width, frame.height)
-        picture = (_or_none(item.keyframe), len(frame.data), frame.sha256, *location)
+        picture = (_value_or_none(item.keyframe), len(frame.data), frame.sha256, *location)
         dom = (self.object_key if has_dom else None, dom_offset, dom_length)
         rects = (_json_or_none(item.active_rect), _json_or_none(item.masked_rects))
-        tail = (_or_none(item.url), *rects, frame.digest, clock.now_ms())
+        tail = (_value_or_none(item.url), *rects, frame.digest, clock.now_ms())
         return (self.session_id, *columns, *picture, *dom, *tail)
 
     def _answer(self, accepted: int, frame_count: int) -> bytes:
@@ -129,7 +129,7 @@ class FrameBatch:
         )
 
 
-def store_objects(
+def store_frame_object(
     blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: BatchKey | None
 ) -> FrameBatch:
     """Write pictures and snapshots as one durable object; equal pictures are stored in it once."""
@@ -153,7 +153,7 @@ def store_objects(
     return FrameBatch(caller, session_id, frames, object_key, places, key, object_bytes=end)
 
 
-def discard_object(blobs: Blobs, batch: FrameBatch) -> None:
+def discard_frame_object(blobs: Blobs, batch: FrameBatch) -> None:
     """Remove the object of a batch that was refused; retention removes what this misses."""
     try:
         blobs.delete(batch.object_key)
@@ -179,7 +179,7 @@ def _known_pictures(cursor: Cursor, session_id: str, digests: list[str]) -> dict
     return {row[0]: (row[1], row[2], row[3]) for row in cursor.all(statement, (session_id, *digests))}
 
 
-def _or_none(value: Any) -> Any:
+def _value_or_none(value: Any) -> Any:
     return None if value is msgspec.UNSET else value
 
 
@@ -248,7 +248,7 @@ class CheckedUpload:
             ValidationFailed: if a snapshot grows beyond four times its cap; then nothing was written.
         """
         frames = mask_frames(changes, self.frames)
-        return store_objects(blobs, self.caller, self.session_id, frames, self.key)
+        return store_frame_object(blobs, self.caller, self.session_id, frames, self.key)
 
 
 def _gate(
@@ -259,7 +259,7 @@ def _gate(
     if earlier is None and row.status != "recording":
         raise SessionNotRecording(row.status, purpose="to take events and frames")
     if earlier is None and row.charged_from_ms != NEVER_CHARGED and not _were_sent(db, row, frames):
-        require_minutes(db, row.tenant)
+        require_quota_minutes(db, row.tenant)
     return earlier
 
 
@@ -273,5 +273,5 @@ def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bo
 
 
 def _check(items: list[FrameItem], parts: Mapping[str, bytes]) -> tuple[list[CheckedFrame], bytes]:
-    frames = check_frames(items, parts)
+    frames = validate_frames(items, parts)
     return frames, frames_digest(frames)

@@ -10,21 +10,21 @@ from sqlmodel import col, select
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
 from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.memory.queries.similarity import index_similarity
-from recorder.memory.storage.versions import was_rebuilt
+from recorder.memory.storage.versions import was_rebuilt_since
 from recorder.memory.views.formats import GraphFormat, render
-from recorder.memory.views.graph_view import GraphView, view_of
+from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.models.memory import MemoryComparison, OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import list_recovery_anchors
-from recorder.recording.sessions import find_session, to_wire
+from recorder.recording.sessions import find_session, session_to_wire
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import GraphScope, Tenant
 
 
@@ -68,13 +68,13 @@ def list_outliers(
     scope = GraphScope(tenant, workflow)
     columns = read_graph(db, scope)
     version, offset = (columns.version, 0) if after is None else after
-    if version < columns.version and was_rebuilt(db, scope, version):
+    if version < columns.version and was_rebuilt_since(db, scope, version):
         raise InvalidCursor("The graph was rebuilt since the first page; begin again without a cursor.")
     chosen = filter_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
     )
     outliers = find_outliers(columns, chosen, rank=rank, threshold=threshold)
-    page = fetch_page(
+    page = fetch_list_page(
         lambda count: range(offset, min(offset + count, len(outliers.rows))),
         limit=limit,
         position_of=lambda rank: (version, rank + 1),
@@ -108,7 +108,7 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
     if session.status != "sealed":
         raise SessionNotSealed(session.status)
     columns = read_graph(db, GraphScope(tenant, session.workflow))
-    (row,) = lookup_of(columns).find([session_id]).tolist()
+    (row,) = session_lookup_of(columns).find([session_id]).tolist()
     if row == NOWHERE:
         return []
     neighbours = index_similarity(columns).nearest(row, limit)
@@ -136,7 +136,7 @@ def _read_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) ->
             col(SessionRow.id).in_(list(session_ids)),
         )
     )
-    return {row.id: to_wire(row, metadata.metadata_) for row, metadata in db.exec(statement)}
+    return {row.id: session_to_wire(row, metadata.metadata_) for row, metadata in db.exec(statement)}
 
 
 def _session_id(columns: GraphColumns, row: int) -> str:
@@ -150,7 +150,7 @@ def _path_id(columns: GraphColumns, row: int) -> str | None:
     return None if path == NO_PATH else columns.paths[path].path_id
 
 
-def read_view(
+def read_graph_view(
     db: DbSession,
     *,
     tenant: Tenant,
@@ -181,7 +181,7 @@ def read_view(
     columns = anchors.columns
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
     recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in anchors.anchors)
-    return view_of(
+    return graph_view_of(
         columns,
         chosen,
         workflow=workflow,
@@ -192,12 +192,12 @@ def read_view(
 
 
 def render_graph(db: DbSession, *, format: GraphFormat, **selection: Any) -> tuple[bytes, str]:
-    """Return the graph in a format, with its media type; `selection` is what `read_view` takes.
+    """Return the graph in a format, with its media type; `selection` is what `read_graph_view` takes.
 
     Raises:
         NotFound: for an unknown workflow.
     """
-    return render(read_view(db, **selection), format)
+    return render(read_graph_view(db, **selection), format)
 
 
 def compare_sessions(

@@ -20,7 +20,7 @@ from recorder.recording.event_filter import (
     EventFilter,
     EventRecord,
     Position,
-    decode_between,
+    decode_events_between,
 )
 
 #: Headers of batches that are read at a time; finding them costs a pass over all headers of the session.
@@ -156,7 +156,9 @@ class HotEventReader:
         if self._batches_left is not None:
             self._batches_left -= 1
         last, types = self._wanted.end(self._bound), self._wanted.types
-        fresh = list(decode_between(payload, header.first_id, first_position, self.position, last, types))
+        fresh = list(
+            decode_events_between(payload, header.first_id, first_position, self.position, last, types)
+        )
         if fresh:
             self._is_untouched = False
             self._held_bytes += sum(len(entry[-1].payload) for entry in fresh)

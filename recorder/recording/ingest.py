@@ -67,30 +67,30 @@ class DriverCursor:
             self._cursor.execute("ROLLBACK")
 
     def all(self, statement: str, values: Sequence[Any]) -> list[Row]:
-        self._cursor.execute(self._adapt(statement), values)
+        self._cursor.execute(self._adapt_statement(statement), values)
         rows: list[Row] = self._cursor.fetchall()
         return rows
 
     def many(self, statement: str, rows: Sequence[Row]) -> None:
-        self._cursor.executemany(self._adapt(statement), rows)
+        self._cursor.executemany(self._adapt_statement(statement), rows)
 
     def insert(self, row: SQLModel) -> None:
         """Insert a row of a table, its values in the form that SQLAlchemy gives them."""
         columns = [(attribute.columns[0], attribute.key) for attribute in inspect(type(row)).column_attrs]
         names = ", ".join(column.name for column, _ in columns)
         marks = ", ".join("?" * len(columns))
-        values = tuple(self._bind(column.type, getattr(row, key)) for column, key in columns)
+        values = tuple(self._bind_value(column.type, getattr(row, key)) for column, key in columns)
         self.many(f"INSERT INTO {columns[0][0].table.name} ({names}) VALUES ({marks})", [values])  # noqa: S608
 
-    def _bind(self, type: Any, value: Any) -> Any:
+    def _bind_value(self, type: Any, value: Any) -> Any:
         bind = type.dialect_impl(self._dialect).bind_processor(self._dialect)
         return value if bind is None else bind(value)
 
-    def _adapt(self, statement: str) -> str:
+    def _adapt_statement(self, statement: str) -> str:
         return statement if self.is_sqlite else statement.replace("?", "%s")
 
 
-def is_transient(error: Exception) -> bool:
+def is_transient_ingest_error(error: Exception) -> bool:
     """Return whether a group may be tried again: PostgreSQL deadlock, serialization, moved usage."""
     return isinstance(error, UsageMoved) or getattr(error, "sqlstate", None) in ("40P01", "40001")
 
@@ -173,8 +173,8 @@ class IngestWriter:
                 began = time.perf_counter()
                 results = self._store(group)
                 seconds = time.perf_counter() - began
-                _resolve(group, results)
-                stored = _stored(group, results)
+                _answer_ingest_group(group, results)
+                stored = _list_stored_batches(group, results)
                 self._on_commit(stored)
                 count_group(seconds, [(batch.kind, batch.n) for batch in stored])
             if ended:
@@ -204,7 +204,7 @@ class IngestWriter:
                     return self._commit(group)
                 except Exception as error:
                     self._cursor.roll_back()
-                    if not is_transient(error):
+                    if not is_transient_ingest_error(error):
                         log.error("a group of batches was not stored", exc_info=error)
                         self._reconnect()
                         break
@@ -234,7 +234,7 @@ class IngestWriter:
         What waits (for the file's lock before, for the disk after) waits in this thread.
         """
         if not self._database.is_sqlite:
-            return _store_all(group, self._cursor)
+            return _store_ingest_group(group, self._cursor)
         loop, call = group[0][2], _Call(group, self._cursor)
         with suppress(RuntimeError):  # the loop has closed: `call` is made here then
             loop.call_soon_threadsafe(call.make)
@@ -262,7 +262,7 @@ class _Call:
             if self._future.done():
                 return
             try:
-                self._future.set_result(_store_all(self._group, self._cursor))
+                self._future.set_result(_store_ingest_group(self._group, self._cursor))
             except Exception as error:
                 self._future.set_exception(error)
 
@@ -275,36 +275,38 @@ class _Call:
         return self._future.result()
 
 
-def _store_all(group: list[_Waiting], cursor: Cursor) -> list[bytes | RecorderError]:
-    results = [_store_one(batch, cursor) for batch, _, _ in group]
+def _store_ingest_group(group: list[_Waiting], cursor: Cursor) -> list[bytes | RecorderError]:
+    results = [_store_ingest_batch(batch, cursor) for batch, _, _ in group]
     cursor.charges.settle(cursor)
     return results
 
 
-def _stored(group: list[_Waiting], results: list[bytes | RecorderError]) -> list[IngestBatch]:
+def _list_stored_batches(group: list[_Waiting], results: list[bytes | RecorderError]) -> list[IngestBatch]:
     """Return the batches that were stored now: neither refused nor answered before."""
     return [batch for (batch, _, _), result in zip(group, results, strict=True) if type(result) is bytes]
 
 
-def _store_one(batch: IngestBatch, cursor: Cursor) -> bytes | RecorderError:
+def _store_ingest_batch(batch: IngestBatch, cursor: Cursor) -> bytes | RecorderError:
     try:
         return batch.store(cursor)
     except RecorderError as error:
         return error
 
 
-def _resolve(group: list[_Waiting], results: list[bytes | RecorderError]) -> None:
+def _answer_ingest_group(group: list[_Waiting], results: list[bytes | RecorderError]) -> None:
     """Answer every request of the group with one call into its event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
     for (_, future, loop), result in zip(group, results, strict=True):
-        by_loop.setdefault(loop, []).append(_settle(future, result))
+        by_loop.setdefault(loop, []).append(_make_future_settler(future, result))
     for loop, calls in by_loop.items():
         # A loop that has closed meanwhile has nobody left to answer.
         if not loop.is_closed():
             loop.call_soon_threadsafe(_call_all, calls)
 
 
-def _settle(future: "asyncio.Future[bytes]", result: bytes | RecorderError) -> Callable[[], None]:
+def _make_future_settler(
+    future: "asyncio.Future[bytes]", result: bytes | RecorderError
+) -> Callable[[], None]:
     def settle() -> None:
         if future.done():  # the client went away
             return

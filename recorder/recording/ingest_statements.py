@@ -45,7 +45,7 @@ _STATUS = f"SELECT status, charged_from_ms FROM sessions WHERE {_VISIBLE}"  # no
 _LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} RETURNING id"  # noqa: S608
 
 
-def reserve_positions(
+def reserve_item_positions(
     cursor: Cursor,
     session: tuple[str, str, str],
     tier: Tier,
@@ -92,7 +92,7 @@ def reserve_positions(
         require_recording(cursor, session)
         require_room(cursor, session, events=events, frames=frames, size=event_bytes + frame_bytes)
         # It was started between the two statements.
-        return reserve_positions(
+        return reserve_item_positions(
             cursor,
             session,
             tier,

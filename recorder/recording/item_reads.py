@@ -17,14 +17,14 @@ from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow, TagCreate
 from recorder.recording.event_filter import Position, decode_heads, decompress
-from recorder.recording.frame_validation import unpack_snapshot
-from recorder.recording.session_events import read_events_page
-from recorder.recording.sessions import read_metadata, to_wire
+from recorder.recording.frame_validation import unpack_frame_snapshot
+from recorder.recording.session_events import read_session_events_page
+from recorder.recording.sessions import read_session_metadata, session_to_wire
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 
 
 def find_anchor_time(db: DbSession, lake: Lake, row: SessionRow, body: TagCreate) -> int | None:
@@ -116,14 +116,14 @@ def list_frames(
 
     def read_sealed_rows(count: int) -> Iterable[FrameRow]:
         for batch in read_sealed_frames(lake, row, after=after, limit=count):
-            yield from map(read_frame_row, batch.to_pylist())
+            yield from map(convert_lake_frame_row, batch.to_pylist())
 
-    page = fetch_page(
+    page = fetch_list_page(
         read_hot_rows if row.is_hot else read_sealed_rows,
         limit=limit,
         position_of=lambda frame: (frame.t_ms, frame.frame_id),
     )
-    return page.convert(wire_frame)
+    return page.convert(frame_to_wire)
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:
@@ -132,7 +132,7 @@ def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fram
     Raises:
         NotFound: if the session has no such frame.
     """
-    return wire_frame(_find_frame(db, lake, row, frame_id))
+    return frame_to_wire(_find_frame(db, lake, row, frame_id))
 
 
 def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> tuple[bytes, str]:
@@ -158,23 +158,25 @@ def read_dom(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id:
     if stored.dom_object is None or stored.dom_offset is None or stored.dom_length is None:
         raise NotFound("dom", "The frame has no DOM snapshot; has_dom of its metadata shows which have one.")
     try:
-        return unpack_snapshot(blobs.get(stored.dom_object, stored.dom_offset, stored.dom_length))
+        return unpack_frame_snapshot(blobs.get(stored.dom_object, stored.dom_offset, stored.dom_length))
     except KeyError as error:
         raise NotFound("frame") from error
 
 
 def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozenset[str]) -> SessionDetail:
     """Return the session with the related data that was asked for; what was not asked for stays unset."""
-    members: dict[str, Any] = dict(to_wire(row, read_metadata(db, row), path_id=read_path_id(db, row)))
+    members: dict[str, Any] = dict(
+        session_to_wire(row, read_session_metadata(db, row), path_id=read_path_id(db, row))
+    )
     if "events" in include:
-        page = read_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
+        page = read_session_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
         members["events"] = [orjson.loads(record.as_json()) for record in page.items]
         members["events_truncated"] = page.position is not None
         members["events_url"] = f"/v1/sessions/{row.id}/events"
     if "tags" in include:
         members["tags"] = list_tags(db, row.id, after=None, limit=limits.EMBEDDED_EVENTS).items
     if "frames_summary" in include:
-        members["frames_summary"] = _summarize(db, lake, row)
+        members["frames_summary"] = _summarize_frames(db, lake, row)
     return SessionDetail(**members)
 
 
@@ -199,11 +201,11 @@ def read_sealed_frames(
     )
 
 
-def _summarize(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
-    return _summarize_hot(db, lake, row) if row.is_hot else _summarize_sealed(lake, row)
+def _summarize_frames(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
+    return _summarize_hot_frames(db, lake, row) if row.is_hot else _summarize_sealed_frames(lake, row)
 
 
-def _summarize_hot(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
+def _summarize_hot_frames(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
     of_session = FrameRow.session_id == row.id
     width, height = col(FrameRow.width), col(FrameRow.height)
     totals = select(
@@ -231,17 +233,17 @@ def _summarize_hot(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
         width=largest[0] if largest else None,
         height=largest[1] if largest else None,
         content_types=sorted(types),
-        storage=_count_by_store(row, count),
+        storage=_count_frames_by_store(row, count),
     )
 
 
-def _count_by_store(row: SessionRow, count: int) -> dict[str, int]:
+def _count_frames_by_store(row: SessionRow, count: int) -> dict[str, int]:
     """Return the numbers of frames in the store of recordings and in the one of archived frames."""
     cold = 0 if row.frames_archived_at is None else count
     return {"hot": count - cold, "cold": cold}
 
 
-def _summarize_sealed(lake: Lake, row: SessionRow) -> FramesSummary:
+def _summarize_sealed_frames(lake: Lake, row: SessionRow) -> FramesSummary:
     count = keyframes = size = 0
     first_t_ms = last_t_ms = None
     largest: tuple[int, int | None, int | None] = (-1, None, None)
@@ -264,7 +266,7 @@ def _summarize_sealed(lake: Lake, row: SessionRow) -> FramesSummary:
         width=largest[1],
         height=largest[2],
         content_types=sorted(types),
-        storage=_count_by_store(row, count),
+        storage=_count_frames_by_store(row, count),
     )
 
 
@@ -273,20 +275,20 @@ def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fr
         stored = db.get(FrameRow, (row.id, frame_id))
     else:
         records = _read_sealed_item(lake, row, "frames", item_id=frame_id)
-        stored = next((read_frame_row(frame) for frame in records.iter_rows(named=True)), None)
+        stored = next((convert_lake_frame_row(frame) for frame in records.iter_rows(named=True)), None)
     if stored is None:
         raise NotFound("frame")
     return stored
 
 
-def read_frame_row(row: dict[str, Any]) -> FrameRow:
+def convert_lake_frame_row(row: dict[str, Any]) -> FrameRow:
     """Return a lake row in the form of the hot index row; the lake does not keep its stream position."""
     rects = orjson.loads(row["rects"]) if row["rects"] else {}
     shared = FrameRow.model_fields.keys() & row.keys()
     return FrameRow(position=0, **{name: row[name] for name in shared}, **rects)
 
 
-def wire_frame(row: FrameRow) -> Frame:
+def frame_to_wire(row: FrameRow) -> Frame:
     """Return the frame object of an index row."""
     shared = {name: getattr(row, name) for name in Frame.model_fields.keys() & FrameRow.model_fields.keys()}
     return Frame(id=row.frame_id, has_dom=row.dom_offset is not None, **shared)

@@ -19,7 +19,7 @@ from recorder.errors import Problem, ValidationFailed
 from recorder.masking.masker import Changes, with_texts
 from recorder.models.event import EventBatchBody
 from recorder.models.session import SessionCreate, TagCreate
-from recorder.recording.frame_validation import CheckedFrame, item_digest, pack_dom
+from recorder.recording.frame_validation import CheckedFrame, item_digest, pack_frame_snapshot
 
 _decoder = msgspec.json.Decoder(EventBatchBody)
 _NAMES = frozenset({"id", "type", "frame_id", "parent_id"})
@@ -118,7 +118,7 @@ def mask_session(changed: Changes, body: SessionCreate) -> SessionCreate:
 
 def _mask_event(changed: Changes, sent: bytes) -> bytes:
     item: dict[str, Any] = orjson.loads(sent)
-    masked = {name: _with_texts(name, value, changed) for name, value in item.items()}
+    masked = {name: _mask_event_member(name, value, changed) for name, value in item.items()}
     if masked == item:
         return sent
     sent_input, masked_input = item.get("input"), masked.get("input")
@@ -133,14 +133,14 @@ def _mask_event(changed: Changes, sent: bytes) -> bytes:
 
 def _mask_frame(changed: Changes, frame: CheckedFrame, index: int) -> CheckedFrame:
     item = msgspec.structs.replace(
-        frame.item, url=_mask(changed, frame.item.url), dom=_mask(changed, frame.item.dom)
+        frame.item, url=_mask_value(changed, frame.item.url), dom=_mask_value(changed, frame.item.dom)
     )
     cap = limits.DOM_BYTES * limits.MASKING_GROWTH
     digest = None if frame.digest is None else item_digest(item, frame.sha256)
-    return replace(frame, item=item, dom=pack_dom(item.dom, index, max_bytes=cap), digest=digest)
+    return replace(frame, item=item, dom=pack_frame_snapshot(item.dom, index, max_bytes=cap), digest=digest)
 
 
-def _with_texts(name: str, value: Any, changed: Changes) -> Any:
+def _mask_event_member(name: str, value: Any, changed: Changes) -> Any:
     if name in _NAMES:
         return value
     if name in _OBJECTS and isinstance(value, dict):
@@ -148,7 +148,7 @@ def _with_texts(name: str, value: Any, changed: Changes) -> Any:
     return with_texts(value, changed)
 
 
-def _mask(changed: Changes, value: Any) -> Any:
+def _mask_value(changed: Changes, value: Any) -> Any:
     return value if value is msgspec.UNSET else with_texts(value, changed)
 
 

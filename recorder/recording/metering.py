@@ -17,14 +17,14 @@ from recorder import clock
 from recorder.access.quota import (
     MINUTE_MS,
     Period,
-    due_level_of,
-    list_due_notices,
-    period_of,
+    due_notice_level_of,
+    list_due_quota_notices,
     quota_of,
+    quota_period_at,
 )
 from recorder.access.rate_tiers import Tier
 from recorder.tenant import Tenant
-from recorder.webhooks.outbox import make_event
+from recorder.webhooks.outbox import make_outbox_event
 
 _ADD = (
     "INSERT INTO usage (workspace_id, period, captured_ms) VALUES (?, ?, ?) "
@@ -79,7 +79,7 @@ class Charges:
         self._owed.clear()
         self._settled.clear()
         if self.now_ms >= self._period_end_ms:
-            self._period = period_of(clock.from_ms(self.now_ms))
+            self._period = quota_period_at(clock.from_ms(self.now_ms))
             self._period_end_ms = clock.to_ms(self._period.end)
             self._known.clear()
 
@@ -109,13 +109,13 @@ class Charges:
             UsageMoved: if a batch was let in that should not have been; the next try knows.
         """
         for workspace_id in sorted(self._owed):
-            self._settle_one(cursor, workspace_id, self._owed[workspace_id])
+            self._settle_captured_time(cursor, workspace_id, self._owed[workspace_id])
 
     def keep(self) -> None:
         """Remember the usage that the committed group settled."""
         self._known.update(self._settled)
 
-    def _settle_one(self, cursor: Statements, workspace_id: str, owed: _Owed) -> None:
+    def _settle_captured_time(self, cursor: Statements, workspace_id: str, owed: _Owed) -> None:
         assert self._period is not None
         period_key = (workspace_id, self._period.key)
         ((captured_ms, exported_rows, notice_level),) = cursor.all(_ADD, (*period_key, owed.ms))
@@ -128,11 +128,11 @@ class Charges:
             raise UsageMoved
         self._settled[workspace_id] = captured_ms
         quota = quota_of(self._period, owed.tier, captured_ms=captured_ms, exported_rows=exported_rows)
-        level = due_level_of(quota, "captured_minutes")
+        level = due_notice_level_of(quota, "captured_minutes")
         if level > notice_level:
-            for type, data in list_due_notices(quota, "captured_minutes", notice_level):
+            for type, data in list_due_quota_notices(quota, "captured_minutes", notice_level):
                 cursor.insert(
-                    make_event(
+                    make_outbox_event(
                         tenant=Tenant(workspace_id, "live"), type=type, subject_id=workspace_id, data=data
                     )
                 )

@@ -12,7 +12,7 @@ from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.event_filter import decode_heads, decompress
-from recorder.recording.outcomes import Mark, OutcomeRules, last_mark, outcome_of
+from recorder.recording.outcomes import Mark, OutcomeRules, last_outcome_mark, outcome_of_mark
 
 log = logging.getLogger("recorder.recording")
 
@@ -46,7 +46,7 @@ def search_events(db: DbSession, row: SessionRow, earlier: EventSearch | None = 
     last_position, mark = earlier.last_position, earlier.mark
     for first_position, marks in _event_marks(db, row.id, rules, earlier.last_position):
         last_position = max(last_position, first_position)
-        mark = last_mark([*marks, mark] if mark is not None else marks)
+        mark = last_outcome_mark([*marks, mark] if mark is not None else marks)
     return EventSearch(rules, last_position, mark)
 
 
@@ -70,8 +70,8 @@ def rederive_outcome(db: DbSession, row: SessionRow, *, search: EventSearch | No
     marks = _tag_marks(db, row.id, read_rules(db, row))
     if row.event_mark is not None:
         marks.append(Mark(**row.event_mark))
-    mark = last_mark(marks)
-    row.outcome = outcome_of(mark)
+    mark = last_outcome_mark(marks)
+    row.outcome = outcome_of_mark(mark)
     db.add(row)
     if mark is None or mark.outcome != "error" or row.has_error_event:
         return None

@@ -23,11 +23,11 @@ class OutcomeRules:
 
     def of_tag(self, name: str) -> Outcome | None:
         """Return the outcome that a tag name marks; None if it marks none."""
-        return _classify_name(name, error=self.error_tags, success=self.success_tags)
+        return _classify_outcome_name(name, error=self.error_tags, success=self.success_tags)
 
     def of_event(self, type: str) -> Outcome | None:
         """Return the outcome that an event type marks; None if it marks none."""
-        return _classify_name(type, error=self.error_events, success=self.success_events)
+        return _classify_outcome_name(type, error=self.error_events, success=self.success_events)
 
     @property
     def event_types(self) -> frozenset[str]:
@@ -50,17 +50,17 @@ class Mark:
         return {"source": self.source, "name": self.name, "id": self.id, "t_ms": self.t_ms}
 
 
-def last_mark(marks: Iterable[Mark]) -> Mark | None:
+def last_outcome_mark(marks: Iterable[Mark]) -> Mark | None:
     """Return the mark that decides: the last in `(t_ms, id)` order."""
     return max(marks, default=None, key=lambda mark: (mark.t_ms, mark.id))
 
 
-def outcome_of(mark: Mark | None) -> Outcome:
+def outcome_of_mark(mark: Mark | None) -> Outcome:
     """Return the outcome that the deciding mark gives; without one the session was abandoned."""
     return "abandoned" if mark is None else mark.outcome
 
 
-def _classify_name(name: str, *, error: frozenset[str], success: frozenset[str]) -> Outcome | None:
+def _classify_outcome_name(name: str, *, error: frozenset[str], success: frozenset[str]) -> Outcome | None:
     if name in error:
         return "error"
     return "success" if name in success else None

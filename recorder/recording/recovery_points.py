@@ -13,16 +13,16 @@ from sqlmodel import col, select
 from recorder import limits
 from recorder.digest import bucket_of
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
 from recorder.memory.queries.paths import filter_rows, read_graph
-from recorder.memory.queries.recovery_anchors import WITNESSES, Anchor, Witness, find_anchors
+from recorder.memory.queries.recovery_anchors import WITNESSES, Anchor, Witness, find_recovery_anchors
 from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeRules
 from recorder.storage.conditions import in_tenant
 from recorder.storage.lake import Lake
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.tenant import GraphScope, Tenant
 
 _IDS_AT_ONCE = 500
@@ -76,7 +76,7 @@ def list_recovery_anchors(
         return read_tag_times(db, scope, columns, rules.success_tags, among=among)
 
     witnesses = WITNESSES if is_timed else 0
-    anchors = find_anchors(columns, chosen, failed_ms, read_successes, witnesses=witnesses)
+    anchors = find_recovery_anchors(columns, chosen, failed_ms, read_successes, witnesses=witnesses)
     return FoundAnchors(columns, anchors)
 
 
@@ -100,7 +100,9 @@ def list_recovery_points(
     scope = GraphScope(tenant, workflow)
     recovery = list_recovery_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
     columns, anchors = recovery.columns, recovery.anchors[:limit]
-    steps = read_steps(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
+    steps = read_recovery_point_steps(
+        db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses]
+    )
     points = []
     for anchor in anchors:
         recorded = [witness for witness in anchor.witnesses if witness in steps]
@@ -152,7 +154,7 @@ def read_tag_times(
         statement = statement.where(col(TagRow.session_id).in_(tagged))
     tags = db.connection().execute(statement).all()
     times: dict[int, list[int]] = defaultdict(list)
-    places = lookup_of(columns).find([session_id for session_id, _ in tags]).tolist()
+    places = session_lookup_of(columns).find([session_id for session_id, _ in tags]).tolist()
     for row, (_, t_ms) in zip(places, tags, strict=True):
         if row != NOWHERE:
             times[row].append(t_ms)
@@ -172,7 +174,7 @@ class RecordedStepIds(NamedTuple):
     frame_id: str | None
 
 
-def read_steps(
+def read_recovery_point_steps(
     db: DbSession, lake: Lake, scope: GraphScope, columns: GraphColumns, witnesses: Sequence[Witness]
 ) -> dict[Witness, RecordedStepIds]:
     """Return the recorded steps of the witnesses by one read of the lake, without those that are gone."""
@@ -186,7 +188,9 @@ def read_steps(
         & pl.col("pos").is_in(sorted({witness.pos for witness in witnesses}))
     )
     columns_read = ("session_id", "pos", "event_id", "frame_id")
-    rows = read_again(lambda: lake.scan("steps", scope.tenant).filter(wanted).select(columns_read).collect())
+    rows = retry_lake_read(
+        lambda: lake.scan("steps", scope.tenant).filter(wanted).select(columns_read).collect()
+    )
     steps = {
         (session_id, pos): RecordedStepIds(event_id, frame_id)
         for session_id, pos, event_id, frame_id in rows.iter_rows()

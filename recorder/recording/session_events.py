@@ -18,7 +18,7 @@ from recorder.recording.hot_event_reader import HotEventReader
 from recorder.recording.sessions import find_session
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 #: A portion ends with the event that reaches either.
@@ -107,7 +107,7 @@ class EventPortions:
             if row.is_hot and not self._is_swept:
                 records = self._hot.read(db, max_events=PORTION_EVENTS, max_bytes=PORTION_BYTES)
                 self._position = self._hot.position
-                return as_batch(records) if records or not self._hot.has_ended else None
+                return events_as_batch(records) if records or not self._hot.has_ended else None
         self._is_swept = True
         return self._read_sealed(row)
 
@@ -118,7 +118,7 @@ class EventPortions:
             if size is not None or self._has_all_rows:
                 return self._take(size) if self._rows else None
             if searched >= SEARCHED_EVENTS:
-                return as_batch([])
+                return events_as_batch([])
             batch = self._read_rows(row)
             if batch is None:
                 self._has_all_rows = True
@@ -158,10 +158,10 @@ class EventPortions:
             if batch.num_rows > missing:
                 self._rows.appendleft(batch.slice(missing))
             missing -= taken[-1].num_rows
-        return _join_batches(taken)
+        return _join_event_batches(taken)
 
 
-def read_events_page(
+def read_session_events_page(
     db: DbSession,
     lake: Lake,
     row: SessionRow,
@@ -182,21 +182,23 @@ def read_events_page(
         if row.is_hot:
             records, searched_to = read_hot_events(db, row.id, after=after, limit=count, wanted=wanted)
         else:
-            records, searched_to = _read_sealed_page(lake, row, after=after, limit=count, wanted=wanted)
+            records, searched_to = _read_sealed_events_page(
+                lake, row, after=after, limit=count, wanted=wanted
+            )
         return records
 
-    page = fetch_page(read_records, limit=limit, position_of=lambda record: (record.t_ms, record.id))
+    page = fetch_list_page(read_records, limit=limit, position_of=lambda record: (record.t_ms, record.id))
     return page if page.position is not None else FetchedPage(page.items, searched_to)
 
 
-def _read_sealed_page(
+def _read_sealed_events_page(
     lake: Lake, row: SessionRow, *, after: Position | None, limit: int, wanted: EventFilter
 ) -> tuple[list[EventRecord], Position | None]:
     records: list[EventRecord] = []
     searched = 0
     with closing(read_sealed_events(lake, row, after=after, limit=limit, wanted=wanted)) as batches:
         for batch in batches:
-            records += islice(as_records(wanted.select(batch)), limit - len(records))
+            records += islice(events_as_records(wanted.select(batch)), limit - len(records))
             searched += batch.num_rows
             if len(records) == limit:
                 return records, None
@@ -240,7 +242,7 @@ def read_sealed_events(
                 return
 
 
-def as_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:
+def events_as_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:
     """Return records as one record batch."""
     columns = {
         "id": [record.id for record in records],
@@ -252,7 +254,7 @@ def as_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-def as_records(batch: pa.RecordBatch) -> Iterator[EventRecord]:
+def events_as_records(batch: pa.RecordBatch) -> Iterator[EventRecord]:
     """Yield the rows of a record batch as records."""
     columns = [batch.column(name).to_pylist() for name in SCHEMA.names]
     for event_id, t_ms, kind, frame_id, payload in zip(*columns, strict=True):
@@ -273,7 +275,7 @@ def _portion_rows(batches: Sequence[pa.RecordBatch]) -> int | None:
     return None
 
 
-def _join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _join_event_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows as one batch of its own: encoded, its bytes follow from its rows alone."""
     rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches]).combine_chunks()
     (joined,) = rows.to_batches()

@@ -13,9 +13,9 @@ from recorder.memory.queries.subpaths import select_path
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome
-from recorder.recording.sessions import to_wire
+from recorder.recording.sessions import session_to_wire
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 #: Ids of one statement; SQLite takes 32,766 values.
@@ -69,7 +69,7 @@ def list_sessions(
     statement = _select_sessions(tenant, filters, before_id=before_id)
     statements: Iterable[Any] = [statement]
     if filters.has_path:
-        id_lists = _list_ids_on_path(db, tenant, filters, before_id=before_id)
+        id_lists = _list_session_ids_on_path(db, tenant, filters, before_id=before_id)
         statements = (statement.where(col(SessionRow.id).in_(ids)) for ids in id_lists)
 
     def read_rows(count: int) -> Iterator[Any]:
@@ -78,12 +78,14 @@ def list_sessions(
             yield from rows
             count -= len(rows)
 
-    page = fetch_page(read_rows, limit=limit, position_of=lambda pair: str(pair[0].id))
+    page = fetch_list_page(read_rows, limit=limit, position_of=lambda pair: str(pair[0].id))
     path_ids = read_path_ids(db, [row.id for row, _ in page.items])
-    return page.convert(lambda pair: to_wire(pair[0], pair[1].metadata_, path_id=path_ids.get(pair[0].id)))
+    return page.convert(
+        lambda pair: session_to_wire(pair[0], pair[1].metadata_, path_id=path_ids.get(pair[0].id))
+    )
 
 
-def _list_ids_on_path(
+def _list_session_ids_on_path(
     db: DbSession, tenant: Tenant, filters: SessionFilter, *, before_id: str | None
 ) -> list[list[str]]:
     """Return the ids of the sessions on a path from the memory graph, newest first, in parts."""

@@ -11,7 +11,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder import clock, limits
-from recorder.access.quota import require_minutes
+from recorder.access.quota import require_quota_minutes
 from recorder.audit.log import Origin, record
 from recorder.errors import (
     InvalidState,
@@ -70,7 +70,7 @@ def create_session(
     """
     check_session(body)
     if origin is None:
-        require_minutes(db, tenant)
+        require_quota_minutes(db, tenant)
     body = mask_session(changed, body) if changed else body
     session_id, created_at = new_timed_id("ses")
     row = SessionRow(
@@ -88,12 +88,12 @@ def create_session(
     )
     db.add(row)
     db.add(SessionMetadataRow(session_id=session_id, metadata_=body.metadata))
-    _count_in_workflow(db, row)
-    change_status(db, row, "created", created_at)
-    emit(db, row, "session.created", metadata=body.metadata)
+    _count_session_in_workflow(db, row)
+    change_session_status(db, row, "created", created_at)
+    emit_session_event(db, row, "session.created", metadata=body.metadata)
     if body.start:
-        _start(db, row, body.started_at or created_at, metadata=body.metadata)
-    return to_wire(row, body.metadata)
+        _start_session(db, row, body.started_at or created_at, metadata=body.metadata)
+    return session_to_wire(row, body.metadata)
 
 
 def start_session(db: DbSession, tenant: Tenant, session_id: str) -> Session:
@@ -106,12 +106,12 @@ def start_session(db: DbSession, tenant: Tenant, session_id: str) -> Session:
     """
     row = find_session(db, tenant, session_id, lock=True)
     if row.status == "created":
-        if _is_charged(row):
-            require_minutes(db, tenant)
-        _start(db, row, clock.now(), metadata=read_metadata(db, row))
+        if _is_session_charged(row):
+            require_quota_minutes(db, tenant)
+        _start_session(db, row, clock.now(), metadata=read_session_metadata(db, row))
     elif row.status != "recording":
         raise InvalidState(row.status, needed="session must be created to be started")
-    return to_wire(row, read_metadata(db, row))
+    return session_to_wire(row, read_session_metadata(db, row))
 
 
 def delete_session(db: DbSession, origin: Origin, tenant: Tenant, session_id: str) -> None:
@@ -196,7 +196,7 @@ def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool =
     return row
 
 
-def read_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
+def read_session_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
     """Return the metadata that a session was created with."""
     stored = db.get(SessionMetadataRow, row.id)
     return {} if stored is None else stored.metadata_
@@ -206,7 +206,7 @@ def read_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
 _NOT_IN_ROW = {"actor", "metadata", "path_id", "seal_error"}
 
 
-def to_wire(row: SessionRow, metadata: dict[str, Any], *, path_id: str | None = None) -> Session:
+def session_to_wire(row: SessionRow, metadata: dict[str, Any], *, path_id: str | None = None) -> Session:
     """Return the session object of spec §2.1.
 
     Args:
@@ -237,7 +237,7 @@ def to_wire(row: SessionRow, metadata: dict[str, Any], *, path_id: str | None = 
     )
 
 
-def emit(
+def emit_session_event(
     db: DbSession,
     row: SessionRow,
     type: str,
@@ -246,8 +246,8 @@ def emit(
     **more: Any,
 ) -> None:
     """Queue a session event: `data` is the session as it is now, and what else the type carries."""
-    known = read_metadata(db, row) if metadata is None else metadata
-    emit_session(db, row, type, to_wire(row, known, path_id=read_path_id(db, row)), **more)
+    known = read_session_metadata(db, row) if metadata is None else metadata
+    emit_session(db, row, type, session_to_wire(row, known, path_id=read_path_id(db, row)), **more)
 
 
 def emit_session(db: DbSession, row: SessionRow, type: str, session: Session, **more: Any) -> None:
@@ -261,7 +261,7 @@ def emit_session(db: DbSession, row: SessionRow, type: str, session: Session, **
     )
 
 
-def change_status(db: DbSession, row: SessionRow, status: SessionStatus, at: datetime) -> None:
+def change_session_status(db: DbSession, row: SessionRow, status: SessionStatus, at: datetime) -> None:
     """Set the status; the change takes a position, so that streams send it in order, and wakes them."""
     row.status = status
     row.last_position += 1
@@ -290,7 +290,7 @@ def check_session(body: SessionCreate) -> None:
         raise InvalidTime("/started_at", "started_at must not be in the future.", where="body")
 
 
-def _count_in_workflow(db: DbSession, row: SessionRow) -> None:
+def _count_session_in_workflow(db: DbSession, row: SessionRow) -> None:
     """Count the session in its workflow, making the workflow where it is the first."""
     fresh = {
         "workspace_id": row.workspace_id,
@@ -307,13 +307,13 @@ def _count_in_workflow(db: DbSession, row: SessionRow) -> None:
     insert_or_update(db, WorkflowRow, fresh, update=counted)
 
 
-def _start(db: DbSession, row: SessionRow, at: datetime, *, metadata: dict[str, Any]) -> None:
+def _start_session(db: DbSession, row: SessionRow, at: datetime, *, metadata: dict[str, Any]) -> None:
     row.started_at = at
-    if _is_charged(row):
+    if _is_session_charged(row):
         row.charged_from_ms = 0 if row.is_import else clock.to_ms(at)
-    change_status(db, row, "recording", clock.now())
-    emit(db, row, "session.started", metadata=metadata)
+    change_session_status(db, row, "recording", clock.now())
+    emit_session_event(db, row, "session.started", metadata=metadata)
 
 
-def _is_charged(row: SessionRow) -> bool:
+def _is_session_charged(row: SessionRow) -> bool:
     return row.mode != "test" and row.origin != "replay"

@@ -63,7 +63,7 @@ _STYLE_FUNCTION_NAMES = "rgb rgba hsl hsla calc min max clamp translate scale ro
 _STYLE_FUNCTIONS = frozenset(_STYLE_FUNCTION_NAMES.split())
 
 
-def render_snapshot(stored: bytes) -> str | None:
+def render_snapshot_as_html(stored: bytes) -> str | None:
     """Return a snapshot as an HTML document without scripts, addresses and handlers.
 
     Nodes beyond the bounds are left out, and the document says so. Subtrees that refer to another frame's
@@ -82,7 +82,7 @@ def render_snapshot(stored: bytes) -> str | None:
     left = MAX_CHARACTERS
     is_cut = False
     nodes = 0
-    for piece, is_end in _write_node(dom["html"], 0):
+    for piece, is_end in _write_snapshot_node(dom["html"], 0):
         if not is_end:
             nodes += 1
             is_cut = is_cut or nodes > MAX_NODES or len(piece) > left
@@ -100,11 +100,11 @@ def render_snapshot(stored: bytes) -> str | None:
 
 
 def render_snapshot_file(path: str) -> str | None:
-    """Return the snapshot in a file as `render_snapshot` does; worker processes call it."""
-    return render_snapshot(Path(path).read_bytes())
+    """Return the snapshot in a file as `render_snapshot_as_html` does; worker processes call it."""
+    return render_snapshot_as_html(Path(path).read_bytes())
 
 
-def _write_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
+def _write_snapshot_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
     """Yield the pieces of a node, each with whether it is an end tag."""
     if isinstance(node, str):
         yield html.escape(node), False
@@ -122,7 +122,7 @@ def _write_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
     if tag not in _ROOT_TAGS:
         # An element of a name that is not known, such as a custom one, is shown as a plain one.
         tag = tag if tag in _TAGS else "div"
-        attributes = _list_attributes(tag, node[1]) if has_attributes else {}
+        attributes = _list_written_attributes(tag, node[1]) if has_attributes else {}
         text = attributes.pop("value", None) if tag == "textarea" else None
         children = children if text is None else [text]
         written = "".join(f' {name}="{html.escape(value)}"' for name, value in attributes.items())
@@ -130,7 +130,7 @@ def _write_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
         if tag in _VOID_TAGS:
             return
     for child in children:
-        yield from _write_node(child, depth + 1)
+        yield from _write_snapshot_node(child, depth + 1)
     if tag not in _ROOT_TAGS:
         yield f"</{tag}>", True
 
@@ -141,7 +141,7 @@ def _is_reference(node: Any) -> bool:
     return isinstance(inner, list) and len(inner) == 2 and all(type(number) is int for number in inner)
 
 
-def _list_attributes(tag: str, sent: dict[str, Any]) -> dict[str, str]:
+def _list_written_attributes(tag: str, sent: dict[str, Any]) -> dict[str, str]:
     """Return the attributes of an element that are written."""
     attributes: dict[str, str] = {}
     for key, value in sent.items():
@@ -150,12 +150,12 @@ def _list_attributes(tag: str, sent: dict[str, Any]) -> dict[str, str]:
             if value is True:
                 attributes[name] = ""
             continue
-        if isinstance(value, str) and _is_allowed(tag, name=name, value=value):
+        if isinstance(value, str) and _is_allowed_attribute(tag, name=name, value=value):
             attributes[name] = value
     return attributes
 
 
-def _is_allowed(tag: str, *, name: str, value: str) -> bool:
+def _is_allowed_attribute(tag: str, *, name: str, value: str) -> bool:
     if name == "src":
         return tag == "img" and _PICTURE.fullmatch(value) is not None
     if name == "style":

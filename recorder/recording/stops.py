@@ -7,11 +7,17 @@ from datetime import timedelta
 from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
-from recorder.access.quota import charge_time
+from recorder.access.quota import charge_captured_time
 from recorder.errors import InvalidState, NotFound, RecorderError, SessionNotRecording, TooManyIds
 from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
 from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
-from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
+from recorder.recording.sessions import (
+    change_session_status,
+    emit_session_event,
+    find_session,
+    read_session_metadata,
+    session_to_wire,
+)
 from recorder.storage.database import Database
 from recorder.storage.deployment import queue_for_sealing
 from recorder.tenant import Tenant
@@ -20,7 +26,7 @@ from recorder.tenant import Tenant
 Searches = Mapping[str, EventSearch]
 
 
-def search_before_stop(
+def search_events_before_stop(
     database: Database,
     tenant: Tenant,
     session_ids: Sequence[str],
@@ -58,15 +64,15 @@ def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searc
         db: a transaction.
         tenant: workspace and mode.
         session_id: id of the session.
-        searches: from `search_before_stop`; without them all events are searched here.
+        searches: from `search_events_before_stop`; without them all events are searched here.
 
     Raises:
         NotFound: if there is no such session.
         SessionNotRecording: if it never started.
     """
     row = find_session(db, tenant, session_id, lock=True)
-    charge_time(db, tenant.workspace_id, _stop(db, row, searches or {}) or 0)
-    return to_wire(row, read_metadata(db, row))
+    charge_captured_time(db, tenant.workspace_id, _stop_session(db, row, searches or {}) or 0)
+    return session_to_wire(row, read_session_metadata(db, row))
 
 
 def batch_stop(
@@ -78,7 +84,7 @@ def batch_stop(
         db: a transaction.
         tenant: workspace and mode.
         ids: ids of the sessions.
-        searches: from `search_before_stop`; without them all events are searched here.
+        searches: from `search_events_before_stop`; without them all events are searched here.
 
     Raises:
         TooManyIds: if there are more than 500.
@@ -87,7 +93,7 @@ def batch_stop(
         raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
     # Locked in one order everywhere, so that two calls cannot wait for each other.
     stopped = {item_id: _stop_item(db, tenant, item_id, searches or {}) for item_id in sorted(set(ids))}
-    charge_time(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
+    charge_captured_time(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
     items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
     counts = {
         result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
@@ -97,7 +103,7 @@ def batch_stop(
     )
 
 
-def _stop(db: DbSession, row: SessionRow, searches: Searches) -> int | None:
+def _stop_session(db: DbSession, row: SessionRow, searches: Searches) -> int | None:
     """Stop the session where that changes something; the ms to charge for it are then returned."""
     if row.status in ("stopped", "sealed"):
         return None
@@ -106,12 +112,12 @@ def _stop(db: DbSession, row: SessionRow, searches: Searches) -> int | None:
     now = clock.now()
     row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
     row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
-    change_status(db, row, "stopped", now)
+    change_session_status(db, row, "stopped", now)
     queue_for_sealing(db, row, now)
     error = rederive_outcome(db, row, search=search_events(db, row, searches.get(row.id)))
-    emit(db, row, "session.stopped")
+    emit_session_event(db, row, "session.stopped")
     if error is not None:
-        emit(db, row, "session.error", error=error.as_json())
+        emit_session_event(db, row, "session.error", error=error.as_json())
     return _true_up(row)
 
 
@@ -129,7 +135,7 @@ def _stop_item(
     """Return the result of a batch stop for one session, and the ms to charge for it."""
     try:
         row = find_session(db, tenant, session_id, lock=True)
-        added_ms = _stop(db, row, searches)
+        added_ms = _stop_session(db, row, searches)
     except (NotFound, InvalidState) as error:
         status = error.status if isinstance(error, InvalidState) else None
         item = {"id": session_id, "result": "error", "status": status, "error": _item_error(error)}

@@ -12,9 +12,9 @@ from recorder.memory.storage import graph_store as graph
 from recorder.models.session import SessionRow, Tag, TagCreate, TagRow
 from recorder.recording.masking import mask_tag
 from recorder.recording.outcome_detection import rederive_outcome
-from recorder.recording.sessions import emit, find_session
+from recorder.recording.sessions import emit_session_event, find_session
 from recorder.storage.database import note_change
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 
@@ -56,7 +56,7 @@ def add_tag(
         session_id=row.id,
         workspace_id=tenant.workspace_id,
         mode=tenant.mode,
-        t_ms=next((t_ms for t_ms in (body.t_ms, anchor) if t_ms is not None), _default_t_ms(row)),
+        t_ms=next((t_ms for t_ms in (body.t_ms, anchor) if t_ms is not None), _default_tag_t_ms(row)),
         position=row.last_position,
         created_at=created_at,
     )
@@ -64,8 +64,8 @@ def add_tag(
     db.add(row)
     note_change(db, SessionRow, row.id)
     db.flush()
-    wire = to_wire(tag)
-    _apply_to_outcome(db, row, wire)
+    wire = tag_to_wire(tag)
+    _apply_tag_to_outcome(db, row, wire)
     return wire
 
 
@@ -80,32 +80,32 @@ def list_tags(
         t_ms, tag_id = after
         later = (col(TagRow.t_ms) > t_ms) | ((col(TagRow.t_ms) == t_ms) & (col(TagRow.id) > tag_id))
         statement = statement.where(later)
-    page = fetch_page(
+    page = fetch_list_page(
         lambda count: db.exec(statement.limit(count)),
         limit=limit,
         position_of=lambda row: (row.t_ms, row.id),
     )
-    return page.convert(to_wire)
+    return page.convert(tag_to_wire)
 
 
-def to_wire(row: TagRow) -> Tag:
+def tag_to_wire(row: TagRow) -> Tag:
     """Return the tag object of a row."""
     return Tag.model_validate(row.model_dump(include=set(Tag.model_fields)))
 
 
-def _apply_to_outcome(db: DbSession, row: SessionRow, tag: Tag) -> None:
+def _apply_tag_to_outcome(db: DbSession, row: SessionRow, tag: Tag) -> None:
     error = None
     before = row.outcome
     if row.status in ("stopped", "sealed"):
         error = rederive_outcome(db, row)
-    emit(db, row, "session.tagged", tag=tag.model_dump(mode="json"))
+    emit_session_event(db, row, "session.tagged", tag=tag.model_dump(mode="json"))
     if error is not None:
-        emit(db, row, "session.error", error=error.as_json())
+        emit_session_event(db, row, "session.error", error=error.as_json())
     if row.status == "sealed" and row.outcome is not None and row.outcome != before:
         graph.replace_outcome(db, row, row.outcome)
 
 
-def _default_t_ms(row: SessionRow) -> int:
+def _default_tag_t_ms(row: SessionRow) -> int:
     """Return now while recording, the end after; an import's clock is its recording's, not ours."""
     if row.status != "recording":
         return row.duration_ms

@@ -11,7 +11,7 @@ from sqlmodel import col, select
 
 from recorder import clock, limits
 from recorder.access.keys import Caller
-from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
+from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record
 from recorder.errors import NotFound, Problem, ValidationFailed
 from recorder.masking.policies import store_replacements
 from recorder.memory.storage.sizes import count_graphs
@@ -28,7 +28,7 @@ from recorder.models.workspace import Masking
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.storage.upsert import insert_if_missing
 from recorder.tenant import GraphScope, Tenant
 
@@ -71,7 +71,7 @@ def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
     Raises:
         NotFound: if nothing was recorded or set under this name, or it is none.
     """
-    _require_slug(workflow)
+    _require_workflow_slug(workflow)
     row = db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, workflow))
     if row is None:
         raise NotFound("workflow")
@@ -95,7 +95,7 @@ def list_workflows(
         moment, last = clock.from_ms(before[0]), before[1]
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))
     statement = statement.order_by(created_at.desc(), name.desc())
-    page = fetch_page(
+    page = fetch_list_page(
         lambda count: db.exec(statement.limit(count)),
         limit=limit,
         position_of=lambda row: (clock.to_ms(row.created_at), row.workflow),
@@ -112,15 +112,15 @@ def update_workflow(
         NotFound: if the name is none.
         ValidationFailed: if a name would mark success and error alike.
     """
-    _require_slug(workflow)
-    is_new = _make_if_missing(db, tenant, workflow)
+    _require_workflow_slug(workflow)
+    is_new = _make_workflow_if_missing(db, tenant, workflow)
     statement = select(WorkflowRow).filter_by(
         workspace_id=tenant.workspace_id, mode=tenant.mode, workflow=workflow
     )
     row = db.exec(statement.with_for_update()).one()
-    before = {} if is_new else _describe_settings(row)
-    _apply_update(db, row, body)
-    changes = describe_changes(before, _describe_settings(row))
+    before = {} if is_new else _describe_workflow_settings(row)
+    _apply_workflow_update(db, row, body)
+    changes = describe_audited_changes(before, _describe_workflow_settings(row))
     if changes:
         row.updated_at = row.created_at if is_new else clock.now()
         db.add(row)
@@ -129,10 +129,10 @@ def update_workflow(
     return _describe_workflows(db, [row])[0]
 
 
-def _apply_update(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
+def _apply_workflow_update(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
     sent = body.model_fields_set
     if "outcome_rules" in sent:
-        row.outcome_rules = _merged_rules(row.outcome_rules, body.outcome_rules)
+        row.outcome_rules = _merged_outcome_rules(row.outcome_rules, body.outcome_rules)
     if "tags" in sent:
         row.tags = body.tags
     if "masking" in sent:
@@ -143,7 +143,9 @@ def _apply_update(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None
         row.memory_graph = body.memory_graph
 
 
-def _merged_rules(stored: dict[str, Any] | None, changes: OutcomeNamesUpdate | None) -> dict[str, Any] | None:
+def _merged_outcome_rules(
+    stored: dict[str, Any] | None, changes: OutcomeNamesUpdate | None
+) -> dict[str, Any] | None:
     if changes is None:
         return None
     merged = {**(stored or {}), **changes.model_dump(exclude_unset=True)}
@@ -161,13 +163,13 @@ def _merged_rules(stored: dict[str, Any] | None, changes: OutcomeNamesUpdate | N
     return merged
 
 
-def _describe_settings(row: WorkflowRow) -> dict[str, Any]:
+def _describe_workflow_settings(row: WorkflowRow) -> dict[str, Any]:
     """Return the settings that a PATCH may change, in the form of the audit log."""
     return {
         "memory_graph": row.memory_graph,
         "tags": row.tags,
-        "masking": describe_masking(_read_masking(row)),
-        "outcome_rules": _read_rules(row).model_dump(),
+        "masking": describe_masking(_read_workflow_masking(row)),
+        "outcome_rules": _read_outcome_rules(row).model_dump(),
     }
 
 
@@ -176,16 +178,16 @@ def _describe_workflows(db: DbSession, rows: list[WorkflowRow]) -> list[Workflow
         return []
     names = [row.workflow for row in rows]
     graphs = count_graphs(db, rows[0].tenant, names)
-    return [_to_wire(row, graphs[row.workflow]) for row in rows]
+    return [_workflow_to_wire(row, graphs[row.workflow]) for row in rows]
 
 
-def _to_wire(row: WorkflowRow, graph: WorkflowGraph) -> Workflow:
+def _workflow_to_wire(row: WorkflowRow, graph: WorkflowGraph) -> Workflow:
     return Workflow(
         workflow=row.workflow,
         memory_graph=row.memory_graph,
         tags=row.tags,
-        masking=_read_masking(row),
-        outcome_rules=_read_rules(row),
+        masking=_read_workflow_masking(row),
+        outcome_rules=_read_outcome_rules(row),
         session_count=row.session_count,
         last_session_at=row.last_session_at,
         graph=graph,
@@ -194,16 +196,16 @@ def _to_wire(row: WorkflowRow, graph: WorkflowGraph) -> Workflow:
     )
 
 
-def _read_masking(row: WorkflowRow) -> Masking:
+def _read_workflow_masking(row: WorkflowRow) -> Masking:
     return Masking.model_validate(row.masking or {})
 
 
-def _read_rules(row: WorkflowRow) -> OutcomeNames:
+def _read_outcome_rules(row: WorkflowRow) -> OutcomeNames:
     rules = asdict(OutcomeRules.of(row.outcome_rules))
     return OutcomeNames.model_validate({name: sorted(names) for name, names in rules.items()})
 
 
-def _make_if_missing(db: DbSession, tenant: Tenant, workflow: str) -> bool:
+def _make_workflow_if_missing(db: DbSession, tenant: Tenant, workflow: str) -> bool:
     """Create a workflow without sessions; return whether it was missing."""
     now = clock.now()
     fresh = {
@@ -219,7 +221,7 @@ def _make_if_missing(db: DbSession, tenant: Tenant, workflow: str) -> bool:
     return insert_if_missing(db, WorkflowRow, fresh)
 
 
-def _require_slug(workflow: str) -> None:
+def _require_workflow_slug(workflow: str) -> None:
     """Refuse what cannot be the name of a workflow: like any malformed id, it is not there."""
     if not re.fullmatch(limits.WORKFLOW_PATTERN, workflow):
         raise NotFound("workflow")

@@ -13,24 +13,24 @@ from sqlmodel import col, select
 
 from recorder.errors import NotFound, Unavailable
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
-from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_node_at
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
+from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_passed_node
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.queries.recovery_anchors import Witness
-from recorder.memory.storage.graph_store import scope_of
+from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
-from recorder.recording.recovery_points import RecordedStepIds, read_steps, read_tag_times
+from recorder.recording.recovery_points import RecordedStepIds, read_recovery_point_steps, read_tag_times
 from recorder.recording.sessions import find_session
 from recorder.replay_service.dry_process import open_recording
-from recorder.replay_service.failures import Failure, read_failures
+from recorder.replay_service.failures import Failure, read_similar_failures
 from recorder.replay_service.recording import read_recording
 from recorder.replays.anchors import EventPosition
 from recorder.replays.budget import Budget
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import compute_replayability
-from recorder.replays.recordings import InvalidRecording, RecordedSession, list_steps
-from recorder.replays.recovery import RankedCandidate, RecoveryCandidate, rank_candidates
+from recorder.replays.recordings import InvalidRecording, RecordedSession, list_recorded_steps
+from recorder.replays.recovery import RankedCandidate, RecoveryCandidate, rank_recovery_candidates
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
@@ -80,7 +80,7 @@ class _Suffix:
     replayability: float | None
 
 
-def find_candidates(
+def find_recovery_candidates(
     runtime: Runtime,
     session: SessionRow,
     failure: Failure,
@@ -106,14 +106,14 @@ def find_candidates(
     """
     until_s = time.monotonic() + _SEARCH_SECONDS
     with runtime.database.transaction(write=False) as db:
-        counted = _find_nodes(db, runtime, session, failure, point)
+        counted = _find_candidate_nodes(db, runtime, session, failure, point)
     if not counted:
         return []
     acts = _list_acts(runtime, session, failure.t_ms)
     with runtime.database.transaction(write=False) as db:
         success_tags = read_rules(db, session).success_tags
     suffixes = _SuffixReader(runtime, session.tenant, success_tags, skip_unavailable)
-    ranked = rank_candidates(_describe(acts, entry) for entry in counted)
+    ranked = rank_recovery_candidates(_describe_candidate(acts, entry) for entry in counted)
     by_node = {entry.node_id: entry for entry in counted}
     replayable = []
     for entry in ranked[:_READ]:
@@ -124,17 +124,17 @@ def find_candidates(
             replayable.append((replace(entry.candidate, replayability=suffix.replayability), suffix))
     donors = {candidate.node_id: suffix for candidate, suffix in replayable}
     return [
-        _to_json(entry, by_node[entry.candidate.node_id], donors[entry.candidate.node_id])
-        for entry in rank_candidates(candidate for candidate, _ in replayable)
+        _candidate_to_json(entry, by_node[entry.candidate.node_id], donors[entry.candidate.node_id])
+        for entry in rank_recovery_candidates(candidate for candidate, _ in replayable)
     ]
 
 
-def _find_nodes(
+def _find_candidate_nodes(
     db: DbSession, runtime: Runtime, session: SessionRow, failure: Failure, point: PointTime | None
 ) -> list[_CountedNode]:
-    scope = scope_of(session)
+    scope = graph_scope_of(session)
     columns = read_graph(db, scope)
-    (row,) = lookup_of(columns).find([session.id]).tolist()
+    (row,) = session_lookup_of(columns).find([session.id]).tolist()
     if row == NOWHERE:
         return []  # sealed while the graph was paused
     rules = read_rules(db, session)
@@ -143,7 +143,7 @@ def _find_nodes(
         return success_times
 
     success_times = read_tag_times(db, scope, columns, rules.success_tags)
-    failed_ms = read_failures(db, scope, columns, session, failure)
+    failed_ms = read_similar_failures(db, scope, columns, session, failure)
     nodes = PassedNodes(columns, row, failed_ms, read_successes)
     if point is None:
         passed = nodes.list_candidates(_read_tag_times(db, session, failure, rules.error_tags))
@@ -151,7 +151,7 @@ def _find_nodes(
         passed = [nodes.describe(node) for node in _find_point(columns, point)]
     wanted = {witness for node in passed for witness in node.donors}
     wanted |= {Witness(row, node.pos) for node in passed if node.pos is not None}
-    steps = read_steps(db, runtime.lake, scope, columns, sorted(wanted)) if wanted else {}
+    steps = read_recovery_point_steps(db, runtime.lake, scope, columns, sorted(wanted)) if wanted else {}
     return [
         _CountedNode(
             node,
@@ -168,8 +168,8 @@ def _find_nodes(
 
 
 def _find_point(columns: GraphColumns, point: PointTime) -> list[int]:
-    (row,) = lookup_of(columns).find([point.session_id]).tolist()
-    node = None if row == NOWHERE else find_node_at(columns, row, point.t_ms)
+    (row,) = session_lookup_of(columns).find([point.session_id]).tolist()
+    node = None if row == NOWHERE else find_passed_node(columns, row, point.t_ms)
     return [] if node is None else [node]
 
 
@@ -187,11 +187,11 @@ def _list_acts(runtime: Runtime, session: SessionRow, until_ms: int) -> list[_Ac
     """Return the actions of a session up to a time, in order."""
     recording = open_recording(read_recording(runtime, session), runtime.blobs)
     consequential = list_consequential(recording)
-    acts = [step.event for step in list_steps(recording) if step.event["t_ms"] <= until_ms]
+    acts = [step.event for step in list_recorded_steps(recording) if step.event["t_ms"] <= until_ms]
     return [_Act(EventPosition(act["t_ms"], act["id"]), act["id"] in consequential) for act in acts]
 
 
-def _describe(acts: Sequence[_Act], counted: _CountedNode) -> RecoveryCandidate:
+def _describe_candidate(acts: Sequence[_Act], counted: _CountedNode) -> RecoveryCandidate:
     passed, step = counted.passed, counted.step
     position = EventPosition(passed.entered_ms or 0, "" if step is None else step.event_id)
     repeated = 0
@@ -246,7 +246,7 @@ class _SuffixReader:
         return None
 
     def _read_suffix(self, session_id: str, event_id: str) -> _Suffix | None:
-        recording = self._read_donor(session_id)
+        recording = self._read_donor_recording(session_id)
         positions = [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
         anchor = next((position for position in positions if position.event_id == event_id), None)
         if anchor is None:
@@ -257,7 +257,7 @@ class _SuffixReader:
         share = compute_replayability(recording, anchor=anchor, until=until, whole=self.budget)
         return _Suffix(session_id, event_id, until.event_id, share)
 
-    def _read_donor(self, session_id: str) -> RecordedSession:
+    def _read_donor_recording(self, session_id: str) -> RecordedSession:
         if self._last is None or self._last.session_id != session_id:
             self._last = None
             with self._runtime.database.transaction(write=False) as db:
@@ -268,7 +268,7 @@ class _SuffixReader:
         return self._last
 
 
-def _to_json(entry: RankedCandidate, counted: _CountedNode, suffix: _Suffix) -> dict[str, Any]:
+def _candidate_to_json(entry: RankedCandidate, counted: _CountedNode, suffix: _Suffix) -> dict[str, Any]:
     """Return a candidate as it is stored: what is shown, and the donor of the attempt."""
     described = asdict(entry.candidate)
     if counted.step is None:

@@ -15,9 +15,9 @@ from recorder.replay_service.dry_process import (
     RecordingMessage,
     StartMessage,
 )
-from recorder.replay_service.graph_evidence import read_evidence
+from recorder.replay_service.graph_evidence import read_graph_evidence
 from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.recording import FoundSessions, find_sessions, read_recording
+from recorder.replay_service.recording import FoundSessions, find_sealed_sessions, read_recording
 from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording
@@ -32,47 +32,47 @@ log = logging.getLogger("recorder.replays")
 Refusal = InvalidRecording | NotFound | Unavailable | ReplayNotComputed
 
 
-def read_tasks(runtime: Runtime, rows: Sequence[ReplayRow]) -> list[DryTask | Refusal]:
+def read_dry_tasks(runtime: Runtime, rows: Sequence[ReplayRow]) -> list[DryTask | Refusal]:
     """Return the tasks of the first replays, at least of one, or the reasons why they have none.
 
     Small recordings are read together. A large one, or a graph, comes alone: memory holds one of them.
     """
     others = {row.against_session_id for row in rows if row.against_session_id is not None}
     try:
-        sessions = find_sessions(runtime, {row.session_id for row in rows} | others)
+        sessions = find_sealed_sessions(runtime, {row.session_id for row in rows} | others)
     except (Exception, PanicException) as error:
         if len(rows) == 1:
-            return [_refuse(rows[0], error)]
+            return [_make_task_refusal(rows[0], error)]
         # A store, or a damaged file of one of them: each is read alone.
-        return read_tasks(runtime, rows[:1])
+        return read_dry_tasks(runtime, rows[:1])
     tasks: list[DryTask | Refusal] = []
     for row in rows:
-        is_large = _is_large(sessions, row)
+        is_large = _is_large_task(sessions, row)
         if is_large and tasks:
             break
         try:
-            tasks.append(_make_task(runtime, sessions, row))
+            tasks.append(_make_dry_task(runtime, sessions, row))
         except (Exception, PanicException) as error:
-            tasks.append(_refuse(row, error))
+            tasks.append(_make_task_refusal(row, error))
         if is_large:
             break
     return tasks
 
 
-def _is_large(sessions: FoundSessions, row: ReplayRow) -> bool:
+def _is_large_task(sessions: FoundSessions, row: ReplayRow) -> bool:
     against = row.spec["against"] or {}
     ids = {row.session_id, row.against_session_id} & sessions.rows.keys()
     return bool(ids - sessions.recordings.keys()) or "graph" in against or "path_id" in against
 
 
-def _refuse(row: ReplayRow, error: BaseException) -> Refusal:
+def _make_task_refusal(row: ReplayRow, error: BaseException) -> Refusal:
     if isinstance(error, Refusal):
         return error
     log.error("replay %s", row.id, exc_info=error)  # a defect of ours, or damaged files
     return ReplayNotComputed(type(error).__name__)
 
 
-def _make_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) -> DryTask:
+def _make_dry_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) -> DryTask:
     """Return the task of a dry replay.
 
     Raises:
@@ -89,7 +89,7 @@ def _make_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) -> Dry
         other = _read(runtime, sessions, _find(sessions, row.tenant, row.against_session_id))
     if "path_id" in against or "graph" in against:
         with runtime.database.transaction(write=False) as db:
-            compared = read_evidence(db, runtime, session, against.get("path_id"))
+            compared = read_graph_evidence(db, runtime, session, against.get("path_id"))
     return DryTask(
         blob_url=runtime.settings.blob_url,
         archive_url=runtime.settings.cold_url,

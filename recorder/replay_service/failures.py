@@ -6,7 +6,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.errors import NotFound, ValidationFailed
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
 from recorder.recording.recovery_points import read_tag_times
@@ -53,7 +53,7 @@ def find_failure(db: DbSession, session: SessionRow, failure_tag: str | None, *,
     return Failure(None, mark["t_ms"])
 
 
-def read_failures(
+def read_similar_failures(
     db: DbSession, scope: GraphScope, columns: GraphColumns, session: SessionRow, failure: Failure
 ) -> dict[int, int]:
     """Return when sessions of a graph failed in the same way, by row: by the tag, or by an error event."""
@@ -70,7 +70,7 @@ def read_failures(
         )
         marks = [(session_id, mark) for session_id, mark in db.exec(statement) if mark is not None]
         marks = [(session_id, mark) for session_id, mark in marks if mark["outcome"] == "error"]
-        rows = lookup_of(columns).find([session_id for session_id, _ in marks]).tolist()
+        rows = session_lookup_of(columns).find([session_id for session_id, _ in marks]).tolist()
         failed_ms = {row: mark["t_ms"] for row, (_, mark) in zip(rows, marks, strict=True) if row != NOWHERE}
-    (failed_row,) = lookup_of(columns).find([session.id]).tolist()
+    (failed_row,) = session_lookup_of(columns).find([session.id]).tolist()
     return {**failed_ms, failed_row: failure.t_ms}

@@ -5,13 +5,13 @@ from itertools import pairwise
 import numpy as np
 from sqlmodel import Session as DbSession
 
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, session_lookup_of
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.queries.recovery_anchors import Witness, list_visits
-from recorder.memory.storage.graph_store import scope_of
+from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.views.network import END, START, network_of
 from recorder.models.session import SessionRow
-from recorder.recording.recovery_points import read_steps
+from recorder.recording.recovery_points import read_recovery_point_steps
 from recorder.replay_service.dry_process import GraphMessage
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
@@ -22,7 +22,7 @@ _NOT_IN_GRAPH = (
 )
 
 
-def read_evidence(
+def read_graph_evidence(
     db: DbSession, runtime: Runtime, session: SessionRow, path_id: str | None = None
 ) -> GraphMessage:
     """Return the evidence of the other sessions of a workflow, or of those on one path.
@@ -31,16 +31,16 @@ def read_evidence(
         InvalidRecording: if the session is not in the graph.
         Unavailable: if the lake does not answer.
     """
-    scope = scope_of(session)
+    scope = graph_scope_of(session)
     columns = read_graph(db, scope)
-    (row,) = lookup_of(columns).find([session.id]).tolist()
+    (row,) = session_lookup_of(columns).find([session.id]).tolist()
     if row == NOWHERE:
         raise InvalidRecording(_NOT_IN_GRAPH)
     visits = list_visits(columns, np.array([row], dtype=np.int64))
     nodes = {
         Witness(row, pos): node for pos, node in zip(visits.pos.tolist(), visits.node.tolist(), strict=True)
     }
-    steps = read_steps(db, runtime.lake, scope, columns, list(nodes)) if nodes else {}
+    steps = read_recovery_point_steps(db, runtime.lake, scope, columns, list(nodes)) if nodes else {}
     node_of = {step.event_id: columns.nodes[nodes[witness]].node_id for witness, step in steps.items()}
     own_nodes = [columns.nodes[node].node_id for node in visits.node.tolist()]
     chosen = _choose_sessions(columns, path_id)

@@ -41,7 +41,7 @@ from recorder.replay_service.rows import check_open, find_row
 from recorder.replay_service.wire_objects import emit
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 
 
 def check_request(caller: Caller, body: ReplayCreate) -> None:
@@ -189,7 +189,7 @@ def list_steps(
     if after is not None:
         statement = statement.where(col(ReplayStepRow.step) > after)
     statement = statement.order_by(col(ReplayStepRow.step))
-    page = fetch_page(
+    page = fetch_list_page(
         lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda step: step.step
     )
     return page.convert(lambda step: ReplayStep.model_validate(step.model_dump(exclude={"replay_id"})))
@@ -206,7 +206,7 @@ def cancel_replay(db: DbSession, caller: Caller, replay_id: str, *, origin: Orig
     require_scope(caller, row.sandbox)
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="replay must be queued or running")
-    end_failed(db, row, "cancelled", "A client cancelled the replay.")
+    end_replay_as_failed(db, row, "cancelled", "A client cancelled the replay.")
     if row.sandbox == "live":
         record(db, origin, "replay.cancel", resource_type="replay", resource_id=row.id)
     return row
@@ -243,7 +243,7 @@ def lock_open(db: DbSession, rows: Sequence[ReplayRow]) -> dict[str, ReplayRow]:
     return {row.id: row for row in current if row.finished_at is None and row.decisions == decisions[row.id]}
 
 
-def end_failed(db: DbSession, row: ReplayRow, type: str, message: str) -> None:
+def end_replay_as_failed(db: DbSession, row: ReplayRow, type: str, message: str) -> None:
     """End a replay that could not run, or was ended, and forget its inputs."""
     row.error = {"type": type, "message": message}
     end(db, row, "failed")

@@ -11,7 +11,7 @@ from sqlmodel import col, select
 
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.recording.event_filter import Entry, decode_between
+from recorder.recording.event_filter import Entry, decode_events_between
 from recorder.recording.item_reads import read_sealed_frames
 from recorder.recording.session_events import EventPortions
 from recorder.replay_service.dry_process import EventMessage, FrameMessage, RecordingMessage
@@ -82,7 +82,7 @@ class FoundSessions:
     recordings: dict[str, RecordingMessage] = field(default_factory=dict)
 
 
-def find_sessions(runtime: Runtime, session_ids: Collection[str]) -> FoundSessions:
+def find_sealed_sessions(runtime: Runtime, session_ids: Collection[str]) -> FoundSessions:
     """Return sealed sessions, and the recordings of the small ones with a few queries for all of them.
 
     Raises:
@@ -93,13 +93,13 @@ def find_sessions(runtime: Runtime, session_ids: Collection[str]) -> FoundSessio
             col(SessionRow.id).in_(session_ids), col(SessionRow.deleted_at).is_(None)
         )
         rows = {row.id: row for row in db.exec(statement)}
-        small = [row for row in rows.values() if _is_small(row)]
+        small = [row for row in rows.values() if _is_small_session(row)]
         tags = _read_tags(db, [row.id for row in small])
         events = _read_hot_events(db, [row.id for row in small if row.is_hot])
     swept = [row for row in small if not row.is_hot]
-    for row_id, read in _read_from_lake(runtime, "events", swept, _EVENT_COLUMNS).items():
+    for row_id, read in _read_lake_rows(runtime, "events", swept, _EVENT_COLUMNS).items():
         events[row_id] = [_make_event(event.values()) for event in read]
-    frames = _read_from_lake(runtime, "frames", small, _FRAME_COLUMNS)
+    frames = _read_lake_rows(runtime, "frames", small, _FRAME_COLUMNS)
     recordings = {
         row.id: RecordingMessage(
             row.id, events[row.id], [FrameMessage(**frame) for frame in frames[row.id]], tags[row.id]
@@ -109,7 +109,7 @@ def find_sessions(runtime: Runtime, session_ids: Collection[str]) -> FoundSessio
     return FoundSessions(rows, recordings)
 
 
-def _is_small(row: SessionRow) -> bool:
+def _is_small_session(row: SessionRow) -> bool:
     return (
         row.event_count <= _SMALL_EVENTS
         and row.event_bytes <= _SMALL_BYTES
@@ -121,7 +121,7 @@ def _read_hot_events(db: DbSession, session_ids: Collection[str]) -> dict[str, l
     """Return the events of sessions that are in SQL by `(t_ms, id)`."""
     entries: defaultdict[str, list[Entry]] = defaultdict(list)
     for batch in db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id).in_(session_ids))):
-        entries[batch.session_id] += decode_between(
+        entries[batch.session_id] += decode_events_between(
             batch.payload, batch.first_id, batch.first_position, None, None
         )
     events: defaultdict[str, list[EventMessage]] = defaultdict(list)
@@ -134,7 +134,7 @@ def _read_hot_events(db: DbSession, session_ids: Collection[str]) -> dict[str, l
     return events
 
 
-def _read_from_lake(
+def _read_lake_rows(
     runtime: Runtime, kind: Literal["events", "frames"], rows: Iterable[SessionRow], columns: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the lake rows of small sessions in their order, with one read of each partition."""

@@ -14,7 +14,7 @@ from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, R
 from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
 from recorder.replay_service.failures import find_failure
 from recorder.replay_service.inputs import encrypt_inputs
-from recorder.replay_service.queue import end_failed
+from recorder.replay_service.queue import end_replay_as_failed
 from recorder.replay_service.request_checks import (
     check_hosts,
     find_sealed,
@@ -24,7 +24,7 @@ from recorder.replay_service.request_checks import (
 )
 from recorder.replay_service.rows import check_open, find_row
 from recorder.replay_service.wire_objects import list_effective
-from recorder.request_context import current_request_id, following
+from recorder.request_context import current_request_id, following_request
 from recorder.runtime import Runtime
 from recorder.webhooks.outbox import add_event
 
@@ -78,7 +78,7 @@ def create_recovery(
         created_at=now,
     )
     db.add(row)
-    _emit(db, row)
+    _emit_recovery_event(db, row)
     if row.sandbox == "live":
         details = {"session_id": row.session_id}
         record(db, origin, "recovery.create", resource_type="recovery", resource_id=row.id, details=details)
@@ -98,7 +98,7 @@ def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: 
         raise InvalidState(row.status, needed="recovery must be started")
     attempts = select(ReplayRow).where(ReplayRow.cause == row.id, col(ReplayRow.finished_at).is_(None))
     for attempt in db.exec(attempts.order_by(col(ReplayRow.id)).with_for_update()):
-        end_failed(db, attempt, "cancelled", "A client cancelled the recovery.")
+        end_replay_as_failed(db, attempt, "cancelled", "A client cancelled the recovery.")
     end_recovery(db, row, reason="cancelled")
     if row.sandbox == "live":
         record(db, origin, "recovery.cancel", resource_type="recovery", resource_id=row.id)
@@ -115,10 +115,10 @@ def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | No
     # The attempts show their sessions; here the ids of other sessions would outlive them.
     row.candidates = _list_without_donors(row)
     db.add(row)
-    _emit(db, row)
+    _emit_recovery_event(db, row)
 
 
-def to_wire(row: RecoveryRow) -> Recovery:
+def recovery_to_wire(row: RecoveryRow) -> Recovery:
     """Return the recovery object."""
     policy = row.policy or ReplayPolicyBody().model_dump(mode="json")
     named = {
@@ -137,13 +137,13 @@ def _list_without_donors(row: RecoveryRow) -> list[dict[str, Any]]:
     ]
 
 
-def _emit(db: DbSession, row: RecoveryRow) -> None:
+def _emit_recovery_event(db: DbSession, row: RecoveryRow) -> None:
     """Queue the event of the status that a recovery has just taken, with the whole object."""
-    with following(row.request_id):
+    with following_request(row.request_id):
         add_event(
             db,
             tenant=row.tenant,
             type=f"recovery.{row.status}",
             subject_id=row.id,
-            data={"recovery": to_wire(row).model_dump(mode="json")},
+            data={"recovery": recovery_to_wire(row).model_dump(mode="json")},
         )

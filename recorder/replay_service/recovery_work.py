@@ -130,24 +130,24 @@ def _continue_attempts(db: DbSession, runtime: Runtime, row: RecoveryRow) -> Non
         end_recovery(db, row, reason="live_replay_ended")
     elif last is not None and last.status == "completed":
         # Dry it matches; now the same live. The sandbox's worker ends the replay, and the recovery goes on.
-        if not _start_attempt(db, runtime, row, tried[-1], "live"):
+        if not _start_recovery_attempt(db, runtime, row, tried[-1], "live"):
             end_recovery(db, row, reason="candidates_exhausted")
     else:
-        _try_next(db, runtime, row)
+        _try_next_candidate(db, runtime, row)
 
 
-def _try_next(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
+def _try_next_candidate(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
     """Start a dry attempt from the candidate after the last one tried, if any is left."""
     assert row.candidates is not None
     numbers = [number for number, candidate in enumerate(row.candidates, 1) if candidate["replay_id"]]
     for candidate in row.candidates[max(numbers, default=0) : MOST_ATTEMPTS]:
-        if _start_attempt(db, runtime, row, candidate, "dry"):
+        if _start_recovery_attempt(db, runtime, row, candidate, "dry"):
             return
     reason: RecoveryReason = "candidates_exhausted" if row.candidates else "no_recovery_points"
     end_recovery(db, row, reason=reason)
 
 
-def _start_attempt(
+def _start_recovery_attempt(
     db: DbSession, runtime: Runtime, row: RecoveryRow, candidate: dict[str, Any], sandbox: str
 ) -> bool:
     """Queue the replay of a candidate's donor; False if the donor was deleted.

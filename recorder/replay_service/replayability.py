@@ -21,7 +21,7 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry_process import RecordingMessage
-from recorder.replay_service.recording import find_sessions, read_recording
+from recorder.replay_service.recording import find_sealed_sessions, read_recording
 from recorder.replay_service.replayability_process import ReplayabilityProcess, ReplayabilityTask
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
@@ -124,7 +124,7 @@ class ReplayabilityWork:
         values = self._compute(rows, began + _TURN_S)
         if values:
             with held.transaction(self._runtime.database) as db:
-                _store(db, values)
+                _store_replayability(db, values)
         self._ended_s = time.monotonic()
         self._used_s[tenant] += self._ended_s - began
         self._session_s = (self._session_s + (self._ended_s - began) / max(1, len(values))) / 2
@@ -242,7 +242,7 @@ def _list_tenants(db: DbSession) -> list[tuple[Tenant, datetime]]:
     return [(Tenant(workspace_id, mode), sealed_at) for workspace_id, mode, sealed_at in rows]
 
 
-def _store(db: DbSession, values: dict[str, float | None]) -> None:
+def _store_replayability(db: DbSession, values: dict[str, float | None]) -> None:
     """Store values of sessions that still wait for one."""
     waits = (col(SessionRow.id) == bindparam("session_id"), WAITS_FOR_REPLAYABILITY)
     changed = {"replayability": bindparam("value"), "replayability_at": clock.now()}
@@ -261,7 +261,7 @@ def _read_recordings(runtime: Runtime, rows: Sequence[SessionRow]) -> dict[str, 
         _FramesMissing: if the lake lacks frames of a session.
         Unavailable: if a store does not answer.
     """
-    small = find_sessions(runtime, [row.id for row in rows]).recordings
+    small = find_sealed_sessions(runtime, [row.id for row in rows]).recordings
     recordings: dict[str, RecordingMessage | None] = {}
     for row in rows:
         try:

@@ -19,7 +19,7 @@ from recorder.errors import (
     ValidationFailed,
     json_pointer,
 )
-from recorder.memory.storage.graph_store import scope_of
+from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.memory import GraphPathRow
 from recorder.models.replay import DRY_POLICY, ReplayCreate, ReplayPlace, ReplayPolicyBody
@@ -27,7 +27,7 @@ from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
-from recorder.recording.session_events import read_events_page
+from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
 from recorder.replay_service.failures import find_failure
 from recorder.replay_service.storage_state import InvalidStorageState, StorageState, read_storage_state
@@ -178,7 +178,7 @@ def find_other(db: DbSession, session: SessionRow, body: ReplayCreate) -> Sessio
         return find_sealed(db, session.tenant, against.session_id)
     if against.path_id is not None:
         path = GraphPathRow
-        mine = (*in_scope(path, scope_of(session)), col(path.path_id) == against.path_id)
+        mine = (*in_scope(path, graph_scope_of(session)), col(path.path_id) == against.path_id)
         if db.exec(select(path.number).where(*mine)).first() is None:
             raise NotFound(
                 "path", "The session's workflow has no such path; GET /v1/memory/paths lists them."
@@ -208,7 +208,7 @@ def check_places(
         return None
     # Ids are longer than "": the page begins with the first event at that time.
     after = (anchor, "")
-    page = read_events_page(db, runtime.lake, session, after=after, limit=1)
+    page = read_session_events_page(db, runtime.lake, session, after=after, limit=1)
     if not page.items:
         raise NotFound("event", "The session has no event at or after this anchor; name an earlier one.")
     first = page.items[0]

@@ -28,7 +28,7 @@ def set_result_keys(db: DbSession, rows: Sequence[ReplayRow]) -> None:
     Those that are compared with a graph, which grows, those that a person decides on, and those that begin at
     a best candidate have none.
     """
-    rows = [row for row in rows if _is_repeatable(row)]
+    rows = [row for row in rows if _has_repeatable_result(row)]
     if not rows:
         return
     ids = {row.session_id for row in rows} | {row.against_session_id for row in rows} - {None}
@@ -49,7 +49,7 @@ def set_result_keys(db: DbSession, rows: Sequence[ReplayRow]) -> None:
         db.add(row)
 
 
-def copy_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
+def copy_cached_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
     """End replays whose keys ended ones have, with their results; return those that ended.
 
     Needs a write transaction that holds the rows.
@@ -79,7 +79,7 @@ def copy_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
     return copied
 
 
-def _is_repeatable(row: ReplayRow) -> bool:
+def _has_repeatable_result(row: ReplayRow) -> bool:
     against, anchor = row.spec["against"] or {}, row.spec["anchor"] or {}
     is_decided = row.kind == "guided" or row.spec["policy"]["on_divergence"] == "ask"
     return not is_decided and "auto" not in anchor and not {"graph", "path_id"} & against.keys()

@@ -13,7 +13,7 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 Row = TypeVar("Row", ReplayRow, RecoveryRow)
@@ -70,7 +70,7 @@ def list_rows(
     if before_id is not None:
         statement = statement.where(col(table.id) < before_id)
     statement = statement.order_by(col(table.id).desc())
-    return fetch_page(
+    return fetch_list_page(
         lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
 

@@ -14,7 +14,7 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.recording.sessions import find_session
 from recorder.replay_service.failures import find_failure
-from recorder.replay_service.queue import end_failed, lock_open
+from recorder.replay_service.queue import end_replay_as_failed, lock_open
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, lock_recovery
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.search_process import SearchProcess, SearchReply, SearchStores, SearchTask
@@ -176,7 +176,7 @@ class CandidateSearches:
                 current.searches = 0
                 db.add(current)
                 return
-            end_failed(db, current, *_explain(reply))
+            end_replay_as_failed(db, current, *_explain_failed_search(reply))
         self._report.count(current)
 
 
@@ -185,7 +185,7 @@ def _lock(db: DbSession, row: SearchedRow) -> SearchedRow | None:
     return lock_recovery(db, row) if isinstance(row, RecoveryRow) else lock_open(db, [row]).get(row.id)
 
 
-def _explain(reply: SearchReply) -> tuple[str, str]:
+def _explain_failed_search(reply: SearchReply) -> tuple[str, str]:
     """Return type and message of the error of a replay whose anchor was not found."""
     if reply.invalid:
         return "invalid_recording", f"{reply.invalid} Name an anchor."

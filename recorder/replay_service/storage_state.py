@@ -106,7 +106,7 @@ def read_storage_state(text: str) -> StorageState:
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         raise InvalidStorageState(_FORM) from None  # the error may quote a value
     for number, cookie in enumerate(state.cookies):
-        if not _is_sound(cookie):
+        if not _is_valid_cookie(cookie):
             raise InvalidStorageState(
                 f"Cookie {number} of the storage state is one that no browser takes: it needs a name and a "
                 "domain, a path that begins with /, no control characters, and at most 4,096 bytes; expires "
@@ -131,7 +131,7 @@ def read_storage_state(text: str) -> StorageState:
     return state
 
 
-def _is_sound(cookie: StoredCookie) -> bool:
+def _is_valid_cookie(cookie: StoredCookie) -> bool:
     texts = (cookie.name, cookie.value, cookie.domain, cookie.path)
     return (
         bool(cookie.name and cookie.domain.strip("."))

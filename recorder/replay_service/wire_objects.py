@@ -12,7 +12,7 @@ from recorder.models.replay import (
     ReplayProgress,
     ReplayRow,
 )
-from recorder.request_context import following
+from recorder.request_context import following_request
 from recorder.webhooks.outbox import add_events, describe_event
 
 _COLUMNS = {
@@ -33,7 +33,7 @@ _COLUMNS = {
 }
 
 
-def to_wire(row: ReplayRow) -> Replay:
+def replay_to_wire(row: ReplayRow) -> Replay:
     """Return the replay object; of inputs it has the names only."""
     awaiting = None
     if row.awaiting_step is not None and row.awaiting_until is not None:
@@ -74,10 +74,10 @@ def emit(db: DbSession, *rows: ReplayRow) -> None:
 
 
 def _describe_event(row: ReplayRow) -> dict[str, Any]:
-    with following(row.request_id):
+    with following_request(row.request_id):
         return describe_event(
             tenant=row.tenant,
             type=f"replay.{row.status}",
             subject_id=row.id,
-            data={"replay": to_wire(row).model_dump(mode="json")},
+            data={"replay": replay_to_wire(row).model_dump(mode="json")},
         )

@@ -24,12 +24,12 @@ from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
-from recorder.replay_service.dry_tasks import Refusal, find_anchor_event, needs_search, read_tasks
+from recorder.replay_service.dry_tasks import Refusal, find_anchor_event, needs_search, read_dry_tasks
 from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.queue import end_failed, lock_open, set_ended
+from recorder.replay_service.queue import end_replay_as_failed, lock_open, set_ended
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
 from recorder.replay_service.report import ReplayReport
-from recorder.replay_service.result_cache import copy_results, set_result_keys
+from recorder.replay_service.result_cache import copy_cached_results, set_result_keys
 from recorder.replay_service.rows import has_sessions
 from recorder.replay_service.searches import CandidateSearches
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
@@ -157,14 +157,14 @@ class ReplayRun:
     def _replay_due(self, until_s: float) -> bool:
         """Replay what is due, as the turns of the workspaces have it; return False if nothing is."""
         with self._held_transaction() as db:
-            rows = _list_due(db, limit=_AT_ONCE, without=self._list_waiting())
+            rows = _list_due_replays(db, limit=_AT_ONCE, without=self._list_waiting())
             begun = [row for row in rows if row.status == "queued"]
             for row in begun:
                 row.status, row.started_at = "running", clock.now()
                 db.add(row)
             emit(db, *begun)
             set_result_keys(db, rows)
-            copied = copy_results(db, rows)
+            copied = copy_cached_results(db, rows)
         for row in copied:
             self.report.count(row)
         rows = [row for row in rows if row.finished_at is None]
@@ -182,7 +182,7 @@ class ReplayRun:
 
     def _replay_together(self, rows: Sequence[ReplayRow], until_s: float) -> int:
         """Replay the first of some replays, and store each result when it is there; return their number."""
-        tasks = read_tasks(self._runtime, rows)
+        tasks = read_dry_tasks(self._runtime, rows)
         computed = [
             _Computed(row, task)
             for row, task in zip(rows, tasks, strict=False)
@@ -256,7 +256,7 @@ class ReplayRun:
         with self._held_transaction() as db:
             current = lock_open(db, [row]).get(row.id)
             if current is not None:
-                end_failed(db, current, type, message)
+                end_replay_as_failed(db, current, type, message)
                 self.report.count(current)
 
     def _store_results(self, computed: Sequence[_Computed]) -> None:
@@ -275,7 +275,7 @@ class ReplayRun:
                     steps += [
                         {"replay_id": row.id, **msgspec.to_builtins(step)} for step in entry.outcome.steps
                     ]
-                    _set_result(row, entry.outcome)
+                    _set_replay_result(row, entry.outcome)
                     db.add(row)
                     if row.finished_at is not None:
                         ended.append(row)
@@ -290,7 +290,7 @@ class ReplayRun:
         return self._held.transaction(self._runtime.database)
 
 
-def _set_result(row: ReplayRow, result: DryResult) -> None:
+def _set_replay_result(row: ReplayRow, result: DryResult) -> None:
     """Set the columns of a replay from its result."""
     row.summary = msgspec.to_builtins(result.summary)
     row.divergence = msgspec.to_builtins(result.divergence)
@@ -310,11 +310,11 @@ def has_waiting(db: DbSession) -> bool:
     """Return whether replays or recoveries wait and no run is at work."""
     if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
         return False
-    has_replays = db.exec(select(ReplayRow.id).where(*_are_due()).limit(1)).first() is not None
+    has_replays = db.exec(select(ReplayRow.id).where(*_due_conditions()).limit(1)).first() is not None
     return has_replays or bool(list_due_recoveries(db, limit=1))
 
 
-def _are_due() -> list[Any]:
+def _due_conditions() -> list[Any]:
     """Return the conditions of dry replays that need work; those of suspended workspaces wait."""
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
     return [
@@ -326,11 +326,11 @@ def _are_due() -> list[Any]:
     ]
 
 
-def _list_due(db: DbSession, *, limit: int, without: Sequence[str]) -> list[ReplayRow]:
+def _list_due_replays(db: DbSession, *, limit: int, without: Sequence[str]) -> list[ReplayRow]:
     """Lock and return replays that need work: the oldest of each workspace first."""
     tenant = (col(ReplayRow.workspace_id), col(ReplayRow.mode))
     turn = func.row_number().over(partition_by=tenant, order_by=col(ReplayRow.id)).label("turn")
-    turns = select(ReplayRow.id, turn).where(*_are_due(), col(ReplayRow.id).not_in(without)).subquery()
+    turns = select(ReplayRow.id, turn).where(*_due_conditions(), col(ReplayRow.id).not_in(without)).subquery()
     statement = (
         select(ReplayRow)
         .join(turns, turns.c.id == ReplayRow.id)

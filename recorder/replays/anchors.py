@@ -41,10 +41,10 @@ def find_anchor_event(recording: RecordedSession, anchor: ReplayAnchor) -> Event
     Raises:
         AnchorUnknown: if the session lacks the anchor, or ends before any event at or after it.
     """
-    positions = _list_positions(recording)
+    positions = _list_event_positions(recording)
     if anchor.kind == "event":
         return _find_event(positions, anchor.name)
-    index = bisect_left(positions, EventPosition(_find_time(recording, anchor), ""))
+    index = bisect_left(positions, EventPosition(_find_anchor_time(recording, anchor), ""))
     if index == len(positions):
         raise AnchorUnknown("event")
     return positions[index]
@@ -56,16 +56,16 @@ def find_until_event(recording: RecordedSession, until: ReplayAnchor) -> EventPo
     Raises:
         AnchorUnknown: if the session lacks the anchor, or has no event at or before it.
     """
-    positions = _list_positions(recording)
+    positions = _list_event_positions(recording)
     if until.kind == "event":
         return _find_event(positions, until.name)
-    index = bisect_right([position.t_ms for position in positions], _find_time(recording, until))
+    index = bisect_right([position.t_ms for position in positions], _find_anchor_time(recording, until))
     if index == 0:
         raise AnchorUnknown("event")
     return positions[index - 1]
 
 
-def _list_positions(recording: RecordedSession) -> list[EventPosition]:
+def _list_event_positions(recording: RecordedSession) -> list[EventPosition]:
     # Python compares texts by code point, which is the order of their UTF-8 bytes.
     return [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
 
@@ -77,7 +77,7 @@ def _find_event(positions: list[EventPosition], event_id: str) -> EventPosition:
     raise AnchorUnknown("event")
 
 
-def _find_time(recording: RecordedSession, anchor: ReplayAnchor) -> int:
+def _find_anchor_time(recording: RecordedSession, anchor: ReplayAnchor) -> int:
     """Return the time of a frame, or of the last tag of that name."""
     if anchor.kind == "tag":
         times = [tag.t_ms for tag in recording.tags if tag.name == anchor.name]

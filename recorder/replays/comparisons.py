@@ -8,9 +8,9 @@ from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement
 from recorder.replays.pages import RecordedPages
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession, list_steps
+from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession, list_recorded_steps
 from recorder.replays.resolve import resolve
-from recorder.replays.states import compare_states
+from recorder.replays.states import compare_page_states
 
 #: Types that change no page: one session may have them where another has not.
 QUIET_TYPES = frozenset(("scroll", "hover", "focus", "window_focus", "copy"))
@@ -63,7 +63,7 @@ class SessionWalk:
 
     def __init__(self, other: RecordedSession, policy: ReplayPolicy, budget: Budget) -> None:
         self.pages = RecordedPages(other, budget)
-        self._steps = [step for step in list_steps(other) if step.event["type"] not in QUIET_TYPES]
+        self._steps = [step for step in list_recorded_steps(other) if step.event["type"] not in QUIET_TYPES]
         self._last_frame = len(other.frames) - 1 if other.frames else None
         self._ok = policy.ok
         self._next = 0
@@ -75,7 +75,7 @@ class SessionWalk:
         best = (0.0, 0)
         for index, step in enumerate(self._steps):
             frame = self.pages.get_frame(step.before)
-            similarity = compare_states(tokens, frame.state_tokens) if frame and tokens else 0.0
+            similarity = compare_page_states(tokens, frame.state_tokens) if frame and tokens else 0.0
             if similarity > best[0]:
                 best = (similarity, index)
         self.is_reached = best[0] >= self._ok

@@ -55,13 +55,13 @@ def find_by_css(
     scope = -1 if root is None else _scope_below(root)
     seen: set[int] = set()
     for tree in trees:
-        for element in _list_candidates(document, tree):
+        for element in _list_css_candidates(document, tree):
             budget.spend()
             if not pierce and element.scope != scope:
                 continue
             if root is not None and not root.index < element.index < root.end:
                 continue
-            if element.index not in seen and _matches(element, tree, budget):
+            if element.index not in seen and _matches_css_selector(element, tree, budget):
                 seen.add(element.index)
                 yield element
 
@@ -95,7 +95,7 @@ def _scope_below(root: DomElement) -> int:
     return root.index if root.tag == "template" and "shadowrootmode" in root.attrs else root.scope
 
 
-def _list_candidates(document: DomDocument, tree: Any) -> list[DomElement]:
+def _list_css_candidates(document: DomDocument, tree: Any) -> list[DomElement]:
     while isinstance(tree, CombinedSelector):
         tree = tree.subselector
     while not isinstance(tree, Element):
@@ -105,43 +105,47 @@ def _list_candidates(document: DomDocument, tree: Any) -> list[DomElement]:
     return document.by_tag.get(tree.element.lower(), []) if tree.element else document.elements
 
 
-def _matches(element: DomElement, tree: Any, budget: Budget) -> bool:
+def _matches_css_selector(element: DomElement, tree: Any, budget: Budget) -> bool:
     budget.spend()
     match tree:
         case Element():
             return tree.element is None or tree.element.lower() == element.tag
         case Hash():
-            return element.read_attribute("id") == tree.id and _matches(element, tree.selector, budget)
+            return element.read_attribute("id") == tree.id and _matches_css_selector(
+                element, tree.selector, budget
+            )
         case Class():
             classes = (element.read_attribute("class") or "").split()
-            return tree.class_name in classes and _matches(element, tree.selector, budget)
+            return tree.class_name in classes and _matches_css_selector(element, tree.selector, budget)
         case Attrib():
-            return _has_attribute(element, tree) and _matches(element, tree.selector, budget)
+            return _has_attribute(element, tree) and _matches_css_selector(element, tree.selector, budget)
         case CombinedSelector():
-            return _matches(element, tree.subselector, budget) and any(
-                _matches(other, tree.selector, budget)
-                for other in _list_related(element, tree.combinator, budget)
+            return _matches_css_selector(element, tree.subselector, budget) and any(
+                _matches_css_selector(other, tree.selector, budget)
+                for other in _list_related_elements(element, tree.combinator, budget)
             )
         case Negation():
-            return _matches(element, tree.selector, budget) and not _matches(
+            return _matches_css_selector(element, tree.selector, budget) and not _matches_css_selector(
                 element, tree.subselector, budget
             )
         case Matching() | SpecificityAdjustment():
-            return _matches(element, tree.selector, budget) and any(
-                _matches(element, option, budget) for option in tree.selector_list
+            return _matches_css_selector(element, tree.selector, budget) and any(
+                _matches_css_selector(element, option, budget) for option in tree.selector_list
             )
         case Pseudo():
-            return _has_state(element, tree.ident.lower(), budget) and _matches(
+            return _has_pseudo_class(element, tree.ident.lower(), budget) and _matches_css_selector(
                 element, tree.selector, budget
             )
         case Function():
-            return _is_nth(element, tree, budget) and _matches(element, tree.selector, budget)
+            return _is_nth_sibling(element, tree, budget) and _matches_css_selector(
+                element, tree.selector, budget
+            )
         case Relation():
             raise UnusableSelector
     raise UnusableSelector
 
 
-def _list_related(element: DomElement, combinator: str, budget: Budget) -> Iterator[DomElement]:
+def _list_related_elements(element: DomElement, combinator: str, budget: Budget) -> Iterator[DomElement]:
     if combinator in (" ", ">"):
         for ancestor in walk_ancestors(element):
             budget.spend()
@@ -180,7 +184,7 @@ def _has_attribute(element: DomElement, tree: Any) -> bool:
     raise UnusableSelector
 
 
-def _has_state(element: DomElement, name: str, budget: Budget) -> bool:
+def _has_pseudo_class(element: DomElement, name: str, budget: Budget) -> bool:
     match name:
         case "first-child":
             return element.place == 1
@@ -189,7 +193,7 @@ def _has_state(element: DomElement, name: str, budget: Budget) -> bool:
         case "only-child":
             return _count_siblings(element) == 1
         case "first-of-type":
-            return _place_of_type(element, budget) == 1
+            return _position_of_type(element, budget) == 1
         case "checked":
             return bool(element.attrs.get("__c"))
         case "disabled":
@@ -203,14 +207,14 @@ def _has_state(element: DomElement, name: str, budget: Budget) -> bool:
     raise UnusableSelector
 
 
-def _is_nth(element: DomElement, tree: Any, budget: Budget) -> bool:
+def _is_nth_sibling(element: DomElement, tree: Any, budget: Budget) -> bool:
     if tree.name not in ("nth-child", "nth-of-type"):
         raise UnusableSelector
     try:
         step, offset = parse_series(tree.arguments)
     except ValueError as error:
         raise UnusableSelector from error
-    number = element.place if tree.name == "nth-child" else _place_of_type(element, budget)
+    number = element.place if tree.name == "nth-child" else _position_of_type(element, budget)
     if step == 0:
         return bool(number == offset)
     return (number - offset) % step == 0 and (number - offset) // step >= 0
@@ -222,7 +226,7 @@ def _count_siblings(element: DomElement) -> int:
     return element.parent.size
 
 
-def _place_of_type(element: DomElement, budget: Budget) -> int:
+def _position_of_type(element: DomElement, budget: Budget) -> int:
     if element.parent is None:
         return 1
     siblings = element.parent.list_elements()

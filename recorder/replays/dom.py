@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from recorder.memory.steps.targets import role_of
+from recorder.memory.steps.targets import element_role_of
 from recorder.replays.budget import Budget
 from recorder.replays.recordings import InvalidRecording
 
@@ -56,7 +56,7 @@ class DomElement:
         self.own_text = ""
         #: Number of child elements.
         self.size = 0
-        #: As `find_role` returns it; None before it was asked for.
+        #: As `find_element_role` returns it; None before it was asked for.
         self.role: str | None = None
         if parent is None:
             self.depth: int = 0
@@ -117,7 +117,9 @@ class DomDocument:
         """Return the visible elements of a role, in document order; of any role for None."""
         if role not in self._by_role:
             if role is None:
-                matches = [element for element in self.elements if element.visible and find_role(element)]
+                matches = [
+                    element for element in self.elements if element.visible and find_element_role(element)
+                ]
             else:
                 candidates = {element.index: element for element in self._stating}
                 for tag, elements in self.by_tag.items():
@@ -127,7 +129,7 @@ class DomDocument:
                 matches = [
                     candidates[index]
                     for index in sorted(candidates)
-                    if candidates[index].visible and find_role(candidates[index]) == role
+                    if candidates[index].visible and find_element_role(candidates[index]) == role
                 ]
             self._by_role[role] = matches
         return self._by_role[role]
@@ -138,7 +140,7 @@ class DomDocument:
         The first of `aria-label`, the label for it, the label around it, a field's placeholder or name, the
         text, `alt` and `title`.
         """
-        role = find_role(element)
+        role = find_element_role(element)
         name = element.read_attribute("aria-label") or self._find_label(element, role)
         if not name and role in _FIELDS:
             name = element.read_attribute("placeholder") or element.read_attribute("name") or ""
@@ -146,7 +148,10 @@ class DomDocument:
             name = str(element.attrs.get("__v") or element.attrs.get("value") or "")
         elif not name:
             name = (
-                read_text(element) or element.read_attribute("alt") or element.read_attribute("title") or ""
+                read_element_text(element)
+                or element.read_attribute("alt")
+                or element.read_attribute("title")
+                or ""
             )
         return " ".join(name[:_NAME_CHARACTERS].split())
 
@@ -163,26 +168,26 @@ class DomDocument:
             if parent.tag == "label":
                 label = parent
             parent = parent.parent
-        return read_text(label) if label is not None else ""
+        return read_element_text(label) if label is not None else ""
 
 
 @lru_cache(maxsize=1_024)
 def _imply_role(tag: str) -> str:
-    return role_of(tag, _NO_ATTRS) or _MORE_ROLES.get(tag, "")
+    return element_role_of(tag, _NO_ATTRS) or _MORE_ROLES.get(tag, "")
 
 
-def find_role(element: DomElement) -> str:
+def find_element_role(element: DomElement) -> str:
     """Return the role that an element states or its tag implies; it may be empty."""
     if element.role is None:
         element.role = (
-            role_of(element.tag, element.attrs)
+            element_role_of(element.tag, element.attrs)
             or _MORE_ROLES.get(element.tag, "")
             or (element.read_attribute("role") or "").lower().partition(" ")[0]
         )
     return element.role
 
 
-def read_text(element: DomElement) -> str:
+def read_element_text(element: DomElement) -> str:
     """Return the first words inside an element, with single spaces."""
     if len(element.children) == 1 and element.own_text:
         return " ".join(element.own_text[:_NAME_CHARACTERS].split())
@@ -200,7 +205,7 @@ def read_text(element: DomElement) -> str:
     return " ".join(" ".join(texts)[:_NAME_CHARACTERS].split())
 
 
-def read_document(
+def read_dom_document(
     snapshot: Mapping[str, Any], read_snapshot: ReadSnapshot, budget: Budget
 ) -> DomDocument | None:
     """Return a snapshot as a tree; None if it is of another format.
@@ -251,7 +256,7 @@ class _TreeBuilder:
                     raise InvalidRecording("A DOM snapshot has a node that is neither a text nor [tag, …].")
                 if type(node[0]) is list:
                     around.append((nodes, parent, level))
-                    target, level = self._follow(node[0], level)
+                    target, level = self._follow_reference(node[0], level)
                     nodes = iter((target,))
                     break
                 tag, size = node[0], len(node)
@@ -283,7 +288,7 @@ class _TreeBuilder:
             raise InvalidRecording("A DOM snapshot has no element.")
         return elements
 
-    def _follow(self, reference: list[Any], level: int) -> tuple[Any, int]:
+    def _follow_reference(self, reference: list[Any], level: int) -> tuple[Any, int]:
         """Return the node that a reference names, and the snapshot that holds it."""
         if len(reference) != 2 or type(reference[0]) is not int or type(reference[1]) is not int:
             raise InvalidRecording("A DOM snapshot has a reference other than [[k, n]].")

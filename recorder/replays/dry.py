@@ -14,7 +14,7 @@ from recorder.replays.recordings import (
     RecordedSession,
     RecordedStep,
     find_input_name,
-    list_steps,
+    list_recorded_steps,
 )
 from recorder.replays.resolve import resolve
 from recorder.replays.results import (
@@ -27,7 +27,7 @@ from recorder.replays.results import (
     StepResult,
     Summary,
 )
-from recorder.replays.step_checks import StepCheck, check_start, check_step
+from recorder.replays.step_checks import StepCheck, check_first_step, check_step
 
 #: Visits for a whole replay: a share of its own, and one for each step.
 _VISITS, _STEP_VISITS = 2_000_000, 5_000
@@ -72,9 +72,9 @@ def replay_dry(
             one, and have the element of the first step.
         decisions: by number of the step.
     """
-    steps = list_steps(recording)
+    steps = list_recorded_steps(recording)
     budget = Budget(_VISITS + _STEP_VISITS * min(len(steps), MOST_STEPS))
-    chosen = [step for step in steps if _is_between(step, anchor, until)]
+    chosen = [step for step in steps if _is_step_between(step, anchor, until)]
     try:
         if not chosen:
             raise InvalidRecording("The recording has no action in the range to replay.")
@@ -108,7 +108,9 @@ def compute_replayability(
         until: last event that counts; None for that of the session.
         whole: budget of several recordings.
     """
-    steps = [step for step in list_steps(recording) if _is_between(step, anchor, until)][:_SCORED_STEPS]
+    steps = [step for step in list_recorded_steps(recording) if _is_step_between(step, anchor, until)][
+        :_SCORED_STEPS
+    ]
     pages = RecordedPages(recording, Budget(_VISITS + _STEP_VISITS * len(steps), whole))
     resolvable = 0
     has_snapshot = False
@@ -182,7 +184,7 @@ class _DryRun:
             return None
         walk = SessionWalk(self.start.recording, self.policy, self.budget)
         walk.begin_before(self.start.position)
-        return check_start(step, pages, walk, self.policy)
+        return check_first_step(step, pages, walk, self.policy)
 
     def _make_walk(self, pages: RecordedPages, is_partial: bool) -> SessionWalk | GraphWalk | None:
         if isinstance(self.against, GraphEvidence):
@@ -227,6 +229,6 @@ class _DryRun:
         return DryResult(status, tuple(self.results), self.first_divergence, summary, error, awaiting)
 
 
-def _is_between(step: RecordedStep, anchor: EventPosition | None, until: EventPosition | None) -> bool:
+def _is_step_between(step: RecordedStep, anchor: EventPosition | None, until: EventPosition | None) -> bool:
     position = EventPosition(step.event["t_ms"], step.event["id"])
     return (anchor is None or position >= anchor) and (until is None or position <= until)

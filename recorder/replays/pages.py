@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomDocument, DomElement, read_document
+from recorder.replays.dom import DomDocument, DomElement, read_dom_document
 from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession
 
 #: Neighbouring steps share a page; a whole session is never kept.
@@ -35,7 +35,7 @@ class RecordedPages:
             return None
         if index not in self._kept:
             snapshot = self._frames[index].read_dom()
-            page = None if snapshot is None else read_document(snapshot, self._read_base, self.budget)
+            page = None if snapshot is None else read_dom_document(snapshot, self._read_base, self.budget)
             while len(self._kept) >= _KEPT_PAGES:
                 del self._kept[next(iter(self._kept))]
             self._kept[index] = page

@@ -64,13 +64,13 @@ class RecordedStep:
     after: int | None
 
 
-def list_steps(recording: RecordedSession) -> list[RecordedStep]:
+def list_recorded_steps(recording: RecordedSession) -> list[RecordedStep]:
     """Return the actions of a session that a replay performs, in order.
 
     A `navigate` that the action before it announced by a signal is an effect of that action and no step; so
     are announced dialogs, downloads and tabs.
     """
-    events = _select_actions(recording.events)
+    events = _select_recorded_actions(recording.events)
     frames = recording.frames
     before = bind_frames(
         [(event["t_ms"], event.get("frame_id")) for event in events],
@@ -104,7 +104,7 @@ def find_frame_after(
     return None
 
 
-def _select_actions(events: Sequence[EventItem]) -> list[EventItem]:
+def _select_recorded_actions(events: Sequence[EventItem]) -> list[EventItem]:
     chosen: list[EventItem] = []
     announced: list[str] = []
     for event in events:
@@ -130,7 +130,7 @@ def find_input_name(event: EventItem) -> str | None:
     return str(given.get("secret_ref") or event["id"])
 
 
-def list_failed(events: Sequence[EventItem]) -> frozenset[str]:
+def list_failed_actions(events: Sequence[EventItem]) -> frozenset[str]:
     """Return the ids of the actions that an error followed before the next action."""
     failed: set[str] = set()
     action: str | None = None

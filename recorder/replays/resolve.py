@@ -11,7 +11,7 @@ from typing import Any, Literal
 from recorder.memory.steps.targets import CONTROL_ROLES, normal_name
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
-from recorder.replays.dom import DomDocument, DomElement, find_role, read_text
+from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_element_text
 from recorder.replays.results import Suggestion
 from recorder.replays.selectors import Selector, escape_css, find_only, kind_of_selector, make_selectors
 
@@ -94,14 +94,14 @@ def suggest(document: DomDocument, target: Mapping[str, Any]) -> tuple[Suggestio
     wanted = _describe_target(target)
     scored = []
     for element in document.elements[:_SUGGESTION_VISITS]:
-        if not element.visible or not (find_role(element) or element.tag == target.get("tag")):
+        if not element.visible or not (find_element_role(element) or element.tag == target.get("tag")):
             continue
         score = _score_likeness(wanted, _describe_element(document, element))
         if score >= _LEAST_SCORE:
             scored.append((-score, element.index, element))
     scored.sort(key=lambda entry: entry[:2])
     return tuple(
-        Suggestion(_find_own_selector(document, element), round(-score, 2))
+        Suggestion(_find_cheapest_selector(document, element), round(-score, 2))
         for score, _, element in scored[:_MAX_SUGGESTIONS]
     )
 
@@ -170,7 +170,7 @@ def _compare_identity(
 ) -> Literal["matched", "relabelled"] | None:
     """Return whether role and name are the recorded ones; None for another element."""
     role = (target.get("role") or "").lower()
-    if role and find_role(element) != role:
+    if role and find_element_role(element) != role:
         return None
     tag = (target.get("tag") or "").lower()
     if not role and tag and element.tag != tag:
@@ -184,7 +184,7 @@ def _compare_identity(
         # An element that had no name is not one that has.
         shown = document.find_name(element) if role in CONTROL_ROLES else element.own_text.strip()
         return None if shown else "matched"
-    observed = normal_name(document.find_name(element) if recorded else read_text(element))
+    observed = normal_name(document.find_name(element) if recorded else read_element_text(element))
     if not recorded and observed.startswith(wanted):
         return "matched"
     if observed == wanted:
@@ -230,8 +230,9 @@ def _describe_target(target: Mapping[str, Any]) -> dict[str, str]:
 def _describe_element(document: DomDocument, element: DomElement) -> dict[str, str]:
     around = element.parent
     given = {
-        "name": document.find_name(element), "role": find_role(element), "tag": element.tag,
-        "text": " ".join(element.own_text.split())[:80], "near": read_text(around)[:80] if around else "",
+        "name": document.find_name(element), "role": find_element_role(element), "tag": element.tag,
+        "text": " ".join(element.own_text.split())[:80],
+        "near": read_element_text(around)[:80] if around else "",
         "name_attribute": element.read_attribute("name"),
         **{name: element.read_attribute(name) for name in ("placeholder", "id", "type", "href")},
     }  # fmt: skip
@@ -254,7 +255,7 @@ def _score_likeness(wanted: Mapping[str, str], observed: Mapping[str, str]) -> f
     return score / total if total else 0.0
 
 
-def _find_own_selector(document: DomDocument, element: DomElement) -> str:
+def _find_cheapest_selector(document: DomDocument, element: DomElement) -> str:
     """Return the cheapest selector that matches an element alone, else its path."""
     selectors: Sequence[str] = make_selectors(document, element)
     for selector in selectors:

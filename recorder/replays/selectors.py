@@ -11,7 +11,13 @@ from typing import Literal
 from recorder.memory.steps.step_labels import TEST_IDS
 from recorder.replays.budget import Budget
 from recorder.replays.css import UnusableSelector, find_by_css
-from recorder.replays.dom import DomDocument, DomElement, find_role, find_shadow_root, read_text
+from recorder.replays.dom import (
+    DomDocument,
+    DomElement,
+    find_element_role,
+    find_shadow_root,
+    read_element_text,
+)
 from recorder.replays.xpath import find_by_xpath
 
 Selector = str | Sequence[str]
@@ -82,7 +88,7 @@ def find_only(document: DomDocument, selector: Selector, budget: Budget) -> DomE
 
 
 @lru_cache(maxsize=4_096)
-def parse_aria(selector: str) -> tuple[str | None, str | None]:
+def parse_aria_selector(selector: str) -> tuple[str | None, str | None]:
     """Return name and role of what follows `aria/`."""
     name: str | None = None
     role: str | None = None
@@ -115,9 +121,9 @@ def _find_part(
 
 
 def _find_by_aria(document: DomDocument, wanted: str, budget: Budget) -> Iterator[DomElement]:
-    name, role = parse_aria(wanted)
+    name, role = parse_aria_selector(wanted)
     for element in document.list_by_role(role):
-        if role is not None or find_role(element) not in _UNNAMED_ROLES:
+        if role is not None or find_element_role(element) not in _UNNAMED_ROLES:
             budget.spend(4)
             if name is None or document.find_name(element) == name:
                 yield element
@@ -134,7 +140,7 @@ def _find_by_text(document: DomDocument, wanted: str, budget: Budget) -> Iterato
         outer = len(document.elements)
         for element in reversed(document.elements):
             budget.spend(2)
-            if element.visible and element.end <= outer and words in read_text(element):
+            if element.visible and element.end <= outer and words in read_element_text(element):
                 matches.append(element)
                 outer = element.index
         matches.reverse()
@@ -148,7 +154,7 @@ def make_selectors(document: DomDocument, element: DomElement) -> list[str]:
         value = element.read_attribute(attribute)
         if value:
             selectors.append(f'[{attribute}="{escape_css(value)}"]')
-    name, role = document.find_name(element), find_role(element)
+    name, role = document.find_name(element), find_element_role(element)
     if name and role:
         selectors.append(f'aria/{name}[role="{role}"]')
     identity = element.read_attribute("id")
@@ -161,11 +167,11 @@ def make_selectors(document: DomDocument, element: DomElement) -> list[str]:
     text = " ".join(element.own_text.split())[:80]
     if text:
         selectors.append(f"text/{text}")
-    selectors.append(f"xpath/{_make_path(element)}")
+    selectors.append(f"xpath/{_make_element_path(element)}")
     return selectors
 
 
-def _make_path(element: DomElement) -> str:
+def _make_element_path(element: DomElement) -> str:
     parts = []
     node: DomElement | None = element
     while node is not None:

@@ -9,7 +9,7 @@ _KEY_ROLES = frozenset(("title", "heading", "dialog", "alertdialog", "alert", "s
 _MAX_DIFFERENCES = 20
 
 
-def compare_states(expected: Collection[str], observed: Collection[str]) -> float:
+def compare_page_states(expected: Collection[str], observed: Collection[str]) -> float:
     """Return the similarity of two states, 0 to 1.
 
     Half the Jaccard index of titles, headings, dialogs, alerts and status, half that of all tokens; of all
@@ -29,7 +29,7 @@ def compare_states(expected: Collection[str], observed: Collection[str]) -> floa
     return round((_compute_jaccard(*keys) + whole) / 2, 6)
 
 
-def list_differences(
+def list_state_differences(
     expected: Collection[str], observed: Collection[str]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
     """Return the missing and the unexpected `(role, name)` pairs, those of titles and headings first."""
@@ -37,7 +37,7 @@ def list_differences(
     return _split_tokens(tokens - others), _split_tokens(others - tokens)
 
 
-def hash_state(tokens: Sequence[str] | None) -> str | None:
+def hash_page_state(tokens: Sequence[str] | None) -> str | None:
     """Return the fingerprint of a state; None where it is unknown."""
     if not tokens:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.comparisons import QUIET_TYPES, GraphWalk, SessionWalk
 from recorder.replays.css import UnusableSelector
-from recorder.replays.dom import DomDocument, DomElement, find_role
+from recorder.replays.dom import DomDocument, DomElement, find_element_role
 from recorder.replays.drops import read_drop_target
 from recorder.replays.pages import TARGETED_TYPES, RecordedPages, find_obstacle
 from recorder.replays.policy import ReplayPolicy
@@ -15,7 +15,7 @@ from recorder.replays.recordings import RecordedFrame, RecordedStep
 from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve, suggest
 from recorder.replays.results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
 from recorder.replays.selectors import find_only
-from recorder.replays.states import compare_states, hash_state, list_differences
+from recorder.replays.states import compare_page_states, hash_page_state, list_state_differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,18 @@ class StepScene:
         target = self.wanted or event.get("target") or {}
         expected = tokens_of(self.recorded)
         observed = tokens_of(self.observed)
-        missing, unexpected = list_differences(expected, observed) if expected and observed else ((), ())
+        missing, unexpected = (
+            list_state_differences(expected, observed) if expected and observed else ((), ())
+        )
         divergence = Divergence(
             step=self.step.step,
             event_id=event["id"],
             kind=kind,
             acted=acted,
             expected=DivergenceSide(
-                target.get("role"), target.get("name"), hash_state(expected), event.get("url")
+                target.get("role"), target.get("name"), hash_page_state(expected), event.get("url")
             ),
-            observed=self._describe_element(hash_state(observed)),
+            observed=self._describe_element(hash_page_state(observed)),
             similarity=self.similarity,
             missing=missing,
             unexpected=unexpected,
@@ -114,7 +116,7 @@ class StepScene:
     def _describe_element(self, state: str | None) -> DivergenceSide:
         if self.element is None or self.page is None:
             return DivergenceSide(state=state)
-        return DivergenceSide(find_role(self.element), self.page.find_name(self.element), state)
+        return DivergenceSide(find_element_role(self.element), self.page.find_name(self.element), state)
 
 
 def check_step(
@@ -166,7 +168,7 @@ def check_step(
     return _compare_next(scene, pages, other, policy)
 
 
-def check_start(
+def check_first_step(
     step: RecordedStep, pages: RecordedPages, start: SessionWalk, policy: ReplayPolicy
 ) -> StepCheck | None:
     """Check that the first step can be done on the page of the session where the replay begins.
@@ -249,7 +251,7 @@ def _differs_too_much(
     tokens, others = tokens_of(expected), tokens_of(observed)
     if not tokens or not others:
         return False
-    similarity = compare_states(tokens, others)
+    similarity = compare_page_states(tokens, others)
     scene.similarity = similarity if scene.similarity is None else min(scene.similarity, similarity)
     return similarity < policy.diverged
 

@@ -49,14 +49,14 @@ def find_by_xpath(document: DomDocument, expression: str, *, budget: Budget) -> 
     for step in _parse_xpath(expression):
         selected: dict[int, DomElement] = {}
         for context in [None] if matches is None else matches:
-            candidates = _list_axis(document, context, step, budget)
+            candidates = _list_axis_elements(document, context, step, budget)
             for predicate in step.predicates:
                 size = len(candidates)
                 budget.spend(size)
                 candidates = [
                     element
                     for number, element in enumerate(candidates, start=1)
-                    if _holds(element, predicate, number, size, budget)
+                    if _holds_predicate(element, predicate, number, size, budget)
                 ]
             for element in candidates:
                 selected[element.index] = element
@@ -64,7 +64,7 @@ def find_by_xpath(document: DomDocument, expression: str, *, budget: Budget) -> 
     yield from matches or ()
 
 
-def _list_axis(
+def _list_axis_elements(
     document: DomDocument, context: DomElement | None, step: _PathStep, budget: Budget
 ) -> list[DomElement]:
     """Return the elements on an axis, the nearest first; without context from the document itself."""
@@ -96,20 +96,24 @@ def _list_axis(
     return [node for node in nodes if node.scope == -1 and step.tag in ("*", node.tag)]
 
 
-def _holds(element: DomElement, expression: tuple[Any, ...], number: int, size: int, budget: Budget) -> bool:
+def _holds_predicate(
+    element: DomElement, expression: tuple[Any, ...], number: int, size: int, budget: Budget
+) -> bool:
     match expression:
         case ("number", wanted_number):
             return bool(number == wanted_number)
         case ("last",):
             return number == size
         case ("and", left, right):
-            return _holds(element, left, number, size, budget) and _holds(
+            return _holds_predicate(element, left, number, size, budget) and _holds_predicate(
                 element, right, number, size, budget
             )
         case ("or", left, right):
-            return _holds(element, left, number, size, budget) or _holds(element, right, number, size, budget)
+            return _holds_predicate(element, left, number, size, budget) or _holds_predicate(
+                element, right, number, size, budget
+            )
         case ("not", inner):
-            return not _holds(element, inner, number, size, budget)
+            return not _holds_predicate(element, inner, number, size, budget)
         case ("=", ("position",), ("number", wanted_number)):
             return bool(number == wanted_number)
         case ("=", ("position",), ("last",)):
@@ -219,7 +223,7 @@ class _XPathParser:
         if not is_deep:
             return [step]
         # Positions in `//a[2]` count within each parent, unlike those of the descendant axis.
-        if axis == "child" and not any(map(_is_positional, predicates)):
+        if axis == "child" and not any(map(_is_positional_predicate, predicates)):
             return [_PathStep("descendant", step.tag, step.predicates)]
         return [_PathStep("descendant-or-self", "*", ()), step]
 
@@ -309,7 +313,7 @@ class _XPathParser:
             raise UnusableSelector
 
 
-def _is_positional(expression: tuple[Any, ...]) -> bool:
+def _is_positional_predicate(expression: tuple[Any, ...]) -> bool:
     if expression[0] in ("number", "last", "position"):
         return True
-    return any(isinstance(part, tuple) and _is_positional(part) for part in expression[1:])
+    return any(isinstance(part, tuple) and _is_positional_predicate(part) for part in expression[1:])

@@ -71,7 +71,7 @@ class ClaimedBatch:
         return self.first_seal_seq + self.session_ids.index(session_id)
 
 
-def claim_batch(
+def claim_sealing_batch(
     db: DbSession,
     lane: Lane,
     lease: HeldLease,
@@ -117,12 +117,12 @@ def claim_batch(
     )
 
 
-def read_batch(db: DbSession, batch: ClaimedBatch) -> SealBatchRow:
+def read_batch_row(db: DbSession, batch: ClaimedBatch) -> SealBatchRow:
     """Return the row of a claimed batch."""
     return db.get_one(SealBatchRow, (batch.workspace_id, batch.mode, batch.lane.slot, batch.number))
 
 
-def split_batch(db: DbSession, batch: ClaimedBatch) -> None:
+def split_sealing_batch(db: DbSession, batch: ClaimedBatch) -> None:
     """Replace a batch by two halves (or by one of the same session), which the lane works on next.
 
     The batch itself is done without having sealed anything: no row of it may be in the lake.
@@ -134,7 +134,7 @@ def split_batch(db: DbSession, batch: ClaimedBatch) -> None:
         if added is not None and len(part) > 1:
             # It was tried often enough: the next failure, or kill, divides it again.
             added.failures, added.begun = max(0, batch.failures - 1), max(0, batch.kills - 1)
-    row = read_batch(db, batch)
+    row = read_batch_row(db, batch)
     row.state, row.ended = "done", row.begun
     db.add(row)
 
@@ -186,11 +186,11 @@ def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> l
         if failures:
             break
     if frames and len(chosen) > 1:
-        chosen = _cut_at_pixels(db, chosen, limits.pixels)
+        chosen = _limit_batch_pixels(db, chosen, limits.pixels)
     return chosen if chosen or not is_open else _choose_deferred(db, lane)
 
 
-def _cut_at_pixels(db: DbSession, session_ids: list[str], limit: int) -> list[str]:
+def _limit_batch_pixels(db: DbSession, session_ids: list[str], limit: int) -> list[str]:
     """Return the first sessions, at least one, whose pictures have no more pixels together."""
     pixels_of = count_pixels(db, session_ids)
     sums = accumulate(pixels_of.get(session_id, 0) for session_id in session_ids)

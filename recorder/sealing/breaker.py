@@ -53,7 +53,7 @@ class OpenBreaker:
 def read_open_breaker(db: DbSession) -> OpenBreaker | None:
     """Return the breaker if it is open."""
     row = db.get(LeaseRow, _LEASE, populate_existing=True)
-    failures = _read_failures(row)
+    failures = _read_breaker_failures(row)
     if row is None or failures is None or not failures.is_open:
         return None
     return OpenBreaker(failures.error, row.expires_ms)
@@ -71,8 +71,8 @@ def count_failure(db: DbSession, error: str, *, workspace_id: str, session_id: s
     Returns:
         The failures since any session was sealed; while the breaker is open, with the error that opened it.
     """
-    row = _lock_row(db)
-    failures = _read_failures(row)
+    row = _lock_breaker_row(db)
+    failures = _read_breaker_failures(row)
     if failures is None or (failures.error != error and not failures.is_open):
         failures = Failures(error, [], [])
     if failures.is_open:
@@ -99,7 +99,7 @@ def take_retry(db: DbSession) -> bool:
 
     The pause until the next one doubles each time, up to a minute.
     """
-    row = _lock_row(db)
+    row = _lock_breaker_row(db)
     now_ms = clock.now_ms()
     if row.expires_ms > now_ms:
         return False
@@ -112,7 +112,7 @@ def take_retry(db: DbSession) -> bool:
 def note_sealed(db: DbSession) -> None:
     """Forget the failures, since a session was sealed; deferred sessions are tried like any other."""
     row = db.get(LeaseRow, _LEASE)
-    failures = _read_failures(row)
+    failures = _read_breaker_failures(row)
     if row is None or failures is None:
         return
     row.owner, row.fence, row.expires_ms = "", 0, 0
@@ -128,12 +128,12 @@ def note_sealed(db: DbSession) -> None:
         db.connection().execute(update(SessionRow).where(*deferred).values(seal_failures=0))
 
 
-def _lock_row(db: DbSession) -> LeaseRow:
+def _lock_breaker_row(db: DbSession) -> LeaseRow:
     if db.get(LeaseRow, _LEASE) is None:
         insert_if_missing(db, LeaseRow, {"name": _LEASE, "owner": "", "fence": 0, "expires_ms": 0})
     locked = select(LeaseRow).where(LeaseRow.name == _LEASE).with_for_update()
     return db.exec(locked.execution_options(populate_existing=True)).one()
 
 
-def _read_failures(row: LeaseRow | None) -> Failures | None:
+def _read_breaker_failures(row: LeaseRow | None) -> Failures | None:
     return None if row is None or not row.owner else msgspec.json.decode(row.owner, type=Failures)

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from recorder.digest import canonical_json
 from recorder.event_types import is_action
-from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen, locate_on_screen
+from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen, locate_elements_on_screen
 from recorder.memory.steps.session_steps import Step, StepWalk
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.batch_items import HotItem
 from recorder.rowset import EventsDigest
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, distance
-from recorder.sealing.rows import build_batch, frame_columns, start_of
+from recorder.sealing.rows import build_frame_columns, build_lake_batch, session_start_us
 
 #: Number of first steps that become rows of `steps` and the session's path.
 MAX_STEPS = 20_000
@@ -61,7 +61,7 @@ class FrameIndex:
 
     def add_screen(self, state_key: str | None, features: Sequence[int], tokens: Sequence[str]) -> bool:
         """Add the screen of the next frame; return whether its features are kept for the first time."""
-        locations = locate_on_screen(tokens)
+        locations = locate_elements_on_screen(tokens)
         # Equal ones are kept once.
         self._locations.append(self._known_locations.setdefault(locations, locations))
         if state_key is not None:
@@ -128,7 +128,7 @@ class FrameWalk:
             features.append(screen.features if is_new else None)
             self.image_bytes += frame.bytes
         n = len(frames)
-        columns = frame_columns(frames, start_of(self._row))
+        columns = build_frame_columns(frames, session_start_us(self._row))
         columns |= {
             "seq": range(self._seq, self._seq + n),
             "dhash": [dhash for _, dhash in digests],
@@ -139,7 +139,7 @@ class FrameWalk:
             "has_action": [False] * n,
         }
         self._seq += n
-        rows = build_batch("frames", self._row, self._date, columns, n)
+        rows = build_lake_batch("frames", self._row, self._date, columns, n)
         return rows, pa.array(features, pa.list_(pa.int64()))
 
     def _is_new_screen(self, frame: FrameRow, screen: Screen, dhash: int | None) -> bool:
@@ -156,7 +156,7 @@ class EventWalk:
     def __init__(self, row: SessionRow, date: str, index: FrameIndex, *, max_steps: int = MAX_STEPS) -> None:
         self._row, self._date, self._index = row, date, index
         self._digest = EventsDigest()
-        self._start_us = start_of(row)
+        self._start_us = session_start_us(row)
         #: Events and actions bound to each frame.
         self._n_events = array("l", bytes(len(index) * array("l").itemsize))
         self._has_action = bytearray(len(index))
@@ -206,7 +206,7 @@ class EventWalk:
             "is_action": actions,
             "payload": payloads,
         }
-        return build_batch("events", self._row, self._date, columns, len(ids))
+        return build_lake_batch("events", self._row, self._date, columns, len(ids))
 
     def add_written(self, rows: pa.RecordBatch) -> None:
         """Count and digest rows that an earlier run wrote; their steps are restored separately."""

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from recorder.memory.steps.screens import Screen
 from recorder.sealing.digest_messages import DigestBudget, DigestTask
-from recorder.sealing.frame_digests import FrameDigest, describe_frame
+from recorder.sealing.frame_digests import FrameDigest, compute_frame_digests
 
 if TYPE_CHECKING:
     from recorder.models.frame import FrameRow
@@ -95,7 +95,7 @@ class Submission:
             if task.message.kind == "picture" and task.message.length > budget.picture_bytes:
                 task.is_settled = True
         to_compute = [task for task in tasks if not task.is_settled]
-        self.items = deque(_cut_into_items(to_compute))
+        self.items = deque(_cut_tasks_into_items(to_compute))
         self._add_checks(frames)
         self.open_checks = sum(item.least_bytes > 0 for item in self.items)
         self.open_tasks = len(to_compute)
@@ -198,7 +198,7 @@ class DigestCache:
             self._digests[key] = digest
 
 
-def _cut_into_items(tasks: Iterable[Task]) -> list[Item]:
+def _cut_tasks_into_items(tasks: Iterable[Task]) -> list[Item]:
     """Group tasks by upload object into items of a short span of it."""
     by_object: dict[str, list[Task]] = {}
     for task in tasks:
@@ -224,7 +224,7 @@ def _fits_item(item: Item, task: Task) -> bool:
 def _describe_frame(picture: Task, snapshot: Task | None, url: str | None) -> FrameDigest:
     cells = picture.digest if isinstance(picture.digest, bytes) else None
     screen = snapshot.digest if snapshot is not None and isinstance(snapshot.digest, Screen) else None
-    return describe_frame(screen, url, cells)
+    return compute_frame_digests(screen, url, cells)
 
 
 def _estimate_bytes(digest: Digest) -> int:

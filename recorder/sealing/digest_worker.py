@@ -161,7 +161,7 @@ def _limit_memory(limit_bytes: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("800")
 
 
-def _end_with_parent() -> None:
+def _end_worker_with_parent() -> None:
     """End this process when the pool's process, which holds the other end of standard input, ends."""
     while os.read(0, 1):
         pass
@@ -178,7 +178,7 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # Lower priority than sealing runs: sessions with few pictures must not wait for large pictures.
     os.nice(_NICENESS)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_worker_with_parent, daemon=True).start()
     with (
         Connection(int(sys.argv[1])) as connection,
         suppress(EOFError, BrokenPipeError, ConnectionResetError),

@@ -39,7 +39,7 @@ class Run(NamedTuple):
     last: Place
 
 
-def write_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> Run:
+def write_event_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> Run:
     """Sort events, of which there is at least one, and store them.
 
     Raises:
@@ -50,7 +50,7 @@ def write_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> Run:
     packed: list[bytes] = []
     chunks: list[Chunk] = []
     offset = 0
-    for part in _cut_chunks(ordered):
+    for part in _cut_event_chunks(ordered):
         packed.append(compressor.compress(_encoder.encode(part)))
         chunks.append(Chunk(offset, len(packed[-1]), part[0][:3]))
         offset += len(packed[-1])
@@ -58,7 +58,7 @@ def write_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> Run:
     return Run(key, chunks, ordered[-1][:3])
 
 
-def require_runs(blobs: Blobs, runs: Sequence[Run]) -> None:
+def require_event_runs(blobs: Blobs, runs: Sequence[Run]) -> None:
     """Check that the object of each run is there.
 
     Raises:
@@ -69,7 +69,7 @@ def require_runs(blobs: Blobs, runs: Sequence[Run]) -> None:
         blobs.get(run.key, 0, 1)
 
 
-def merge_runs(blobs: Blobs, runs: Sequence[Run], after: Place | None) -> Iterator[HotItem]:
+def merge_event_runs(blobs: Blobs, runs: Sequence[Run], after: Place | None) -> Iterator[HotItem]:
     """Yield the events of all runs in total order.
 
     Args:
@@ -89,7 +89,7 @@ def merge_runs(blobs: Blobs, runs: Sequence[Run], after: Place | None) -> Iterat
             sequences.append([run])
         else:
             sequence.append(run)
-    return heapq.merge(*(_read_sequence(blobs, sequence, after) for sequence in sequences))
+    return heapq.merge(*(_read_run_sequence(blobs, sequence, after) for sequence in sequences))
 
 
 def take_items(merged: Iterator[HotItem], *, max_events: int, max_bytes: int) -> tuple[list[HotItem], bool]:
@@ -108,7 +108,7 @@ def take_items(merged: Iterator[HotItem], *, max_events: int, max_bytes: int) ->
     return items, False
 
 
-def _read_sequence(blobs: Blobs, sequence: Sequence[Run], after: Place | None) -> Iterator[HotItem]:
+def _read_run_sequence(blobs: Blobs, sequence: Sequence[Run], after: Place | None) -> Iterator[HotItem]:
     for run in sequence:
         if after is not None and run.last <= after:
             continue
@@ -121,7 +121,7 @@ def _read_sequence(blobs: Blobs, sequence: Sequence[Run], after: Place | None) -
             yield from items
 
 
-def _cut_chunks(items: Sequence[HotItem]) -> Iterator[Sequence[HotItem]]:
+def _cut_event_chunks(items: Sequence[HotItem]) -> Iterator[Sequence[HotItem]]:
     begin = size = 0
     for end, item in enumerate(items):
         if end > begin and (end - begin == _CHUNK_EVENTS or size + len(item[3]) > _CHUNK_BYTES):

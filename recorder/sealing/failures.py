@@ -21,7 +21,7 @@ from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
-from recorder.recording.sessions import emit
+from recorder.recording.sessions import emit_session_event
 from recorder.runtime import Runtime
 from recorder.sealing import batches, breaker
 from recorder.sealing.batches import ClaimedBatch
@@ -110,7 +110,7 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
     if row is None or row.waiting_since is None:
         return False
     log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures + 1)
-    if error.fault is not None and _count_fault(
+    if error.fault is not None and _count_sealing_fault(
         db, error.fault, workspace_id=row.workspace_id, session_id=row.id
     ):
         _defer_session(row)
@@ -119,7 +119,7 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
     db.add(row)
     if row.seal_failures < MAX_SESSION_FAILURES:
         return False
-    _mark_set_aside(db, row, error.code, error.message)
+    _mark_quarantined(db, row, error.code, error.message)
     return True
 
 
@@ -128,7 +128,7 @@ def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str)
     row = lock_session(db, session_id)
     if row is None or row.waiting_since is None:
         return False
-    _mark_set_aside(db, row, code, message)
+    _mark_quarantined(db, row, code, message)
     return True
 
 
@@ -152,7 +152,7 @@ def require_stores(runtime: Runtime) -> None:
     runtime.lake.ping()
 
 
-def _count_fault(db: DbSession, fault: str, *, workspace_id: str, session_id: str | None) -> bool:
+def _count_sealing_fault(db: DbSession, fault: str, *, workspace_id: str, session_id: str | None) -> bool:
     """Count an error that may be the service's; return whether the breaker is open.
 
     When it opens, the sessions that were set aside for the same error wait again.
@@ -181,7 +181,7 @@ def _defer_session(row: SessionRow) -> None:
     row.seal_failures = max(MAX_SESSION_FAILURES, row.seal_failures + 1)
 
 
-def _mark_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+def _mark_quarantined(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
     row.waiting_since = None
     row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
     db.add(row)
@@ -195,7 +195,9 @@ def _mark_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message
     )
     if not row.has_seal_error_event:
         row.has_seal_error_event = True
-        emit(db, row, "session.error", error={"source": "seal", "name": code, "id": None, "t_ms": None})
+        emit_session_event(
+            db, row, "session.error", error={"source": "seal", "name": code, "id": None, "t_ms": None}
+        )
     log.error("session %s of workspace %s is set aside: %s", row.id, row.workspace_id, code)
 
 
@@ -234,11 +236,11 @@ def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
     log.exception("batch %d of lane %s failed", work.batch.number, work.lane.name)
     with runtime.database.transaction(write=True) as db:
         work.lease.require(db)
-        row = batches.read_batch(db, work.batch)
+        row = batches.read_batch_row(db, work.batch)
         row.failures, row.ended = row.failures + 1, row.begun
         row.not_before = clock.now() + scheduler.pace.batch_retry_after
         single = work.batch.session_ids[0] if len(work.batch.session_ids) == 1 else None
-        is_open = _count_fault(
+        is_open = _count_sealing_fault(
             db, type(error).__name__, workspace_id=work.batch.workspace_id, session_id=single
         )
         # While nothing can be sealed, repeating the batch does not help, but its halves may be sealed.
@@ -256,15 +258,15 @@ def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> 
         # Stored first: a run that is killed while it deletes rows must not seal the rest of them.
         with runtime.database.transaction(write=True) as db:
             work.lease.require(db)
-            row = batches.read_batch(db, batch)
+            row = batches.read_batch_row(db, batch)
             row.state, row.last_error = "undoing", _KILLED
             db.add(row)
     delete_rows(runtime, batch, batch.session_ids)
     with runtime.database.transaction(write=True) as db:
         work.lease.require(db)
-        row = batches.read_batch(db, batch)
+        row = batches.read_batch_row(db, batch)
         if len(batch.session_ids) > 1:
-            batches.split_batch(db, batch)
+            batches.split_sealing_batch(db, batch)
         else:
             row.state, row.ended = "done", row.begun
             db.add(row)

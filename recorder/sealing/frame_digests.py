@@ -129,7 +129,7 @@ class SnapshotOverBudget(Exception):
     """A DOM snapshot takes more bytes, nodes or memory than the budget allows."""
 
 
-def describe_frame(screen: Screen | None, url: str | None, cells: bytes | None) -> FrameDigest:
+def compute_frame_digests(screen: Screen | None, url: str | None, cells: bytes | None) -> FrameDigest:
     """Return the digests of a frame; without a readable snapshot the screen comes from address or picture."""
     screen = screen or describe_screen(dom=None, url=url, title=None, cells=cells)
     return FrameDigest(screen, None if cells is None else dhash(cells))

@@ -21,7 +21,7 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow
 from recorder.sealing import breaker
 from recorder.storage.conditions import in_tenant
-from recorder.storage.deployment import slot_of
+from recorder.storage.deployment import slot_of_workflow
 from recorder.storage.leases import HeldLease, hold_lease, take_lease
 from recorder.tenant import Tenant
 
@@ -142,7 +142,7 @@ def longest_wait_s(db: DbSession, *, runs: int) -> float | None:
 
     A run that has nothing to do takes a free lane at once, so a lane that waits longer finds all runs busy.
     """
-    free = _choose_free(list_ready_lanes(db), held_lanes(db), runs)
+    free = _choose_free_lanes(list_ready_lanes(db), held_lanes(db), runs)
     return max(0.0, (clock.now() - free[0][1]).total_seconds()) if free else None
 
 
@@ -184,7 +184,7 @@ def free_lanes(db: DbSession, owner: str, ready: Sequence[tuple[Lane, datetime]]
         ready: the lanes with work.
         runs: how many runs seal side by side.
     """
-    return [lane for lane, _ in _choose_free(ready, held_lanes(db, except_owner=owner), runs)]
+    return [lane for lane, _ in _choose_free_lanes(ready, held_lanes(db, except_owner=owner), runs)]
 
 
 def take_lane(
@@ -227,7 +227,7 @@ def store_served_time(db: DbSession, lane: Lane) -> None:
         db.add(counter)
 
 
-def _choose_free(
+def _choose_free_lanes(
     ready: Sequence[tuple[Lane, datetime]], held: Collection[Lane], runs: int
 ) -> list[tuple[Lane, datetime]]:
     """Return the ready lanes that no run holds and whose workspace may have another run."""
@@ -304,6 +304,6 @@ def change_slots(db: DbSession, slots: int) -> int:
                 )
             )
     for row in db.exec(select(SessionRow).where(col(SessionRow.waiting_since).is_not(None))):
-        row.seal_slot = slot_of(row.workflow, slots)
+        row.seal_slot = slot_of_workflow(row.workflow, slots)
         db.add(row)
     return before

@@ -20,7 +20,14 @@ from recorder.recording.batch_items import HotItem, Place, read_batch_items
 from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.event_runs import Chunk, Run, merge_runs, require_runs, take_items, write_run
+from recorder.sealing.event_runs import (
+    Chunk,
+    Run,
+    merge_event_runs,
+    require_event_runs,
+    take_items,
+    write_event_run,
+)
 from recorder.sealing.failures import ContentError, report_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.portions import (
@@ -29,10 +36,10 @@ from recorder.sealing.portions import (
     discard_portions,
     read_frame_places,
     read_frames_named,
-    read_states,
+    read_portion_states,
     store_state,
 )
-from recorder.sealing.rows import PreparedSession, build_steps
+from recorder.sealing.rows import PreparedSession, build_step_rows
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 
@@ -130,7 +137,7 @@ class LargeSession:
     def _load_portions(self) -> None:
         """Load the stored portions; if a part of them is missing, begin again."""
         with self._runtime.database.transaction(write=False) as db:
-            states = read_states(db, self.row.id, self._date)
+            states = read_portion_states(db, self.row.id, self._date)
             frames = read_frame_places(db, self.row.id)
         try:
             self._restore_portions(frames, states or [])
@@ -176,7 +183,7 @@ class LargeSession:
             else:
                 self.is_done = True
         if self._has_more:
-            require_runs(self._runtime.blobs, self._runs)
+            require_event_runs(self._runtime.blobs, self._runs)
 
     def _digest_frames(self) -> dict[str, Any]:
         """Store the rows of the next frames, whose digests are ready."""
@@ -255,7 +262,7 @@ class LargeSession:
         if not items:
             return state
         key = f"sealing/{self.row.workspace_id}/{self.row.id}/after-{after_position}.events"
-        run = write_run(self._runtime.blobs, key, items)
+        run = write_event_run(self._runtime.blobs, key, items)
         self._runs.append(run)
         chunks = [list(chunk) for chunk in run.chunks]
         return state | {"object": key, "chunks": chunks, "last": run.last}
@@ -269,7 +276,7 @@ class LargeSession:
     def _write_events(self) -> dict[str, Any]:
         limits, walk = self._limits, self._events
         if self._merged is None:
-            self._merged = merge_runs(self._runtime.blobs, self._runs, self._last)
+            self._merged = merge_event_runs(self._runtime.blobs, self._runs, self._last)
         events, self._has_more = take_items(self._merged, max_events=limits.events, max_bytes=limits.bytes)
         # The last steps may still change.
         first_step = max(len(walk.steps.steps) - OPEN_STEPS, 0)
@@ -338,7 +345,7 @@ class LargeSession:
 
     def _write_steps(self) -> dict[str, Any]:
         steps = self._events.steps.steps
-        file = self._write_file("steps", build_steps(self.row, self._date, steps)) if steps else None
+        file = self._write_file("steps", build_step_rows(self.row, self._date, steps)) if steps else None
         return {"stage": "steps", "kind": "steps", "file": file}
 
     def _write_file(self, kind: Kind, rows: Iterator[pa.RecordBatch]) -> LakeFile:

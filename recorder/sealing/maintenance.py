@@ -18,7 +18,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select, update
 
 from recorder import clock, limits
-from recorder.access.idempotency import purge_expired
+from recorder.access.idempotency import purge_expired_answers
 from recorder.audit.log import Origin, record
 from recorder.errors import RecorderError
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
@@ -28,9 +28,9 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing import failures
 from recorder.sealing.lanes import has_waiting
-from recorder.sealing.portions import RequireLease, discard_leftovers
+from recorder.sealing.portions import RequireLease, discard_leftover_portions
 from recorder.storage.deployment import queue_for_sealing
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import HeldLease, lease_for_block
 from recorder.tenant import Tenant
@@ -76,7 +76,7 @@ def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Mainten
             swept, requeued = _sweep_hot_rows(runtime, held.require)
             answers = _delete_expired_answers(runtime, held.require)
             _delete_done_batches(runtime, held.require)
-            discard_leftovers(runtime, held.require)
+            discard_leftover_portions(runtime, held.require)
     for tenant in sorted(tenants):
         for kind in LAYOUTS:
             try:
@@ -207,7 +207,7 @@ def _delete_expired_answers(runtime: Runtime, require_lease: RequireLease) -> in
     """Delete the stored answers of keyed requests after their window, even without new requests."""
     with runtime.database.transaction(write=True) as db:
         require_lease(db)
-        return purge_expired(db, limit=_KEYS_CHUNK)
+        return purge_expired_answers(db, limit=_KEYS_CHUNK)
 
 
 def _delete_done_batches(runtime: Runtime, require_lease: RequireLease) -> None:
@@ -265,18 +265,18 @@ def count_tenants(runtime: Runtime) -> list[TenantCounts]:
 
 
 def _count_until_complete(runtime: Runtime, tenant: Tenant) -> TenantCounts:
-    counts = _count_rows(runtime, tenant)
+    counts = _count_tenant_rows(runtime, tenant)
     for _ in range(_COUNT_ATTEMPTS - 1):
         if counts.is_complete:
             break
         time.sleep(_COUNT_PAUSE_S)
-        counts = _count_rows(runtime, tenant)
+        counts = _count_tenant_rows(runtime, tenant)
     return counts
 
 
-def _count_rows(runtime: Runtime, tenant: Tenant) -> TenantCounts:
+def _count_tenant_rows(runtime: Runtime, tenant: Tenant) -> TenantCounts:
     totals = (pl.len(), pl.col("event_count").sum(), pl.col("frame_count").sum())
-    sessions, events, frames = read_again(
+    sessions, events, frames = retry_lake_read(
         lambda: pl.collect_all(
             [
                 runtime.lake.scan("sessions", tenant).select(totals),

@@ -47,13 +47,13 @@ class PortionLimits:
     digest_wait_s: float = 0.25
 
 
-def read_states(db: DbSession, session_id: str, date: str) -> list[dict[str, Any]] | None:
+def read_portion_states(db: DbSession, session_id: str, date: str) -> list[dict[str, Any]] | None:
     """Return the states of a session's portions in order; None if they belong to another partition."""
     statement = select(SealPortionRow).where(SealPortionRow.session_id == session_id)
     rows = db.exec(statement.order_by(col(SealPortionRow.n))).all()
     if any(row.date != date for row in rows) or [row.n for row in rows] != list(range(len(rows))):
         return None
-    return [_unpack_state(row) for row in rows]
+    return [_unpack_portion_state(row) for row in rows]
 
 
 def store_state(db: DbSession, session_id: str, n: int, date: str, state: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def discard_portions(runtime: Runtime, session_id: str, require_lease: RequireLe
     if not rows:
         return
     for row in rows:
-        key = _unpack_state(row).get("object")
+        key = _unpack_portion_state(row).get("object")
         if key is not None:
             runtime.blobs.delete(key)
     with runtime.database.transaction(write=True) as db:
@@ -77,7 +77,7 @@ def discard_portions(runtime: Runtime, session_id: str, require_lease: RequireLe
         db.exec(delete(SealPortionRow).where(col(SealPortionRow.session_id) == session_id))
 
 
-def discard_leftovers(runtime: Runtime, require_lease: RequireLease) -> int:
+def discard_leftover_portions(runtime: Runtime, require_lease: RequireLease) -> int:
     """Delete the progress of sessions that no longer wait to be sealed; return the number of sessions.
 
     A run that is killed after its commit leaves such progress.
@@ -91,7 +91,7 @@ def discard_leftovers(runtime: Runtime, require_lease: RequireLease) -> int:
     return len(session_ids)
 
 
-def _unpack_state(row: SealPortionRow) -> dict[str, Any]:
+def _unpack_portion_state(row: SealPortionRow) -> dict[str, Any]:
     state: dict[str, Any] = orjson.loads(zstandard.ZstdDecompressor().decompress(row.state))
     return state
 
@@ -113,12 +113,12 @@ def read_waiting(db: DbSession, session_ids: Sequence[str]) -> dict[str, Session
 
 def read_event_batches(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[EventBatchRow]]:
     """Return the stored event batches of small sessions, by session."""
-    return _read_by_session(db, EventBatchRow, session_ids)
+    return _read_rows_by_session(db, EventBatchRow, session_ids)
 
 
 def read_frames(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[FrameRow]]:
     """Return the frames of small sessions in the order `(t_ms, frame_id)`, by session."""
-    groups = _read_by_session(db, FrameRow, session_ids)
+    groups = _read_rows_by_session(db, FrameRow, session_ids)
     for frames in groups.values():
         frames.sort(key=lambda frame: (frame.t_ms, frame.frame_id))
     return groups
@@ -153,7 +153,7 @@ def read_frames_named(db: DbSession, session_id: str, frame_ids: Sequence[str]) 
     return [frames[frame_id] for frame_id in frame_ids if frame_id in frames]
 
 
-def _read_by_session(db: DbSession, table: Any, session_ids: Sequence[str]) -> dict[str, list[Any]]:
+def _read_rows_by_session(db: DbSession, table: Any, session_ids: Sequence[str]) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
     for part in _split_ids(session_ids):
         for row in db.exec(select(table).where(table.session_id.in_(part))):

@@ -14,7 +14,7 @@ from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.sealing.large_session import LargeSession
 from recorder.sealing.portions import PortionLimits, RequireLease, count_pixels, read_waiting
-from recorder.sealing.rows import PreparedSession, build_session
+from recorder.sealing.rows import PreparedSession, build_session_row
 from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_tables
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -197,7 +197,7 @@ class BatchPreparation:
         for session in sorted(sessions, key=lambda session: sort_key(session.row)):
             # A session that is sealed again keeps its number.
             seal_seq = session.row.seal_seq or batch.seal_seq(session.row.id)
-            rows = build_session(session, batch.date, seal_seq)
+            rows = build_session_row(session, batch.date, seal_seq)
             tables.setdefault(("sessions", session.row.workflow), []).append(rows)
         files += write_tables(self._runtime, batch, tables, self._name)
         self.sessions, self.files = sessions, {kind: [] for kind in LAYOUTS}

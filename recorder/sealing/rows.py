@@ -39,7 +39,7 @@ class PreparedSession:
     rows_sha256: str
 
 
-def build_batch(
+def build_lake_batch(
     kind: Kind, row: SessionRow, date: str, columns: Mapping[str, Any], count: int
 ) -> pa.RecordBatch:
     """Return rows of one session as a batch of the kind's schema.
@@ -62,7 +62,7 @@ def build_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def frame_columns(frames: Sequence[FrameRow], start_us: int) -> dict[str, Any]:
+def build_frame_columns(frames: Sequence[FrameRow], start_us: int) -> dict[str, Any]:
     """Return the columns of frame rows that come from the rows in SQL."""
     columns: dict[str, Any] = {name: [getattr(frame, name) for frame in frames] for name in _FRAME_COLUMNS}
     columns["ts"] = [start_us + frame.t_ms * 1000 for frame in frames]
@@ -70,7 +70,7 @@ def frame_columns(frames: Sequence[FrameRow], start_us: int) -> dict[str, Any]:
     return columns
 
 
-def build_steps(row: SessionRow, date: str, steps: Sequence[Step]) -> Iterator[pa.RecordBatch]:
+def build_step_rows(row: SessionRow, date: str, steps: Sequence[Step]) -> Iterator[pa.RecordBatch]:
     """Yield step rows in batches, which bound the size of their features."""
     part: list[Step] = []
     features = 0
@@ -84,12 +84,12 @@ def build_steps(row: SessionRow, date: str, steps: Sequence[Step]) -> Iterator[p
         yield _build_step_batch(row, date, part)
 
 
-def build_session(prepared: PreparedSession, date: str, seal_seq: int) -> pa.RecordBatch:
+def build_session_row(prepared: PreparedSession, date: str, seal_seq: int) -> pa.RecordBatch:
     """Return the row of a session."""
     row = prepared.row
     columns = {
         "seal_seq": [seal_seq],
-        "started_at": [start_of(row)],
+        "started_at": [session_start_us(row)],
         "duration_ms": [row.duration_ms],
         "event_count": [prepared.event_count],
         "action_count": [prepared.action_count],
@@ -99,10 +99,10 @@ def build_session(prepared: PreparedSession, date: str, seal_seq: int) -> pa.Rec
         "replayability": [None],
         "payload_bytes": [prepared.payload_bytes],
     }
-    return build_batch("sessions", row, date, columns, 1)
+    return build_lake_batch("sessions", row, date, columns, 1)
 
 
-def start_of(row: SessionRow) -> int:
+def session_start_us(row: SessionRow) -> int:
     """Return the session's start in microseconds since 1970: `t_ms` counts from it."""
     assert row.started_at is not None
     return (row.started_at - clock.from_ms(0)) // timedelta(microseconds=1)
@@ -111,7 +111,7 @@ def start_of(row: SessionRow) -> int:
 def _build_step_batch(row: SessionRow, date: str, steps: Sequence[Step]) -> pa.RecordBatch:
     columns: dict[str, Any] = {name: [getattr(step, name) for step in steps] for name in STEP_COLUMNS}
     columns["algo_version"] = [ALGO_VERSION] * len(steps)
-    return build_batch("steps", row, date, columns, len(steps))
+    return build_lake_batch("steps", row, date, columns, len(steps))
 
 
 def _encode_rects(frame: FrameRow) -> str | None:

@@ -108,7 +108,7 @@ class LaneScheduler:
             if taken is None:
                 return None
             lane, lease = taken
-            batch = batches.claim_batch(
+            batch = batches.claim_sealing_batch(
                 db, lane, lease, limits=self._batch_limits, is_resumed=lane in self.paused
             )
             if batch is None:
@@ -130,7 +130,7 @@ class LaneScheduler:
     def continue_or_release(self, db: DbSession, work: LaneWork) -> None:
         """Claim the lane's next batch, or release the lane if other lanes wait or nothing is left."""
         if not self.stopping.is_set() and not (self._is_time_up(work) and self._do_others_wait(db, work)):
-            batch = batches.claim_batch(db, work.lane, work.lease, limits=self._batch_limits)
+            batch = batches.claim_sealing_batch(db, work.lane, work.lease, limits=self._batch_limits)
             if batch is not None:
                 work.batch = batch
                 return
@@ -161,7 +161,7 @@ class LaneScheduler:
             return
         with suppress(LeaseLost), self._runtime.database.transaction(write=True) as db:
             work.lease.require(db)
-            _end_attempt(db, work).not_before = clock.now() + reserved_for if reserved_for else None
+            _end_batch_attempt(db, work).not_before = clock.now() + reserved_for if reserved_for else None
             self.release_lane(db, work)
 
     def postpone(self) -> None:
@@ -171,7 +171,7 @@ class LaneScheduler:
             return
         with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
             work.lease.require(db)
-            _end_attempt(db, work).not_before = clock.now() + self.pace.store_retry_after
+            _end_batch_attempt(db, work).not_before = clock.now() + self.pace.store_retry_after
             self.release_lane(db, work)
 
     def _is_time_up(self, work: LaneWork) -> bool:
@@ -193,9 +193,9 @@ class LaneScheduler:
             self.stopping.set()
 
 
-def _end_attempt(db: DbSession, work: LaneWork) -> SealBatchRow:
+def _end_batch_attempt(db: DbSession, work: LaneWork) -> SealBatchRow:
     """Store that the attempt at the claimed batch ended in order, so that it does not count as a kill."""
-    row = batches.read_batch(db, work.batch)
+    row = batches.read_batch_row(db, work.batch)
     row.ended = row.begun
     db.add(row)
     return row

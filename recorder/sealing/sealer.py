@@ -29,7 +29,7 @@ from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.recording.sessions import change_status, emit_session, to_wire
+from recorder.recording.sessions import change_session_status, emit_session, session_to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import batches, breaker, failures
 from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
@@ -252,7 +252,7 @@ class Sealer:
         batch, set_aside = work.batch, 0
         with self._runtime.database.transaction(write=True) as db:
             work.lease.require(db)
-            stored = batches.read_batch(db, batch)
+            stored = batches.read_batch_row(db, batch)
             stored.state, stored.ended = "done", stored.begun
             db.add(stored)
             ids = [session.row.id for session in preparation.sessions]
@@ -265,11 +265,11 @@ class Sealer:
                 row.lake_date = batch.date  # deleted sessions too: a purge must find their rows
                 db.add(row)
             for row in waiting:
-                _mark_sealed(db, row, batch, has_snapshots=row.id in with_snapshots)
+                _mark_session_sealed(db, row, batch, has_snapshots=row.id in with_snapshots)
             self._indexer.commit(db, prepared, fresh)
             path_ids = read_path_ids(db, [row.id for row in fresh])
             for row in fresh:
-                session = to_wire(row, metadata.get(row.id, {}), path_id=path_ids.get(row.id))
+                session = session_to_wire(row, metadata.get(row.id, {}), path_id=path_ids.get(row.id))
                 emit_session(db, row, "session.sealed", session)
             if waiting:
                 breaker.note_sealed(db)
@@ -378,7 +378,7 @@ def _find_with_snapshots(db: DbSession, session_ids: list[str]) -> set[str]:
     return set(db.exec(select(FrameRow.session_id).where(*of_batch).distinct()))
 
 
-def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, *, has_snapshots: bool) -> None:
+def _mark_session_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, *, has_snapshots: bool) -> None:
     """Mark one session as sealed; of one that was sealed before only the lake's rows changed."""
     now = clock.now()
     row.waiting_since, row.seal_failures = None, 0
@@ -387,4 +387,4 @@ def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, *, has_sna
         db.add(row)
         return
     row.sealed_at, row.seal_seq = now, batch.seal_seq(row.id)
-    change_status(db, row, "sealed", now)
+    change_session_status(db, row, "sealed", now)

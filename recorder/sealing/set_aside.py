@@ -26,7 +26,7 @@ class SetAsideSession:
     at: datetime
 
 
-def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAsideSession]:
+def list_sessions_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAsideSession]:
     """Return the sessions that were set aside, of one workspace or of all, the oldest first."""
     statement = select(SessionRow).where(
         col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None)

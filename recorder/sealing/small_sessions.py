@@ -17,7 +17,7 @@ from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError, report_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.portions import PortionLimits, read_event_batches, read_frames
-from recorder.sealing.rows import PreparedSession, build_session, build_steps
+from recorder.sealing.rows import PreparedSession, build_session_row, build_step_rows
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 from recorder.tenant import Tenant
@@ -156,7 +156,7 @@ class SmallSessions:
             rows: dict[Kind, list[pa.RecordBatch]] = {
                 "events": [event_walk.add(items)] if items else [],
                 "frames": [event_walk.with_events(frame_rows)] if frame_rows is not None else [],
-                "steps": list(build_steps(row, date, event_walk.steps.steps)),
+                "steps": list(build_step_rows(row, date, event_walk.steps.steps)),
             }
             prepared = PreparedSession(
                 row=row,
@@ -169,7 +169,7 @@ class SmallSessions:
                 rows_sha256=event_walk.rows_sha256,
             )
             # Counts that no column can hold are errors of the session's content too.
-            build_session(prepared, date, 1)
+            build_session_row(prepared, date, 1)
         return prepared, rows
 
 

@@ -12,7 +12,7 @@ import fsspec
 
 from recorder.errors import Unavailable
 from recorder.ids import new_id
-from recorder.storage.durable_files import make_folder, sync_path
+from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
 #: Folders of a remote store that are removed at the same time.
 _FOLDERS_AT_ONCE = 16
@@ -56,9 +56,9 @@ class Blobs:
         Raises:
             Unavailable: if the store refuses or does not answer.
         """
-        with _convert_errors():
+        with _convert_store_errors():
             if self._is_local:
-                _write_durably(Path(self._make_path(key)), *parts)
+                _write_object_durably(Path(self._make_path(key)), *parts)
             else:
                 self._fs.pipe_file(self._make_path(key), b"".join(parts))
 
@@ -71,7 +71,7 @@ class Blobs:
         """
         end = None if length is None else offset + length
         try:
-            with _convert_errors(FileNotFoundError):
+            with _convert_store_errors(FileNotFoundError):
                 data: bytes = self._fs.cat_file(self._make_path(key), start=offset, end=end)
         except FileNotFoundError as error:
             if self._archive_url is None:
@@ -94,13 +94,13 @@ class Blobs:
         """
         source, target = other._make_path(key), self._make_path(key)
         try:
-            with _convert_errors(FileNotFoundError):
+            with _convert_store_errors(FileNotFoundError):
                 self._fs.copy(source, target)
                 self._fs.invalidate_cache()
                 first, second = self._fs.info(source), self._fs.info(target)
         except FileNotFoundError as error:
             raise KeyError(key) from error
-        return first["size"] == second["size"] and _read_tag(first) == _read_tag(second) != ""
+        return first["size"] == second["size"] and _read_object_tag(first) == _read_object_tag(second) != ""
 
     def shares_client(self, other: "Blobs") -> bool:
         """Return whether this store and another one are remote, and reached by one client."""
@@ -121,7 +121,7 @@ class Blobs:
         """
         path = self._make_path(key)
         try:
-            with _convert_errors(FileNotFoundError):
+            with _convert_store_errors(FileNotFoundError):
                 self._fs.copy(path, path, StorageClass=storage_class, MetadataDirective="COPY")
         except FileNotFoundError as error:
             raise KeyError(key) from error
@@ -132,7 +132,7 @@ class Blobs:
         Raises:
             Unavailable: if the store refuses or does not answer.
         """
-        with suppress(FileNotFoundError), _convert_errors(FileNotFoundError):
+        with suppress(FileNotFoundError), _convert_store_errors(FileNotFoundError):
             self._fs.rm_file(self._make_path(key))
 
     def delete_below(self, *prefixes: str) -> int:
@@ -145,7 +145,7 @@ class Blobs:
             Unavailable: if the store refuses or does not answer.
         """
         folders = [self._make_path(prefix).rstrip("/") for prefix in prefixes]
-        with _convert_errors():
+        with _convert_store_errors():
             if not self._is_local:
                 # Each folder takes a request or more, whose answers are waited for together.
                 with ThreadPoolExecutor(_FOLDERS_AT_ONCE) as pool:
@@ -154,7 +154,7 @@ class Blobs:
         # Also those of missing folders: a process that was killed may have left the sync out.
         for parent in sorted({folder.rpartition("/")[0] for folder in folders}):
             if Path(parent).is_dir():
-                sync_path(Path(parent))
+                sync_path_to_disk(Path(parent))
         return size
 
     def _delete_folder(self, folder: str) -> int:
@@ -182,13 +182,13 @@ class Blobs:
         """
         root = self._make_path("").rstrip("/") + "/"
         try:
-            with _convert_errors(FileNotFoundError):
+            with _convert_store_errors(FileNotFoundError):
                 self._fs.invalidate_cache()
                 infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
         objects = [
-            StoredObject(path.removeprefix(root), int(info["size"] or 0), _read_version(info))
+            StoredObject(path.removeprefix(root), int(info["size"] or 0), _read_object_version(info))
             for path, info in infos.items()
             if not path.rpartition("/")[2].startswith(".")
         ]
@@ -201,7 +201,7 @@ class Blobs:
             Unavailable: if the store does not answer.
         """
         try:
-            with _convert_errors(FileNotFoundError):
+            with _convert_store_errors(FileNotFoundError):
                 self._fs.invalidate_cache()
                 infos = self._fs.ls(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
@@ -219,7 +219,7 @@ class Blobs:
         """
         root = self._make_path("").rstrip("/") + "/"
         try:
-            with _convert_errors(FileNotFoundError):
+            with _convert_store_errors(FileNotFoundError):
                 infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
@@ -240,7 +240,7 @@ class Blobs:
 
 
 @contextmanager
-def _convert_errors(*passed: type[Exception]) -> Iterator[None]:
+def _convert_store_errors(*passed: type[Exception]) -> Iterator[None]:
     """Convert errors of a store that refuses or does not answer to `Unavailable`.
 
     Clients of object stores raise errors of their own, which are no `OSError`, such as botocore's
@@ -257,12 +257,12 @@ def _convert_errors(*passed: type[Exception]) -> Iterator[None]:
         raise Unavailable("The blob store") from error
 
 
-def _read_tag(info: dict[str, Any]) -> str:
+def _read_object_tag(info: dict[str, Any]) -> str:
     """Return the tag that a store computes from an object's content; empty if it lists none."""
     return str(next((info[name] for name in ("ETag", "md5Hash") if info.get(name)), ""))
 
 
-def _read_version(info: dict[str, Any]) -> str:
+def _read_object_version(info: dict[str, Any]) -> str:
     """Return what changes when an object is replaced: its tag, else the time of its last change."""
     names = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime")
     return str(next((info[name] for name in names if info.get(name)), ""))
@@ -285,9 +285,9 @@ def _list_protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
-def _write_durably(path: Path, *parts: bytes | memoryview) -> None:
+def _write_object_durably(path: Path, *parts: bytes | memoryview) -> None:
     """Write a temporary file, sync it, rename it and sync the folders: the object is complete or absent."""
-    make_folder(path.parent)
+    make_durable_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{new_id('req')}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -299,4 +299,4 @@ def _write_durably(path: Path, *parts: bytes | memoryview) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_path(path.parent)
+    sync_path_to_disk(path.parent)

@@ -172,7 +172,7 @@ class Database:
         """
         if revision == "head":
             with self._reader.connect() as connection:
-                if _read_revision(connection) == read_newest_revision():
+                if _read_schema_revision(connection) == read_newest_schema_revision():
                     return
         # Imported here: Alembic takes as long as the rest of a command that finds its schema.
         from recorder.storage import schema
@@ -180,7 +180,7 @@ class Database:
         with self.write_lock, self._writer.connect() as connection:
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            if not schema.upgrade(connection, _read_revision(connection), revision):
+            if not schema.upgrade(connection, _read_schema_revision(connection), revision):
                 raise UnknownSchema
             connection.commit()
 
@@ -202,7 +202,7 @@ class Database:
             Unavailable: if the database does not answer.
         """
         with self.transaction(write=False) as db:
-            return _read_revision(db.connection())
+            return _read_schema_revision(db.connection())
 
     def ping(self) -> None:
         """Check that the database answers a query."""
@@ -254,7 +254,7 @@ def open_database(settings: Settings, *, create: bool = True) -> Database:
     return database
 
 
-def read_newest_revision() -> str:
+def read_newest_schema_revision() -> str:
     """Return the revision of the last migration, as its file names it."""
     newest = max(_MIGRATIONS.glob("[0-9]*.py"), key=lambda file: file.name)
     for line in newest.read_text().splitlines():
@@ -264,7 +264,7 @@ def read_newest_revision() -> str:
     raise AssertionError(f"{newest.name} names no revision")
 
 
-def _read_revision(connection: Connection) -> str | None:
+def _read_schema_revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

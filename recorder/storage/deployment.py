@@ -33,12 +33,12 @@ class SlotsDiffer(Conflict):
         )
 
 
-def slot_of(workflow: str, slots: int) -> int:
+def slot_of_workflow(workflow: str, slots: int) -> int:
     """Return the slot of a workflow, 0 to `slots` - 1."""
     return int.from_bytes(hashlib.sha256(workflow.encode()).digest()[:4], "big") % slots
 
 
-def read_slots(db: DbSession) -> int:
+def read_slot_count(db: DbSession) -> int:
     """Return the number of slots of this deployment; it stays so until the transaction ends."""
     statement = select(DeploymentRow).where(DeploymentRow.id == 1)
     row = db.exec(statement.with_for_update(read=True, key_share=True)).one_or_none()
@@ -47,7 +47,7 @@ def read_slots(db: DbSession) -> int:
 
 def queue_for_sealing(db: DbSession, row: SessionRow, at: datetime) -> None:
     """Let a session wait to be sealed, in the lane of its workflow."""
-    row.waiting_since, row.seal_slot = at, slot_of(row.workflow, read_slots(db))
+    row.waiting_since, row.seal_slot = at, slot_of_workflow(row.workflow, read_slot_count(db))
     db.add(row)
 
 

@@ -15,7 +15,7 @@ def keep_files_private() -> None:
     os.umask(0o077)
 
 
-def sync_path(path: str | Path) -> None:
+def sync_path_to_disk(path: str | Path) -> None:
     """Write a file's bytes, or a folder's entries, from the page cache to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -24,7 +24,7 @@ def sync_path(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: Path) -> None:
+def make_durable_folder(folder: Path) -> None:
     """Create a folder and those above it, and sync their entries.
 
     A folder that exists may have been created by another process that has not synced it yet: each process
@@ -39,7 +39,7 @@ def make_folder(folder: Path) -> None:
             if parent in _synced and parent not in missing:
                 return
             try:
-                sync_path(parent.parent)
+                sync_path_to_disk(parent.parent)
             except PermissionError:
                 # This user cannot have written to a folder that it may not read.
                 return

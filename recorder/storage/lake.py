@@ -18,12 +18,17 @@ from deltalake import Transaction
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
 from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
-from recorder.storage.lake_files import LakeFile, read_file
-from recorder.storage.lake_maintenance import TableMaintenance, maintain_table
-from recorder.storage.lake_reads import SessionPlace, read_again, read_session_batches
+from recorder.storage.lake_files import LakeFile, read_lake_file
+from recorder.storage.lake_maintenance import TableMaintenance, maintain_lake_table
+from recorder.storage.lake_reads import SessionPlace, read_session_batches, retry_lake_read
 from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
-from recorder.storage.lake_tables import LakeTable, convert_errors, holds_number, retry_conflicts
+from recorder.storage.lake_tables import (
+    LakeTable,
+    convert_store_errors,
+    holds_batch_number,
+    retry_commit_conflicts,
+)
 from recorder.tenant import Tenant
 
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
@@ -64,10 +69,10 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        with convert_errors():
+        with convert_store_errors():
             stored = self._open_table(kind, tenant)
             table = stored.open()
-            if table is not None and holds_number(table, kind, lane, number):
+            if table is not None and holds_batch_number(table, kind, lane, number):
                 stored.sync()
                 return False
         partitions = rows.select(PARTITIONS).group_by(PARTITIONS).aggregate([]).to_pylist()
@@ -106,7 +111,7 @@ class Lake:
         """
         if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
             raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
-        with convert_errors():
+        with convert_store_errors():
             return self._open_table(kind, tenant).write_file(rows, {"workflow": workflow, "date": date}, name)
 
     def read_file(self, kind: Kind, tenant: Tenant, file: LakeFile) -> Generator[pa.RecordBatch, None, None]:
@@ -117,12 +122,12 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         store = self._open_table(kind, tenant).data_files()
-        with convert_errors():
+        with convert_store_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
             raise FileNotFoundError(file.path)
-        with convert_errors():
-            yield from read_file(store, file, LAYOUTS[kind].schema)
+        with convert_store_errors():
+            yield from read_lake_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
         self,
@@ -147,10 +152,10 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         stored = self._open_table(kind, tenant)
-        with convert_errors():
-            for attempt in retry_conflicts():
+        with convert_store_errors():
+            for attempt in retry_commit_conflicts():
                 table = stored.open_for_writing()
-                if holds_number(table, kind, lane, number):
+                if holds_batch_number(table, kind, lane, number):
                     # Whoever committed it may have ended before it was durable.
                     stored.sync()
                     return False
@@ -161,7 +166,7 @@ class Lake:
 
     def version(self, kind: Kind, tenant: Tenant) -> int | None:
         """Return the newest version of a table; None before its first batch."""
-        with convert_errors():
+        with convert_store_errors():
             table = self._open_table(kind, tenant).open()
         return None if table is None else table.version()
 
@@ -172,7 +177,7 @@ class Lake:
         maintenance may delete replaced files in between.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
-        with convert_errors():
+        with convert_store_errors():
             table = self._open_table(kind, tenant).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
@@ -202,7 +207,7 @@ class Lake:
         )
         if only is not None:
             wanted &= only
-        rows = read_again(lambda: self.scan(kind, tenant).filter(wanted).collect())
+        rows = retry_lake_read(lambda: self.scan(kind, tenant).filter(wanted).collect())
         return rows.sort(LAYOUTS[kind].sort)
 
     def read_session_batches(
@@ -236,7 +241,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         session = SessionPlace(kind, workflow, date, session_id)
-        with convert_errors():
+        with convert_store_errors():
             yield from read_session_batches(
                 self._open_table(kind, tenant), session, after=after, columns=columns, limit=limit
             )
@@ -255,9 +260,9 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_errors():
+        with convert_store_errors():
             stored = self._open_table(kind, tenant)
-            return read_again(lambda: count_session_rows(stored, workflow, date, session_ids))
+            return retry_lake_read(lambda: count_session_rows(stored, workflow, date, session_ids))
 
     def delete_sessions(
         self,
@@ -286,7 +291,7 @@ class Lake:
         """
         if not all(map(_SESSION_ID.fullmatch, session_ids)):
             raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
-        with convert_errors():
+        with convert_store_errors():
             return delete_sessions(self._open_table(kind, tenant), workflow, dates, session_ids)
 
     def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
@@ -306,7 +311,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_errors():
+        with convert_store_errors():
             return compact(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
 
     def maintain(
@@ -317,15 +322,15 @@ class Lake:
         pinned_since: datetime | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> TableMaintenance:
-        """Compact a table, and delete files and log entries that are not needed; see `maintain_table`.
+        """Compact a table, and delete files and log entries that are not needed; see `maintain_lake_table`.
 
         The caller holds the lease of the table, as for `compact`.
 
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_errors():
-            return maintain_table(
+        with convert_store_errors():
+            return maintain_lake_table(
                 self._open_table(kind, tenant),
                 at_files=self._compact_at_files,
                 pinned_since=pinned_since,
@@ -346,7 +351,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_errors():
+        with convert_store_errors():
             stored = self._open_table(kind, tenant)
             return delete_dead_files(stored, workflow=workflow, dates=dates, session_ids=session_ids)
 
@@ -356,7 +361,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_errors():
+        with convert_store_errors():
             return clean_log(self._open_table(kind, tenant))
 
     def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:

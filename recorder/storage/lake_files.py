@@ -247,7 +247,7 @@ class RowFilter:
         return wanted
 
 
-def read_file(
+def read_lake_file(
     files: pa_fs.FileSystem,
     file: DataFile | LakeFile,
     schema: pa.Schema,

@@ -18,7 +18,7 @@ import orjson
 from deltalake import DeltaTable
 
 from recorder.ids import new_id
-from recorder.storage.durable_files import make_folder, sync_path
+from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
 log = logging.getLogger("recorder.lake")
 
@@ -43,7 +43,7 @@ class LocalLog:
 
     def make_folder(self) -> None:
         """Create the folder of the log."""
-        make_folder(self._folder)
+        make_durable_folder(self._folder)
 
     def find_damage(self) -> int | None:
         """Return the first version whose entry is empty, cut short or missing; None if all are complete.
@@ -69,7 +69,7 @@ class LocalLog:
                     if newest is None or newest <= self._complete_version:
                         return None
                     data = b""
-                if not _is_complete(data):
+                if not _is_complete_entry(data):
                     version = self._complete_version + 1
                     self._complete_version = None
                     return version
@@ -79,7 +79,7 @@ class LocalLog:
         """Rename damaged entries and those after them, which were not reported as committed either."""
         if self.find_damage() is None:
             return
-        with _lock_file(self._folder / "_repair.lock"):
+        with _lock_lake_log(self._folder / "_repair.lock"):
             damaged = self.find_damage()
             if damaged is None:
                 return
@@ -89,7 +89,7 @@ class LocalLog:
                 entry = self._make_entry_path(version)
                 entry.rename(entry.with_name(f"{entry.name}.damaged-{new_id('req')}"))
                 log.warning("set the damaged lake log entry %s aside; it was never acknowledged", entry)
-            sync_path(self._folder)
+            sync_path_to_disk(self._folder)
             with self._lock:
                 self._complete_version = self._synced = None
 
@@ -101,11 +101,11 @@ class LocalLog:
             newest = self._complete_version if self._complete_version is not None else known
             for version in range(known + 1, newest + 1):
                 try:
-                    sync_path(self._make_entry_path(version))
+                    sync_path_to_disk(self._make_entry_path(version))
                 except FileNotFoundError:
                     # A checkpoint that another process wrote since replaces it.
                     continue
-            sync_path(self._folder)
+            sync_path_to_disk(self._folder)
             self._synced = max(known, newest)
             return newest
 
@@ -138,9 +138,9 @@ class LocalLog:
             written = [path for path in copy.iterdir() if path.stat().st_nlink == 1]
             # The hint last: it must not name a checkpoint that is not durable.
             for path in sorted(written, key=lambda path: path.name == "_last_checkpoint"):
-                sync_path(path)
+                sync_path_to_disk(path)
                 path.rename(self._folder / path.name)
-                sync_path(self._folder)
+                sync_path_to_disk(self._folder)
         self._checkpoint = version
         DeltaTable(self.table).cleanup_metadata()
 
@@ -162,7 +162,7 @@ class LocalLog:
         return entries, checkpoint
 
 
-def _is_complete(data: bytes) -> bool:
+def _is_complete_entry(data: bytes) -> bool:
     try:
         actions = [orjson.loads(line) for line in data.splitlines()]
     except orjson.JSONDecodeError:
@@ -178,7 +178,7 @@ def _is_complete(data: bytes) -> bool:
 
 
 @contextmanager
-def _lock_file(path: Path) -> Iterator[None]:
+def _lock_lake_log(path: Path) -> Iterator[None]:
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -32,7 +32,7 @@ class TableMaintenance:
     deleted_log_entries: int = 0
 
 
-def maintain_table(
+def maintain_lake_table(
     stored: LakeTable, *, at_files: int, pinned_since: datetime | None, check: Callable[[], None]
 ) -> TableMaintenance:
     """Work on one table; every step may be repeated, so that a pass that was killed is done by the next one.

@@ -19,7 +19,7 @@ class SortedSource:
     open: Callable[[], Iterator[pa.RecordBatch]]
 
 
-def merge_sorted(
+def merge_sorted_batches(
     sources: Iterable[SortedSource], order: Sequence[str]
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of sorted sources in one order.

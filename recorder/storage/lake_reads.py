@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage.lake_files import RowFilter, read_file
-from recorder.storage.lake_merge import SortedSource, merge_sorted
+from recorder.storage.lake_files import RowFilter, read_lake_file
+from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
 from recorder.storage.lake_schemas import LAYOUTS, Kind
-from recorder.storage.lake_tables import LakeTable, convert_errors
+from recorder.storage.lake_tables import LakeTable, convert_store_errors
 
 #: Versions that a read tries. Files stay for a while after they were replaced: a second one is rarely needed.
 _ATTEMPTS = 5
@@ -25,7 +25,7 @@ _ATTEMPTS = 5
 _Result = TypeVar("_Result")
 
 
-def read_again(read: Callable[[], _Result]) -> _Result:
+def retry_lake_read(read: Callable[[], _Result]) -> _Result:
     """Return the result of a read; repeat the read when files vanish during it.
 
     Args:
@@ -123,17 +123,17 @@ def read_sessions(
         table = stored.open()
         if table is None:
             return []
-        read = partial(read_file, stored.data_files(table), schema=schema, wanted=wanted)
+        read = partial(read_lake_file, stored.data_files(table), schema=schema, wanted=wanted)
         sources = [
             SortedSource(file.lower_bound(layout.sort), partial(read, file))
             for file in stored.list_files(table, workflow=workflow, date=date)
             if wanted.may_match(file.bounds_of)
         ]
-        with closing(merge_sorted(sources, layout.sort)) as batches:
+        with closing(merge_sorted_batches(sources, layout.sort)) as batches:
             return [batch.select(columns) for batch in batches]
 
-    with convert_errors():
-        return read_again(read_newest)
+    with convert_store_errors():
+        return retry_lake_read(read_newest)
 
 
 def _read_newest(
@@ -150,7 +150,7 @@ def _read_newest(
     table = stored.open()
     if table is None:
         return
-    read = partial(read_file, stored.data_files(table), schema=schema, wanted=wanted)
+    read = partial(read_lake_file, stored.data_files(table), schema=schema, wanted=wanted)
     if limit is not None:
         read = partial(read, batch_rows=limit)
     sources = [
@@ -158,7 +158,7 @@ def _read_newest(
         for file in stored.list_files(table, workflow=session.workflow, date=session.date)
         if wanted.may_match(file.bounds_of)
     ]
-    with closing(merge_sorted(sources, order)) as batches:
+    with closing(merge_sorted_batches(sources, order)) as batches:
         for unfiltered in batches:
             batch = unfiltered if after is None else _filter_after(unfiltered, order, after)
             if limit is not None:

@@ -15,10 +15,10 @@ from recorder.storage.lake_files import (
     LakeFile,
     RowFilter,
     count_rows,
-    read_file,
+    read_lake_file,
 )
-from recorder.storage.lake_merge import SortedSource, merge_sorted
-from recorder.storage.lake_tables import LakeTable, retry_conflicts
+from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
+from recorder.storage.lake_tables import LakeTable, retry_commit_conflicts
 
 _TARGET_FILE_BYTES = 16 * 1024 * 1024
 # Compaction holds so many bytes of all the files that it reads at once.
@@ -55,7 +55,7 @@ def delete_sessions(
         return 0
     wanted = _filter_sessions(session_ids)
     rewritten: dict[str, tuple[int, LakeFile | None]] = {}
-    for attempt in retry_conflicts():
+    for attempt in retry_commit_conflicts():
         table = stored.open_for_writing()
         removed, added, count = [], [], 0
         files = [
@@ -65,7 +65,7 @@ def delete_sessions(
         ]
         new = [file for file in files if file.path not in rewritten]
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            written = pool.map(partial(_write_without, stored, table, unwanted=wanted), new)
+            written = pool.map(partial(_rewrite_without_rows, stored, table, unwanted=wanted), new)
             rewritten |= {file.path: result for file, result in zip(new, written, strict=True)}
         for file in files:
             deleted, rest = rewritten[file.path]
@@ -113,13 +113,13 @@ def _count_in_file(stored: LakeTable, table: DeltaTable, file: DataFile, wanted:
     """Return the number of rows of each wanted session in a file; only the column of ids is read."""
     schema = pa.schema([stored.layout.schema.field("session_id")])
     counts: dict[str, int] = {}
-    for batch in read_file(stored.data_files(table), file, schema, wanted=wanted):
+    for batch in read_lake_file(stored.data_files(table), file, schema, wanted=wanted):
         for count in pc.value_counts(batch["session_id"]).to_pylist():
             counts[count["values"]] = counts.get(count["values"], 0) + count["counts"]
     return counts
 
 
-def _write_without(
+def _rewrite_without_rows(
     stored: LakeTable, table: DeltaTable, file: DataFile, unwanted: RowFilter
 ) -> tuple[int, LakeFile | None]:
     """Rewrite a file without some rows; return their number, and the new file if rows remain."""
@@ -127,7 +127,7 @@ def _write_without(
     deleted = count_rows(store, file, unwanted)
     if deleted in (0, file.rows):
         return deleted, None
-    batches = read_file(
+    batches = read_lake_file(
         store, file, layout.schema, batch_bytes=_REWRITE_BYTES, batch_rows=layout.row_group_rows
     )
     rest = (batch.filter(pc.invert(unwanted.mask(batch))) for batch in batches)
@@ -163,16 +163,17 @@ def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
     store, share = stored.data_files(), _MERGE_BYTES // len(group)
     sources = [
         SortedSource(
-            file.lower_bound(layout.sort), partial(read_file, store, file, layout.schema, batch_bytes=share)
+            file.lower_bound(layout.sort),
+            partial(read_lake_file, store, file, layout.schema, batch_bytes=share),
         )
         for file in group
     ]
     try:
-        joined = stored.write_file(merge_sorted(sources, layout.sort), partition, "compacted")
+        joined = stored.write_file(merge_sorted_batches(sources, layout.sort), partition, "compacted")
     finally:
         pa.default_memory_pool().release_unused()
     paths = {file.path for file in group}
-    for attempt in retry_conflicts():
+    for attempt in retry_commit_conflicts():
         table = stored.open_for_writing()
         if paths - {file.path for file in stored.list_files(table, **partition)}:
             # A delete replaced one of the files: the next call joins the rest.

@@ -21,7 +21,7 @@ from recorder import clock
 from recorder.errors import Conflict, Unavailable
 from recorder.ids import new_id
 from recorder.retries import retry
-from recorder.storage.durable_files import make_folder, sync_path
+from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 from recorder.storage.lake_files import DataFile, LakeFile, write_file
 from recorder.storage.lake_log import ACTIONS_MEMBER, LocalLog
 from recorder.storage.lake_schemas import PARTITIONS, TableLayout
@@ -88,7 +88,7 @@ class LakeTable:
         if self._log is not None:
             self._log.make_folder()
             self._log.repair()
-        for attempt in retry_conflicts():
+        for attempt in retry_commit_conflicts():
             # Another writer that creates the table or adds the columns at the same time makes this fail.
             with attempt:
                 table = self.open() or self._create_table()
@@ -205,15 +205,15 @@ class LakeTable:
             with self.data_files(self.open_for_writing()).open_output_stream(path) as sink:
                 return write_file(sink, rows, self.layout, partition, path)
         target = self._log.table / path
-        make_folder(target.parent)
+        make_durable_folder(target.parent)
         try:
             with pa.OSFile(str(target), "wb") as sink:
                 written = write_file(sink, rows, self.layout, partition, path)
-            sync_path(target)
+            sync_path_to_disk(target)
         except BaseException:
             target.unlink(missing_ok=True)
             raise
-        sync_path(target.parent)
+        sync_path_to_disk(target.parent)
         return written
 
     def checkpoint(self, table: DeltaTable) -> int:
@@ -238,7 +238,7 @@ class LakeAhead(Conflict):
         )
 
 
-def holds_number(table: DeltaTable, kind: str, lane: str, number: int) -> bool:
+def holds_batch_number(table: DeltaTable, kind: str, lane: str, number: int) -> bool:
     """Return whether a table holds a batch.
 
     Raises:
@@ -250,7 +250,7 @@ def holds_number(table: DeltaTable, kind: str, lane: str, number: int) -> bool:
     return last == number
 
 
-def retry_conflicts() -> Iterator[stamina.Attempt]:
+def retry_commit_conflicts() -> Iterator[stamina.Attempt]:
     """Yield attempts of a commit, with growing waits; end once other writers were faster in all of them."""
     with suppress(CommitFailedError):
         yield from retry(
@@ -259,7 +259,7 @@ def retry_conflicts() -> Iterator[stamina.Attempt]:
 
 
 @contextmanager
-def convert_errors() -> Iterator[None]:
+def convert_store_errors() -> Iterator[None]:
     """Convert errors of a store that does not answer to `Unavailable`."""
     try:
         yield

@@ -20,7 +20,7 @@ class FetchedPage(NamedTuple, Generic[Item, Position]):
         return FetchedPage([function(item) for item in self.items], self.position)
 
 
-def fetch_page(
+def fetch_list_page(
     read: Callable[[int], Iterable[Item]], *, limit: int, position_of: Callable[[Item], Position]
 ) -> FetchedPage[Item, Position]:
     """Read a page, and one item more to find out whether others follow.
@@ -36,7 +36,7 @@ def fetch_page(
     return FetchedPage(items[:limit], position_of(items[limit - 1]))
 
 
-def read_pages(fetch: Callable[[Position | None], FetchedPage[Item, Position]]) -> Iterator[Item]:
+def read_all_pages(fetch: Callable[[Position | None], FetchedPage[Item, Position]]) -> Iterator[Item]:
     """Yield the items of all pages.
 
     Args:

@@ -20,7 +20,7 @@ from recorder.storage.blobs import Blobs
 from recorder.storage.deployment import WrongRegion, check_stored_region
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import TableLayout
-from recorder.storage.lake_tables import LakeTable, convert_errors
+from recorder.storage.lake_tables import LakeTable, convert_store_errors
 
 log = logging.getLogger("recorder.storage")
 
@@ -63,7 +63,7 @@ def mark_lake(url: str, region: str) -> str:
     # The mark is a table without rows, since the library opens every store that the lake supports.
     layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
     stored = LakeTable(url, f"{url}/{_LAKE_MARK}", layout, partitions=[], description=region)
-    with convert_errors():
+    with convert_store_errors():
         table = stored.open_for_writing()
         stored.sync()
         return table.metadata().description or region

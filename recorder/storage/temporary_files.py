@@ -32,7 +32,7 @@ def service_folder(data_dir: Path) -> Path:
     return data_dir / "tmp" / "service"
 
 
-def empty_folders(data_dir: Path) -> None:
+def empty_temporary_folders(data_dir: Path) -> None:
     """Remove what killed processes left, and create the service's folder; the caller holds the data folder.
 
     Files of commands stay for a day: a command may be at work.

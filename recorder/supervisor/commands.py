@@ -127,7 +127,7 @@ def api_command(
     url = f"{http_address(host, port)}/readyz"
     alive = f"{http_address(host, port)}/healthz"
     timeout_s = answer_timeout_s(settings)
-    return _make_command(
+    return _make_child_command(
         "API",
         "api",
         arguments,
@@ -144,7 +144,7 @@ def delivery_command(settings: Settings, variables: dict[str, str]) -> Command:
     pulse = settings.data_dir / "run" / "deliver.pulse"
     arguments = ["recorder.cli", "deliver", "--pulse", str(pulse)]
     answers = PulseReader(pulse).has_beaten
-    return _make_command("delivery loop", "deliver", arguments, settings, variables, answers=answers)
+    return _make_child_command("delivery loop", "deliver", arguments, settings, variables, answers=answers)
 
 
 def dagster_commands(
@@ -170,7 +170,7 @@ def dagster_commands(
     url = f"{http_address(host, port)}/healthz"
     timeout_s = answer_timeout_s(settings)
     return [
-        _make_command(
+        _make_child_command(
             "Dagster code server",
             "dagster-code",
             code,
@@ -179,7 +179,7 @@ def dagster_commands(
             is_ready=lambda: accepts_connections(code_socket),
             answers=lambda: serves_grpc(code_socket, timeout_s=timeout_s),
         ),
-        _make_command(
+        _make_child_command(
             "Dagster webserver",
             "dagster-webserver",
             pages,
@@ -188,7 +188,7 @@ def dagster_commands(
             is_ready=lambda: answers_http(url, timeout_s=5.0),
             answers=lambda: answers_http(url, timeout_s=timeout_s),
         ),
-        _make_command(
+        _make_child_command(
             "Dagster daemon",
             "dagster-daemon",
             daemon,
@@ -236,7 +236,7 @@ def http_address(host: str, port: int) -> str:
     return f"http://{name}:{port}"
 
 
-def _make_command(
+def _make_child_command(
     name: str,
     log: str,
     arguments: list[str],

@@ -20,15 +20,15 @@ def main() -> None:
         else:
             groups.discard(int(line[1:]))
     until = time.monotonic() + _GRACE_S
-    alive = {group for group in groups if _signal_group(group, signal.SIGTERM)}
+    alive = {group for group in groups if _signal_process_group(group, signal.SIGTERM)}
     while alive and time.monotonic() < until:
         time.sleep(0.1)
-        alive = {group for group in alive if _signal_group(group, 0)}
+        alive = {group for group in alive if _signal_process_group(group, 0)}
     for group in alive:
-        _signal_group(group, signal.SIGKILL)
+        _signal_process_group(group, signal.SIGKILL)
 
 
-def _signal_group(group: int, number: int) -> bool:
+def _signal_process_group(group: int, number: int) -> bool:
     """Send a signal to a group; return whether it has a process left."""
     try:
         os.killpg(group, number)

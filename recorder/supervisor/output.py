@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from recorder.logs import make_formatter
+from recorder.logs import make_log_formatter
 from recorder.supervisor.liveness import open_http_client
 
 LOG_BYTES = 10_000_000
@@ -26,7 +26,7 @@ _COLUMNS = 80
 log = logging.getLogger(_LOGGER)
 
 
-def rotate_log(log: Path, *, most_bytes: int = LOG_BYTES) -> bool:
+def rotate_service_log(log: Path, *, most_bytes: int = LOG_BYTES) -> bool:
     """Move a log over 10 MB to `<log>.1`, and older logs one number up; keep four of them.
 
     The process that writes the log keeps its open file: the contents are copied, then the file is truncated.
@@ -38,10 +38,10 @@ def rotate_log(log: Path, *, most_bytes: int = LOG_BYTES) -> bool:
     if not log.exists() or log.stat().st_size < most_bytes:
         return False
     for number in range(OLD_LOGS - 1, 0, -1):
-        older = _make_log_path(log, number)
+        older = _rotated_log_path(log, number)
         if older.exists():
-            older.replace(_make_log_path(log, number + 1))
-    shutil.copyfile(log, _make_log_path(log, 1))
+            older.replace(_rotated_log_path(log, number + 1))
+    shutil.copyfile(log, _rotated_log_path(log, 1))
     os.truncate(log, 0)
     return True
 
@@ -52,7 +52,7 @@ def open_service_log(folder: Path) -> logging.Handler:
     handler = logging.handlers.RotatingFileHandler(
         folder / "recorder-up.log", maxBytes=LOG_BYTES, backupCount=OLD_LOGS
     )
-    handler.setFormatter(make_formatter())
+    handler.setFormatter(make_log_formatter())
     logger = logging.getLogger(_LOGGER)
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -66,7 +66,7 @@ def close_service_log(handler: logging.Handler) -> None:
     handler.close()
 
 
-def _make_log_path(log: Path, number: int) -> Path:
+def _rotated_log_path(log: Path, number: int) -> Path:
     return log.with_name(f"{log.name}.{number}")
 
 

@@ -17,7 +17,7 @@ from types import FrameType
 from recorder.errors import Unavailable
 from recorder.logs import START_REFUSED
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.output import rotate_log
+from recorder.supervisor.output import rotate_service_log
 
 # A silent process is asked to end and killed after so long; a stopped one (SIGSTOP) is killed at once.
 _TERM_GRACE_S = 5.0
@@ -90,7 +90,7 @@ class Child:
         It waits in its shell until the guard watches it, so that a kill of this process leaves no orphan.
         """
         self.command.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        rotate_log(self.command.log)
+        rotate_service_log(self.command.log)
         with self.command.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _AFTER_A_LINE, self.command.name, *self.command.arguments],
@@ -166,7 +166,7 @@ class Child:
                 return
 
 
-def stop_children(children: Sequence[Child], *, grace_s: float) -> None:
+def stop_child_processes(children: Sequence[Child], *, grace_s: float) -> None:
     """Ask these processes and their descendants to end, and kill them when the grace is over."""
     started = [child for child in children if child.was_started]
     for child in started:
@@ -274,7 +274,7 @@ def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Handle a signal by doing nothing; unlike SIG_IGN, children do not inherit this."""
 
 
-def end_leftovers(groups: Sequence[int], marker: str, *, grace_s: float) -> int:
+def end_leftover_processes(groups: Sequence[int], marker: str, *, grace_s: float) -> int:
     """End the processes of a service that was killed together with its guard; return their number.
 
     The system reuses numbers of groups, so a process must also carry the deployment's marker.
@@ -284,22 +284,22 @@ def end_leftovers(groups: Sequence[int], marker: str, *, grace_s: float) -> int:
         marker: variable and value in the environment of each child.
         grace_s: seconds between the request to end and the kill.
     """
-    pids = _find_processes(groups, marker)
+    pids = _find_leftover_processes(groups, marker)
     for pid in pids:
         _signal_process(pid, signal.SIGTERM)
     until = time.monotonic() + grace_s
     remaining = pids
     while remaining and time.monotonic() < until:
         time.sleep(_LEFTOVER_POLL_S)
-        remaining = _find_processes(groups, marker)
-    while remaining := _find_processes(groups, marker):
+        remaining = _find_leftover_processes(groups, marker)
+    while remaining := _find_leftover_processes(groups, marker):
         for pid in remaining:
             _signal_process(pid, signal.SIGKILL)
         time.sleep(_LEFTOVER_POLL_S)
     return len(pids)
 
 
-def _find_processes(groups: Sequence[int], marker: str) -> list[int]:
+def _find_leftover_processes(groups: Sequence[int], marker: str) -> list[int]:
     """Return the processes of these groups that carry the marker; none on systems without /proc."""
     pids = []
     for folder in Path("/proc").glob("[0-9]*") if groups else ():

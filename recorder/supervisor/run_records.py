@@ -62,13 +62,13 @@ class RunRecord:
         Raises:
             AlreadyRunning: if another process holds the record of this name.
         """
-        path = _make_path(data, name)
+        path = _make_record_path(data, name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         until = time.monotonic() + wait_s
         try:
-            while not _lock_file(descriptor):
-                holder = _read_members(descriptor)
+            while not _lock_record_file(descriptor):
+                holder = _read_record_members(descriptor)
                 if _is_running(holder.get("process")) or time.monotonic() >= until:
                     raise AlreadyRunning(data, name, holder)
                 time.sleep(_POLL_S)
@@ -76,7 +76,7 @@ class RunRecord:
             os.close(descriptor)
             raise
         # The groups stay until they are ended: this process may be killed before that.
-        groups = _read_members(descriptor).get("groups", [])
+        groups = _read_record_members(descriptor).get("groups", [])
         record = cls(descriptor, {"process": os.getpid(), "groups": groups})
         record.update(**members)
         return record
@@ -109,28 +109,28 @@ class RunRecord:
         self.release()
 
 
-def has_record(data: Path, name: str) -> bool:
+def has_run_record(data: Path, name: str) -> bool:
     """Return whether a process of this kind has ever written a record into the data folder."""
-    return _make_path(data, name).exists()
+    return _make_record_path(data, name).exists()
 
 
-def read_record(data: Path, name: str) -> dict[str, Any] | None:
+def read_run_record(data: Path, name: str) -> dict[str, Any] | None:
     """Return the record of a process that runs now; None if there is none."""
     try:
-        descriptor = os.open(_make_path(data, name), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(_make_record_path(data, name), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        if _lock_file(descriptor, fcntl.LOCK_SH):
+        if _lock_record_file(descriptor, fcntl.LOCK_SH):
             return None  # its process has ended
-        members = _read_members(descriptor)
+        members = _read_record_members(descriptor)
     finally:
         os.close(descriptor)
     # The guard of a killed service holds the lock for some seconds more.
     return members if _is_running(members.get("process")) else None
 
 
-def _lock_file(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+def _lock_record_file(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -138,7 +138,7 @@ def _lock_file(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def _read_members(descriptor: int) -> dict[str, Any]:
+def _read_record_members(descriptor: int) -> dict[str, Any]:
     try:
         members = json.loads(os.pread(descriptor, _RECORD_BYTES, 0))
     except ValueError:  # not written yet
@@ -163,5 +163,5 @@ def _is_running(pid: Any) -> bool:
         return True  # no /proc here
 
 
-def _make_path(data: Path, name: str) -> Path:
+def _make_record_path(data: Path, name: str) -> Path:
     return data / _FOLDER / f"{name}.json"

@@ -23,7 +23,7 @@ from recorder.errors import RecorderError
 from recorder.invocation import command_line, short_path
 from recorder.settings import Settings, data_folder, unknown_settings
 from recorder.storage.durable_files import keep_files_private
-from recorder.storage.temporary_files import empty_folders
+from recorder.storage.temporary_files import empty_temporary_folders
 from recorder.supervisor.commands import (
     NoCheckout,
     api_command,
@@ -36,16 +36,22 @@ from recorder.supervisor.commands import (
     read_workspace_names,
     start_workspace_list,
 )
-from recorder.supervisor.output import Terminal, WarningWatch, close_service_log, open_service_log, rotate_log
+from recorder.supervisor.output import (
+    Terminal,
+    WarningWatch,
+    close_service_log,
+    open_service_log,
+    rotate_service_log,
+)
 from recorder.supervisor.processes import (
     Child,
     Command,
     GuardProcess,
-    end_leftovers,
+    end_leftover_processes,
     reset_ignored_signals,
-    stop_children,
+    stop_child_processes,
 )
-from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord, has_record
+from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord, has_run_record
 from recorder.version import __version__
 
 DAGSTER_HOST = "127.0.0.1"
@@ -100,7 +106,7 @@ class Service:
         self, settings: Settings, checkout: Path, host: str, port: int, dagster_port: int | None
     ) -> None:
         """End processes that a killed service left, claim the ports, and set up the children."""
-        leftovers = end_leftovers(
+        leftovers = end_leftover_processes(
             self._record.groups,
             f"RECORDER_DATA_DIR={settings.data_dir}",
             grace_s=_STOP_GRACE_S,
@@ -128,7 +134,7 @@ class Service:
         )
         settings = replace(settings, own_addresses=(*settings.own_addresses, *own_addresses))
         # Processes that a killed service left have ended by now.
-        empty_folders(settings.data_dir)
+        empty_temporary_folders(settings.data_dir)
         variables = environment(settings, checkout)
         self._settings = settings
         self._guard: GuardProcess | None = None
@@ -201,7 +207,7 @@ class Service:
             if time.monotonic() >= rotate_at:
                 rotate_at = time.monotonic() + _ROTATE_EVERY_S
                 for child in self.children:
-                    rotate_log(child.command.log)
+                    rotate_service_log(child.command.log)
 
     def _check_all_answer(self) -> bool:
         return all(child.liveness.is_answering for child in self.children)
@@ -244,7 +250,7 @@ class Service:
         self.stopping.set()
         if self._listing is not None:
             self._listing.kill()
-        stop_children(self.children, grace_s=_STOP_GRACE_S)
+        stop_child_processes(self.children, grace_s=_STOP_GRACE_S)
         if self._guard is not None:
             for child in self.children:
                 self._guard.forget(child)
@@ -345,17 +351,17 @@ def serve(data: Path | None, *, host: str, port: int, dagster: bool, dagster_por
     try:
         service.start()
         service.watch()
-        _print_if_possible(console, "Stopping the service; this takes up to ten seconds")
+        _print_line_if_possible(console, "Stopping the service; this takes up to ten seconds")
     except RecorderError as error:
         console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:
         service.stop()
-    _print_if_possible(console, "The service has stopped")
+    _print_line_if_possible(console, "The service has stopped")
     return 0
 
 
-def _print_if_possible(console: Console, sentence: str) -> None:
+def _print_line_if_possible(console: Console, sentence: str) -> None:
     """Print a line; a terminal that is closed by then does not matter."""
     with suppress(OSError):
         console.print(sentence, highlight=False, soft_wrap=True)
@@ -372,7 +378,7 @@ def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> 
         CannotListen: if a port is taken.
     """
     find_checkout("api")
-    if not has_record(data, SERVICE):
+    if not has_run_record(data, SERVICE):
         claim_port(host, port, option="--port")
         if dagster_port is not None:
             find_checkout("pipelines")

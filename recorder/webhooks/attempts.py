@@ -20,7 +20,7 @@ from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.net.client import BODY_BYTES, Exchange
 from recorder.version import __version__
-from recorder.webhooks.endpoints import SecretBox, read_secrets
+from recorder.webhooks.endpoints import SecretBox, read_webhook_secrets
 from recorder.webhooks.outbox import new_attempt
 from recorder.webhooks.scheduling import Schedule, WebhookQueue
 from recorder.webhooks.signing import signature_headers
@@ -53,7 +53,9 @@ class Outcome:
     exchange: Exchange
 
 
-def settle_attempts(db: DbSession, schedule: Schedule, outcomes: Sequence[Outcome], *, now: datetime) -> None:
+def settle_delivery_attempts(
+    db: DbSession, schedule: Schedule, outcomes: Sequence[Outcome], *, now: datetime
+) -> None:
     """Store the outcomes of attempts, and plan the attempts after failed ones.
 
     Attempts that another worker has taken over are skipped. Needs a write transaction.
@@ -64,10 +66,10 @@ def settle_attempts(db: DbSession, schedule: Schedule, outcomes: Sequence[Outcom
     )
     rows = db.connection().execute(statement.order_by(col(DeliveryRow.id)).with_for_update())
     held = [row for row in rows if row.begun_ms == by_id[row.id].begun_ms]
-    end_attempts(db, schedule, [(row, by_id[row.id].exchange) for row in held], clock.to_ms(now))
+    end_delivery_attempts(db, schedule, [(row, by_id[row.id].exchange) for row in held], clock.to_ms(now))
 
 
-def end_attempts(
+def end_delivery_attempts(
     db: DbSession,
     schedule: Schedule,
     ended: Sequence[tuple[AttemptRow, Exchange | None]],
@@ -81,18 +83,18 @@ def end_attempts(
         if not is_success:
             share = secrets.randbelow(1_001) / 1_000
             due_ms = schedule.next_due_ms(row.attempt, failed_ms=now_ms, share=share)
-        results.append(_make_result(row, exchange, is_success=is_success, due_ms=due_ms))
+        results.append(_make_attempt_result(row, exchange, is_success=is_success, due_ms=due_ms))
         if due_ms is not None:
             following.append(_make_next_attempt(row, due_ms))
         elif not is_success:
             names = {"webhook_id": row.webhook_id, "event_id": row.event_id, "attempts": row.attempt}
             log.warning("a delivery failed for the last time", extra=names)
-    update_attempts(db, results)
+    update_delivery_attempts(db, results)
     if following:
         db.connection().execute(insert(DeliveryRow), following)
 
 
-def _make_result(
+def _make_attempt_result(
     row: AttemptRow, exchange: Exchange | None, *, is_success: bool, due_ms: int | None
 ) -> dict[str, Any]:
     status = "succeeded" if is_success else "exhausted" if due_ms is None else "failed"
@@ -131,7 +133,7 @@ def _make_next_attempt(row: AttemptRow, due_ms: int) -> dict[str, Any]:
     )
 
 
-def update_attempts(db: DbSession, values: list[dict[str, Any]]) -> None:
+def update_delivery_attempts(db: DbSession, values: list[dict[str, Any]]) -> None:
     """Update many attempts at once; each item of `values` has its `delivery_id` and the same columns."""
     if values:
         db.connection().execute(
@@ -193,7 +195,7 @@ def due_queues(db: DbSession, *, now_ms: int) -> list[WebhookQueue]:
     return [WebhookQueue(*row) for row in db.connection().execute(_DUE_QUEUES, {"now_ms": now_ms})]
 
 
-def claim_attempts(
+def claim_delivery_attempts(
     db: DbSession,
     box: SecretBox,
     schedule: Schedule,
@@ -212,7 +214,7 @@ def claim_attempts(
         now: the present instant.
         lease_ms: time after which a claimed attempt counts as lost.
     """
-    keys = read_secrets(db, box, wanted, now=now)
+    keys = read_webhook_secrets(db, box, wanted, now=now)
     now_ms = clock.to_ms(now)
     claims: list[AttemptClaim] = []
     empty: list[str] = []
@@ -220,7 +222,9 @@ def claim_attempts(
     erased: list[str] = []
     for webhook_id, count in wanted.items():
         # Without a secret its attempts wait until they can be signed.
-        rows = _select_due(db, webhook_id, now_ms=now_ms, limit=count) if webhook_id in keys else []
+        rows = (
+            _select_due_deliveries(db, webhook_id, now_ms=now_ms, limit=count) if webhook_id in keys else []
+        )
         if not rows:
             empty.append(webhook_id)
         for row in rows:
@@ -229,15 +233,17 @@ def claim_attempts(
             elif row.begun_ms is not None:
                 lost.append((row, None))
             else:
-                claims.append(_make_claim(row, keys[webhook_id], now_ms))
+                claims.append(_make_attempt_claim(row, keys[webhook_id], now_ms))
     if erased:
         db.connection().execute(delete(DeliveryRow).where(col(DeliveryRow.id).in_(erased)))
-    end_attempts(db, schedule, lost, now_ms)
-    _store_claims(db, claims, due_ms=now_ms + lease_ms)
+    end_delivery_attempts(db, schedule, lost, now_ms)
+    _store_attempt_claims(db, claims, due_ms=now_ms + lease_ms)
     return Claimed(claims, empty, has_cleared=bool(lost or erased))
 
 
-def _select_due(db: DbSession, webhook_id: str, *, now_ms: int, limit: int) -> Sequence[AttemptRow]:
+def _select_due_deliveries(
+    db: DbSession, webhook_id: str, *, now_ms: int, limit: int
+) -> Sequence[AttemptRow]:
     more = (OutboxRow.body, OutboxRow.request_id, WebhookRow.url, WebhookRow.workspace_id)
     statement = (
         select(*COLUMNS, *map(col, more))
@@ -256,7 +262,7 @@ def _select_due(db: DbSession, webhook_id: str, *, now_ms: int, limit: int) -> S
     return db.connection().execute(statement).all()
 
 
-def _make_claim(row: AttemptRow, keys: list[str], now_ms: int) -> AttemptClaim:
+def _make_attempt_claim(row: AttemptRow, keys: list[str], now_ms: int) -> AttemptClaim:
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"workflow-recorder/{__version__}",
@@ -268,7 +274,7 @@ def _make_claim(row: AttemptRow, keys: list[str], now_ms: int) -> AttemptClaim:
     return AttemptClaim(row.id, row.webhook_id, row.workspace_id, now_ms, row.url, headers, row.body)
 
 
-def _store_claims(db: DbSession, claims: Sequence[AttemptClaim], *, due_ms: int) -> None:
+def _store_attempt_claims(db: DbSession, claims: Sequence[AttemptClaim], *, due_ms: int) -> None:
     values = [
         {
             "delivery_id": claim.id,
@@ -278,4 +284,4 @@ def _store_claims(db: DbSession, claims: Sequence[AttemptClaim], *, due_ms: int)
         }
         for claim in claims
     ]
-    update_attempts(db, values)
+    update_delivery_attempts(db, values)

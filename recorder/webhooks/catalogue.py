@@ -60,7 +60,7 @@ EVENT_TYPES: dict[str, EventKind] = {
 _TEST = EventKind("Somebody asked for a test.", WebhookData)
 
 
-def list_event_types() -> EventTypes:
+def list_webhook_event_types() -> EventTypes:
     """Return the catalogue: every type with its description and the schema of its payload."""
     return EventTypes(
         data=[

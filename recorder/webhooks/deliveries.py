@@ -15,11 +15,11 @@ from recorder.ids import first_id_at, is_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
 from recorder.storage.database import Database
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
 from recorder.webhooks.endpoints import find_webhook
-from recorder.webhooks.outbox import add_event, encode_event, new_attempt
+from recorder.webhooks.outbox import add_event, encode_outbox_event, new_attempt
 
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 
@@ -43,16 +43,16 @@ def list_deliveries(
         NotFound: if there is no such webhook.
     """
     webhook = find_webhook(db, tenant, webhook_id)
-    statement = _select_records(webhook)
+    statement = _select_delivery_records(webhook)
     if before_id is not None:
         statement = statement.where(col(DeliveryRow.id) < before_id)
     statement = statement.order_by(col(DeliveryRow.id).desc())
-    page = fetch_page(
+    page = fetch_list_page(
         lambda count: db.connection().execute(statement.limit(count)),
         limit=limit,
         position_of=lambda row: str(row.id),
     )
-    return page.convert(lambda row: _to_wire(row, webhook))
+    return page.convert(lambda row: _delivery_to_wire(row, webhook))
 
 
 def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, delivery_id: str) -> Delivery:
@@ -71,7 +71,7 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
         redelivery_of=again.id,
     )
     details = {"delivery": again.id, "redelivery": attempt["id"]}
-    _record_action(db, origin, "webhook.redeliver", webhook, details)
+    _record_delivery_action(db, origin, "webhook.redeliver", webhook, details)
     return _store_attempt(db, webhook, attempt)
 
 
@@ -89,14 +89,14 @@ def send_test(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) ->
         subject_id=webhook.id,
         data={"webhook": {"id": webhook.id, "url": webhook.url}},
     )
-    event.dispatched_at, event.body = clock.now(), encode_event(event)
+    event.dispatched_at, event.body = clock.now(), encode_outbox_event(event)
     db.flush()
     attempt = new_attempt(webhook.id, event_id=event.id, event_type=event.type, trigger="manual")
-    _record_action(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
+    _record_delivery_action(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
     return _store_attempt(db, webhook, attempt)
 
 
-def _select_records(webhook: WebhookRow) -> Any:
+def _select_delivery_records(webhook: WebhookRow) -> Any:
     """Return a statement for the records of a webhook with the bodies that they send."""
     stored = (getattr(DeliveryRow, name) for name in sorted(_AS_STORED))
     more = (
@@ -115,11 +115,11 @@ def _select_records(webhook: WebhookRow) -> Any:
 def _read_delivery(db: DbSession, webhook: WebhookRow, delivery_id: str) -> Delivery:
     row = None
     if is_id(delivery_id, "dlv"):
-        statement = _select_records(webhook).where(col(DeliveryRow.id) == delivery_id)
+        statement = _select_delivery_records(webhook).where(col(DeliveryRow.id) == delivery_id)
         row = db.connection().execute(statement).one_or_none()
     if row is None:
         raise NotFound("delivery")
-    return _to_wire(row, webhook)
+    return _delivery_to_wire(row, webhook)
 
 
 def _store_attempt(db: DbSession, webhook: WebhookRow, attempt: dict[str, Any]) -> Delivery:
@@ -127,7 +127,7 @@ def _store_attempt(db: DbSession, webhook: WebhookRow, attempt: dict[str, Any]) 
     return _read_delivery(db, webhook, attempt["id"])
 
 
-def _to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delivery:
+def _delivery_to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delivery:
     stored = {name: getattr(row, name) for name in _AS_STORED}
     waits = row.status == "pending" and row.begun_ms is None
     request = {"url": webhook.url, "headers": row.request_headers or {}, "body": bytes(row.body).decode()}
@@ -135,7 +135,7 @@ def _to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delivery:
     return Delivery.model_validate({**stored, "request": request, "next_attempt_at": next_attempt_at})
 
 
-def _record_action(
+def _record_delivery_action(
     db: DbSession, origin: Origin, action: Action, webhook: WebhookRow, details: dict[str, Any]
 ) -> None:
     record(db, origin, action, resource_type="webhook", resource_id=webhook.id, details=details)
@@ -161,12 +161,12 @@ class Sweep:
         if time.monotonic() < self._due:
             return
         with self._database.transaction(write=True) as db:
-            has_more = remove_old(db, now=clock.now())
+            has_more = remove_old_deliveries(db, now=clock.now())
         if not has_more:
             self._due = time.monotonic() + EVERY_S
 
 
-def remove_old(db: DbSession, *, now: datetime) -> bool:
+def remove_old_deliveries(db: DbSession, *, now: datetime) -> bool:
     """Remove some records past thirty days, records of deleted webhooks, and bodies that no record needs.
 
     Attempts that wait to be sent are kept, however old.

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.heartbeat import beat
+from recorder.heartbeat import write_heartbeat
 from recorder.net.client import Exchange, OutboundClient
 from recorder.net.guard import AddressGuard
 from recorder.settings import Settings
@@ -28,13 +28,13 @@ from recorder.webhooks.attempts import (
     LEASE_MS,
     AttemptClaim,
     Outcome,
-    claim_attempts,
+    claim_delivery_attempts,
     due_queues,
-    settle_attempts,
+    settle_delivery_attempts,
 )
 from recorder.webhooks.deliveries import Sweep
 from recorder.webhooks.endpoints import SecretBox
-from recorder.webhooks.outbox import dispatch_events, has_events
+from recorder.webhooks.outbox import dispatch_outbox_events, has_outbox_events
 from recorder.webhooks.scheduling import DeliverySlots, Schedule
 
 log = logging.getLogger("recorder.webhooks")
@@ -145,11 +145,13 @@ class DeliveryLoop:
         if not outcomes and not self._has_work(now):
             return _LoopTurn()
         with self._database.transaction(write=True) as db:
-            settle_attempts(db, self._schedule, outcomes, now=now)
-            has_more = dispatch_events(db)
+            settle_delivery_attempts(db, self._schedule, outcomes, now=now)
+            has_more = dispatch_outbox_events(db)
             queues = due_queues(db, now_ms=clock.to_ms(now))
             wanted = self._slots.allot(queues, most=_BATCH, now_ms=clock.to_ms(now))
-            claimed = claim_attempts(db, self._box, self._schedule, wanted, now=now, lease_ms=self._lease_ms)
+            claimed = claim_delivery_attempts(
+                db, self._box, self._schedule, wanted, now=now, lease_ms=self._lease_ms
+            )
         for webhook_id in claimed.empty:
             self._slots.rest(webhook_id, clock.to_ms(now) + _EMPTY_QUEUE_MS)
         is_full = len(claimed.claims) == _BATCH < self._slots.free
@@ -158,7 +160,7 @@ class DeliveryLoop:
     def _has_work(self, now: datetime) -> bool:
         """Return whether a write transaction would find something to do."""
         with self._database.transaction(write=False) as db:
-            return has_events(db) or bool(self._slots.free and due_queues(db, now_ms=clock.to_ms(now)))
+            return has_outbox_events(db) or bool(self._slots.free and due_queues(db, now_ms=clock.to_ms(now)))
 
     def _start_attempt(self, claim: AttemptClaim) -> None:
         self._slots.begin(claim)
@@ -193,7 +195,7 @@ class DeliveryLoop:
 
     def _store_outcomes(self, outcomes: list[Outcome]) -> _LoopTurn:
         with self._database.transaction(write=True) as db:
-            settle_attempts(db, self._schedule, outcomes, now=clock.now())
+            settle_delivery_attempts(db, self._schedule, outcomes, now=clock.now())
         return _LoopTurn()
 
 
@@ -219,12 +221,12 @@ def deliver(settings: Settings, pulse: Path | None = None) -> None:
     try:
         schedule = Schedule(max_attempts=settings.webhook_attempts)
         loop = DeliveryLoop(database, client, SecretBox(settings.secret), schedule=schedule)
-        asyncio.run(_run_until_signal(loop, pulse))
+        asyncio.run(_run_loop_until_signal(loop, pulse))
     finally:
         database.close()
 
 
-async def _run_until_signal(loop: DeliveryLoop, pulse: Path | None) -> None:
+async def _run_loop_until_signal(loop: DeliveryLoop, pulse: Path | None) -> None:
     stop = asyncio.Event()
     beating = asyncio.create_task(_keep_beating(loop, pulse)) if pulse is not None else None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -239,5 +241,5 @@ async def _run_until_signal(loop: DeliveryLoop, pulse: Path | None) -> None:
 async def _keep_beating(loop: DeliveryLoop, pulse: Path) -> None:
     while True:
         if loop.turn_s < _LONGEST_TURN_S:
-            beat(pulse)
+            write_heartbeat(pulse)
         await asyncio.sleep(_BEAT_S)

@@ -32,7 +32,7 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.workspace import WorkspaceRow
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.signing import SECRET_PREFIX
@@ -81,13 +81,13 @@ class TooManySecrets(Invalid):
         super().__init__(f"At most {_VALID_AT_ONCE} secrets sign at once; rotate again tomorrow.")
 
 
-def add_secret(db: DbSession, box: SecretBox, webhook_id: str, *, now: datetime) -> str:
+def add_webhook_secret(db: DbSession, box: SecretBox, webhook_id: str, *, now: datetime) -> str:
     """Add a secret to a webhook, whose row is new or locked; older secrets sign for 24 hours more.
 
     Raises:
         TooManySecrets: if ten are valid.
     """
-    old = list(db.exec(_select_secrets([webhook_id])))
+    old = list(db.exec(_select_webhook_secrets([webhook_id])))
     valid = [row for row in old if row.expires_at is None or row.expires_at > now]
     if len(valid) >= _VALID_AT_ONCE:
         raise TooManySecrets
@@ -110,20 +110,20 @@ def add_secret(db: DbSession, box: SecretBox, webhook_id: str, *, now: datetime)
     return secret
 
 
-def read_secrets(
+def read_webhook_secrets(
     db: DbSession, box: SecretBox, webhook_ids: Iterable[str], *, now: datetime
 ) -> dict[str, list[str]]:
     """Return the secrets that sign now, by webhook, the newest first; webhooks without one are left out."""
     valid = or_(col(WebhookSecretRow.expires_at).is_(None), col(WebhookSecretRow.expires_at) > now)
     secrets_by_webhook: dict[str, list[str]] = {}
-    for row in db.exec(_select_secrets(list(webhook_ids)).where(valid)):
+    for row in db.exec(_select_webhook_secrets(list(webhook_ids)).where(valid)):
         secret = box.open(row)
         if secret is not None:
             secrets_by_webhook.setdefault(row.webhook_id, []).append(secret)
     return secrets_by_webhook
 
 
-def _select_secrets(webhook_ids: list[str]) -> SelectOfScalar[WebhookSecretRow]:
+def _select_webhook_secrets(webhook_ids: list[str]) -> SelectOfScalar[WebhookSecretRow]:
     wanted = select(WebhookSecretRow).where(col(WebhookSecretRow.webhook_id).in_(webhook_ids))
     return wanted.order_by(col(WebhookSecretRow.number).desc())
 
@@ -164,9 +164,11 @@ def create_webhook(
         created_at=now,
     )
     db.add(row)
-    secret = add_secret(db, box, webhook_id, now=now)
+    secret = add_webhook_secret(db, box, webhook_id, now=now)
     # The URL is not recorded: it often holds a secret too.
-    _record_action(db, origin, "webhook.create", webhook_id, {"events": row.events, "mode": tenant.mode})
+    _record_webhook_action(
+        db, origin, "webhook.create", webhook_id, {"events": row.events, "mode": tenant.mode}
+    )
     return WebhookCreated(id=webhook_id, url=row.url, events=row.events, secret=secret)
 
 
@@ -184,7 +186,7 @@ def find_webhook(db: DbSession, tenant: Tenant, webhook_id: str, *, lock: bool =
     """
     if not is_id(webhook_id, "whk"):
         raise NotFound("webhook")
-    statement = _select_active(tenant).where(WebhookRow.id == webhook_id)
+    statement = _select_active_webhooks(tenant).where(WebhookRow.id == webhook_id)
     row = db.exec(statement.with_for_update() if lock else statement).one_or_none()
     if row is None:
         raise NotFound("webhook")
@@ -195,14 +197,14 @@ def list_webhooks(
     db: DbSession, tenant: Tenant, *, before_id: str | None, limit: int
 ) -> FetchedPage[Webhook, str]:
     """Return a page of webhooks, newest first, those older than `before_id`."""
-    statement = _select_active(tenant)
+    statement = _select_active_webhooks(tenant)
     if before_id is not None:
         statement = statement.where(col(WebhookRow.id) < before_id)
     statement = statement.order_by(col(WebhookRow.id).desc())
-    page = fetch_page(
+    page = fetch_list_page(
         lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
-    return page.convert(to_wire)
+    return page.convert(webhook_to_wire)
 
 
 def update_webhook(
@@ -226,8 +228,8 @@ def update_webhook(
         db.add(row)
         # The URL is not recorded: it often holds a secret too.
         details: dict[str, object] = {"changed": changed, "events": row.events}
-        _record_action(db, origin, "webhook.update", row.id, details)
-    return to_wire(row)
+        _record_webhook_action(db, origin, "webhook.update", row.id, details)
+    return webhook_to_wire(row)
 
 
 def rotate_secret(
@@ -240,8 +242,8 @@ def rotate_secret(
         TooManySecrets: if ten are valid.
     """
     row = find_webhook(db, tenant, webhook_id, lock=True)
-    secret = add_secret(db, box, row.id, now=clock.now())
-    _record_action(db, origin, "webhook.rotate_secret", row.id, {})
+    secret = add_webhook_secret(db, box, row.id, now=clock.now())
+    _record_webhook_action(db, origin, "webhook.rotate_secret", row.id, {})
     return RotatedSecret(id=row.id, secret=secret)
 
 
@@ -259,15 +261,15 @@ def delete_webhook(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: st
     # In the order in which workers lock attempts to store outcomes.
     waiting = waiting.order_by(col(DeliveryRow.id)).with_for_update()
     db.exec(delete(DeliveryRow).where(col(DeliveryRow.id).in_(waiting)))
-    _record_action(db, origin, "webhook.delete", row.id, {})
+    _record_webhook_action(db, origin, "webhook.delete", row.id, {})
 
 
-def to_wire(row: WebhookRow) -> Webhook:
+def webhook_to_wire(row: WebhookRow) -> Webhook:
     """Return the wire object of a webhook, without its secret."""
     return Webhook.model_validate(row.model_dump(include=set(Webhook.model_fields)))
 
 
-def _select_active(tenant: Tenant) -> SelectOfScalar[WebhookRow]:
+def _select_active_webhooks(tenant: Tenant) -> SelectOfScalar[WebhookRow]:
     return select(WebhookRow).filter_by(workspace_id=tenant.workspace_id, mode=tenant.mode, deleted_at=None)
 
 
@@ -280,7 +282,7 @@ def _require_room(db: DbSession, workspace_id: str) -> None:
         raise LimitReached("webhooks", limits.WEBHOOKS_PER_WORKSPACE)
 
 
-def _record_action(
+def _record_webhook_action(
     db: DbSession, origin: Origin, action: Action, webhook_id: str, details: dict[str, object]
 ) -> None:
     record(db, origin, action, resource_type="webhook", resource_id=webhook_id, details=details)

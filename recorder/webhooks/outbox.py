@@ -32,7 +32,7 @@ def add_event(
         subject_id: id of the session, export or other object of the event.
         data: the payload's `data`, in JSON types, as contract §6 gives it.
     """
-    row = make_event(tenant=tenant, type=type, subject_id=subject_id, data=data)
+    row = make_outbox_event(tenant=tenant, type=type, subject_id=subject_id, data=data)
     db.add(row)
     return row
 
@@ -43,7 +43,7 @@ def add_events(db: DbSession, events: Sequence[dict[str, Any]]) -> None:
         db.connection().execute(insert(OutboxRow), events)
 
 
-def make_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> OutboxRow:
+def make_outbox_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> OutboxRow:
     """Return the row that `add_event` adds, for the ingest writer, which inserts it itself."""
     return OutboxRow(**describe_event(tenant=tenant, type=type, subject_id=subject_id, data=data))
 
@@ -62,7 +62,7 @@ def describe_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str
     }
 
 
-def encode_event(row: OutboxRow) -> bytes:
+def encode_outbox_event(row: OutboxRow) -> bytes:
     """Return the JSON that receivers get: id, type, time and data of an event. Spec §6.2."""
     return orjson.dumps(
         {"id": row.id, "type": row.type, "created_at": clock.to_iso(row.created_at), "data": row.data}
@@ -74,13 +74,13 @@ _EVENTS = 100
 _ATTEMPTS = 500
 
 
-def has_events(db: DbSession) -> bool:
+def has_outbox_events(db: DbSession) -> bool:
     """Return whether events wait in the outbox."""
     waiting = select(exists(select(OutboxRow.id).where(col(OutboxRow.dispatched_at).is_(None))))
     return bool(db.exec(waiting).one())
 
 
-def dispatch_events(db: DbSession) -> bool:
+def dispatch_outbox_events(db: DbSession) -> bool:
     """Dispatch waiting events to the webhooks that existed when they happened, oldest first.
 
     Events without a subscriber are deleted. Needs a write transaction; several workers share the outbox
@@ -89,7 +89,7 @@ def dispatch_events(db: DbSession) -> bool:
     Returns:
         Whether more may be waiting.
     """
-    events = _select_waiting(db)
+    events = _select_waiting_events(db)
     webhooks = _read_webhooks(db, {event.workspace_id for event in events})
     now = clock.now()
     attempts: list[dict[str, Any]] = []
@@ -101,7 +101,7 @@ def dispatch_events(db: DbSession) -> bool:
         ]
         attempts += [_make_first_attempt(webhook_id, event) for webhook_id in subscriber_ids]
         if subscriber_ids:
-            taken.append({"event_id": event.id, "dispatched_at": now, "body": encode_event(event)})
+            taken.append({"event_id": event.id, "dispatched_at": now, "body": encode_outbox_event(event)})
         else:
             ignored.append(event.id)
         if len(attempts) >= _ATTEMPTS:
@@ -130,7 +130,7 @@ def new_attempt(
     }
 
 
-def _select_waiting(db: DbSession) -> Sequence[OutboxRow]:
+def _select_waiting_events(db: DbSession) -> Sequence[OutboxRow]:
     statement = select(OutboxRow).where(col(OutboxRow.dispatched_at).is_(None))
     return db.exec(
         statement.order_by(col(OutboxRow.id)).limit(_EVENTS).with_for_update(skip_locked=True)

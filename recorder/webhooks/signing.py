@@ -22,7 +22,7 @@ def verify_signature(
         tolerance_s: most seconds between the signature and `now`: an attacker can replay older deliveries.
         now: seconds since 1970; the present by default.
     """
-    moments, signatures = _read_header(header)
+    moments, signatures = _read_signature_header(header)
     if len(moments) != 1 or not signatures:
         return False
     moment = int(moments[0])
@@ -60,7 +60,7 @@ def standard_signature(event_id: str, body: bytes, secret: str, signed_s: int) -
     return base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
 
 
-def _read_header(header: str) -> tuple[list[str], list[str]]:
+def _read_signature_header(header: str) -> tuple[list[str], list[str]]:
     """Return the `t` and `v1` values of a header; malformed ones are left out."""
     pairs = [part.strip().partition("=") for part in header.split(",")]
     moments = [value for name, _, value in pairs if name == "t" and _is_number(value)]

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from recorder import clock
-from recorder.access.keys import authenticate, create_key, create_workspace, is_well_formed
+from recorder.access.keys import authenticate_key, create_key, create_workspace, is_well_formed_key
 from recorder.errors import InvalidApiKey
 from recorder.ids import new_id
 from recorder.storage.database import Database
@@ -16,10 +16,10 @@ SECRET = b"tests"
 def test_a_key_with_another_checksum_is_not_looked_up(database: Database) -> None:
     with database.transaction(write=True) as db:
         key = create_workspace(db, new_id("wsp"), region="us", secret=SECRET).key
-    assert is_well_formed(key)
+    assert is_well_formed_key(key)
     other = "a" if key[-1] != "a" else "b"
-    assert not is_well_formed(key[:-1] + other)
-    assert not is_well_formed(key[:20] + ("a" if key[20] != "a" else "b") + key[21:])
+    assert not is_well_formed_key(key[:-1] + other)
+    assert not is_well_formed_key(key[:20] + ("a" if key[20] != "a" else "b") + key[21:])
 
 
 def test_an_expired_key_opens_nothing(database: Database) -> None:
@@ -38,6 +38,6 @@ def test_an_expired_key_opens_nothing(database: Database) -> None:
             for seconds in (-1, 60)
         )
     with database.transaction(write=False) as db:
-        assert authenticate(db, valid, secret=SECRET).workspace_id == workspace_id
+        assert authenticate_key(db, valid, secret=SECRET).workspace_id == workspace_id
         with pytest.raises(InvalidApiKey):
-            authenticate(db, expired, secret=SECRET)
+            authenticate_key(db, expired, secret=SECRET)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.access.quota import due_level, list_due_notices, period_named, period_of, quota_of
+from recorder.access.quota import (
+    due_notice_level,
+    list_due_quota_notices,
+    parse_quota_period,
+    quota_of,
+    quota_period_at,
+)
 from recorder.access.rate_tiers import TIERS
 
 TRIAL = TIERS["trial"]
@@ -20,33 +26,33 @@ INSTANT = timedelta(microseconds=1)
 
 @given(MOMENTS)
 def test_every_instant_lies_in_its_period(moment: datetime) -> None:
-    period = period_of(moment)
+    period = quota_period_at(moment)
     assert period.start <= moment < period.end
 
 
 @given(MOMENTS)
 def test_periods_follow_each_other_without_gap_or_overlap(moment: datetime) -> None:
-    period = period_of(moment)
-    assert period_of(period.start) == period_of(period.end - INSTANT) == period
-    assert period_of(period.end).start == period.end
-    assert period_of(period.start - INSTANT).end == period.start
+    period = quota_period_at(moment)
+    assert quota_period_at(period.start) == quota_period_at(period.end - INSTANT) == period
+    assert quota_period_at(period.end).start == period.end
+    assert quota_period_at(period.start - INSTANT).end == period.start
 
 
 @given(MOMENTS)
 def test_a_period_begins_at_midnight_of_the_first_in_utc(moment: datetime) -> None:
-    start = period_of(moment).start
+    start = quota_period_at(moment).start
     assert (start.tzinfo, start.day, start.time().isoformat()) == (UTC, 1, "00:00:00")
 
 
 @given(MOMENTS)
 def test_a_period_is_found_again_by_its_name(moment: datetime) -> None:
-    period = period_of(moment)
-    assert period_named(period.key) == period
+    period = quota_period_at(moment)
+    assert parse_quota_period(period.key) == period
 
 
 @given(MOMENTS, MOMENTS)
 def test_names_of_periods_sort_as_the_periods_do(left: datetime, other: datetime) -> None:
-    first, second = period_of(left), period_of(other)
+    first, second = quota_period_at(left), quota_period_at(other)
     assert (first.key < second.key) == (first.start < second.start)
 
 
@@ -62,7 +68,7 @@ def test_names_of_periods_sort_as_the_periods_do(left: datetime, other: datetime
     ],
 )
 def test_months_end_where_the_calendar_says(moment: str, start: str, end: str) -> None:
-    period = period_of(datetime.fromisoformat(moment))
+    period = quota_period_at(datetime.fromisoformat(moment))
     assert (period.start.date().isoformat(), period.end.date().isoformat()) == (start, end)
 
 
@@ -84,12 +90,12 @@ def test_months_end_where_the_calendar_says(moment: str, start: str, end: str) -
 def test_a_warning_is_due_at_80_percent_and_the_end_at_the_limit(
     used: int, limit: int | None, level: int
 ) -> None:
-    assert due_level(used, limit) == level
+    assert due_notice_level(used, limit) == level
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_minutes_are_the_floor_of_the_summed_milliseconds(captured_ms: int, exported_rows: int) -> None:
-    period = period_named("2026-05")
+    period = parse_quota_period("2026-05")
     quota = quota_of(period, TRIAL, captured_ms=captured_ms, exported_rows=exported_rows)
     assert 0 <= captured_ms - quota.captured_minutes * 60_000 < 60_000
     assert quota.exported_rows == exported_rows
@@ -107,9 +113,9 @@ def test_minutes_are_the_floor_of_the_summed_milliseconds(captured_ms: int, expo
     ],
 )
 def test_a_notice_is_due_once(minutes: int, expected: int, types: list[str]) -> None:
-    period = period_of(datetime(2026, 5, 4, tzinfo=UTC))
+    period = quota_period_at(datetime(2026, 5, 4, tzinfo=UTC))
     quota = quota_of(period, TRIAL, captured_ms=minutes * 60_000, exported_rows=3)
-    notices = list(list_due_notices(quota, "captured_minutes", expected))
+    notices = list(list_due_quota_notices(quota, "captured_minutes", expected))
     assert [type for type, _ in notices] == types
     told_data = {
         "quota": {

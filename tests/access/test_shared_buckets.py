@@ -16,7 +16,7 @@ from recorder.access.ratelimit.stores import (
     Presence,
     RedisBuckets,
     SharedBuckets,
-    open_buckets,
+    open_token_buckets,
 )
 from recorder.access.ratelimit.token_buckets import Bucket, MemoryBuckets
 from recorder.ids import new_id
@@ -140,7 +140,7 @@ def test_a_redis_that_was_never_there_stops_nobody(
     settings = make_settings(tmp_path_factory.mktemp("data"), redis_url="redis://:pass-word@127.0.0.1:1/0")
 
     async def run() -> None:
-        stores = open_buckets(settings)
+        stores = open_token_buckets(settings)
         for store in stores:
             assert await granted(store, a_bucket(), 20) == 10
         for store in stores:

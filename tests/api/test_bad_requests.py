@@ -9,7 +9,7 @@ from sqlalchemy.engine import Engine
 from sqlmodel import select
 
 from recorder import clock
-from recorder.access.keys import is_well_formed
+from recorder.access.keys import is_well_formed_key
 from recorder.models.workspace import KeyRow, WorkspaceRow
 from tests.support.factories import Caller, Service, assert_problem, footprint
 
@@ -59,7 +59,7 @@ def test_a_mistyped_key_costs_no_look_up(caller: Caller) -> None:
     def note(_: Any, __: Any, statement: str, *more: Any) -> None:
         statements.append(statement)
 
-    assert not is_well_formed(changed_key(caller.key.key))
+    assert not is_well_formed_key(changed_key(caller.key.key))
     sqlalchemy_event.listen(Engine, "before_cursor_execute", note)
     try:
         headers = {"Authorization": f"Bearer {changed_key(caller.key.key)}"}

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
-from api.bodies.checks import check_json_file
-from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
+from api.bodies.checks import check_json_body_file
+from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
 from api.gate.admissions import CallerPlan
 from api.gate.rate_limits import RateLimiter
 from recorder import limits
@@ -418,7 +418,7 @@ def read_niceness(path: str) -> int:
 def test_a_worker_lets_the_api_process_go_first() -> None:
     async def run() -> list[int]:
         workers = BodyWorkers(1)
-        with body_file() as file:
+        with open_body_file() as file:
             return [await workers.run("a", read_niceness, file) for _ in range(2)]
 
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
@@ -428,24 +428,24 @@ def test_a_worker_lets_the_api_process_go_first() -> None:
 def test_a_worker_that_dies_costs_one_request() -> None:
     async def run() -> None:
         workers = BodyWorkers(2)
-        with body_file() as bad, body_file() as good:
+        with open_body_file() as bad, open_body_file() as good:
             good.write(b'{"a": 1}')
             bad.write(b"{")
             answers = await asyncio.gather(
                 workers.run("a", die, bad),
-                workers.run("b", check_json_file, good),
-                workers.run("c", check_json_file, bad),
+                workers.run("b", check_json_body_file, good),
+                workers.run("c", check_json_body_file, bad),
                 return_exceptions=True,
             )
             assert [type(item) for item in answers] == [Overloaded, type(None), InvalidJson]
-            assert await workers.run("a", check_json_file, good) is None
+            assert await workers.run("a", check_json_body_file, good) is None
 
     asyncio.run(run())
 
 
 def test_a_worker_has_bounded_memory() -> None:
     async def run() -> Any:
-        with body_file() as file:
+        with open_body_file() as file:
             file.write(b"{}")
             return await BodyWorkers(1).run("a", take_memory, file)
 

@@ -9,7 +9,7 @@ from starlette.testclient import WebSocketDenialResponse
 
 from api.gate.endpoints import ENDPOINTS, Endpoint
 from recorder import __version__, limits
-from recorder.access.keys import _compute_checksum
+from recorder.access.keys import _compute_key_checksum
 from recorder.access.rate_tiers import STRANGERS
 from recorder.models.workspace import WorkspaceRow
 from tests.support.factories import JSON, Caller, Service, assert_problem
@@ -202,7 +202,7 @@ def test_a_server_that_cannot_answer_a_handshake_closes_with_the_status(service:
 def unknown_key() -> str:
     """Well-formed key that does not exist."""
     body = "nsk_local_" + "".join(random.choices("abc", k=43))
-    return body + _compute_checksum(body)
+    return body + _compute_key_checksum(body)
 
 
 def test_guesses_beyond_the_limit_of_their_address_are_not_looked_up(

@@ -11,9 +11,9 @@ import pytest
 
 from api.gate.endpoints import ENDPOINTS
 from recorder import clock as recorder_clock
-from recorder.access.keys import _BASE62, _compute_checksum, _hash_key
+from recorder.access.keys import _BASE62, _compute_key_checksum, _hash_api_key
 from recorder.ids import new_id
-from recorder.logs import make_formatter
+from recorder.logs import make_log_formatter
 from recorder.models.workspace import KeyRow, WorkspaceRow
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.hostile_cases import Refused, case, counted_statements, judge, nothing_stored
@@ -89,7 +89,7 @@ def test_anything_but_one_bearer_key_is_refused(
 def well_formed(prefix: str) -> str:
     """Key with a valid checksum that was never issued."""
     body = prefix + "".join(random.choices(_BASE62, k=43))
-    return body + _compute_checksum(body)
+    return body + _compute_key_checksum(body)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_key_of_another_kind_of_deployment_is_refused_even_if_it_is_stored(
             mode="live",
             label="of the hosted service",
             scope="admin",
-            key_hash=_hash_key(key, service.runtime.settings.secret),
+            key_hash=_hash_api_key(key, service.runtime.settings.secret),
             last4=key[-4:],
             created_at=recorder_clock.now(),
         )
@@ -219,7 +219,7 @@ def test_a_workspace_that_is_not_active_is_refused(service: Service, caller: Cal
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """Return the lines that the service has logged so far."""
     caplog.set_level(logging.DEBUG, "recorder")
-    formatter = make_formatter()
+    formatter = make_log_formatter()
     return lambda: [
         formatter.format(record) for record in caplog.records if record.name.startswith("recorder")
     ]

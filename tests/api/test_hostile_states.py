@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recorder.access.keys import authenticate
+from recorder.access.keys import authenticate_key
 from recorder.access.ratelimit.stream_slots import Slot, StreamSlots
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
@@ -118,7 +118,7 @@ def full(service: Service) -> Iterator[Caller]:
     slots: StreamSlots = caller.service.app.state.stream_slots
     runtime = caller.service.runtime
     with runtime.database.transaction(write=False) as db:
-        known = authenticate(db, caller.key.key, secret=runtime.settings.secret)
+        known = authenticate_key(db, caller.key.key, secret=runtime.settings.secret)
 
     async def fill() -> list[Slot]:
         return [await slots.acquire(known) for _ in range(known.tier.streams_per_key)]

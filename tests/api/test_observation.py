@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import WebSocketDenialResponse
 
 from api.gate import access_log
-from recorder.logs import make_formatter
+from recorder.logs import make_log_formatter
 from tests.support.completed_work import shown_recording, streamed_over_socket
 from tests.support.factories import Caller, Service, event
 
@@ -26,7 +26,7 @@ LINE = {
 
 def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """Return the log lines of requests."""
-    formatter = make_formatter()
+    formatter = make_log_formatter()
     records = [record for record in caplog.records if record.name == "recorder.access"]
     return [json.loads(formatter.format(record)) for record in records]
 
@@ -92,7 +92,7 @@ def test_hostile_headers_leave_one_clean_line(
     answer = caller.request("GET", "/v1/sessions", headers=headers)
     assert "x-client-request-id" not in answer.headers
     (line,) = [record for record in log.records if record.name == "recorder.access"]
-    assert make_formatter().format(line).isprintable()
+    assert make_log_formatter().format(line).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,6 @@ def test_no_body_stands_in_any_line(caller: Caller, log: pytest.LogCaptureFixtur
     session_id = caller.make_session(metadata={"note": secret})
     caller.add_events(session_id, event(1, title=secret))
     caller.post(f"/v1/sessions/{session_id}/tags", {"name": secret, "unknown": secret})
-    formatter = make_formatter()
+    formatter = make_log_formatter()
     lines = [formatter.format(record) for record in log.records if record.name.startswith("recorder")]
     assert len(lines) >= 3 and secret not in "\n".join(lines)

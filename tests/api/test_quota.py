@@ -8,7 +8,7 @@ import pytest
 from sqlmodel import select
 
 from recorder import clock
-from recorder.access.quota import reserve_rows
+from recorder.access.quota import reserve_quota_rows
 from recorder.access.rate_tiers import TIERS
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
@@ -202,7 +202,7 @@ def test_an_export_without_rows_left_is_refused_at_once(service: Service) -> Non
     caller.make_session(status="stopped")
     body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
     with service.runtime.database.transaction(write=True) as db:
-        reserve_rows(db, Tenant(caller.key.workspace_id, "live"), 100)
+        reserve_quota_rows(db, Tenant(caller.key.workspace_id, "live"), 100)
     before = footprint(service.runtime)
     assert_problem(caller.post("/v1/exports", body), 429, "quota_exceeded")
     assert_problem(caller.post("/v1/exports", {**body, "workflow": "unknown"}), 404, "not_found")

@@ -9,13 +9,13 @@ import pytest
 from sqlmodel import col, select
 
 from recorder.live.replay_journal import ReplayJournal
-from recorder.live.work import claim
+from recorder.live.work import claim_live_replay
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.candidates import find_candidates
+from recorder.replay_service.candidates import find_recovery_candidates
 from recorder.replay_service.failures import Failure
 from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
@@ -241,7 +241,7 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
             (due,) = [row for row in list_due_recoveries(db) if row.id == made["id"]]
             session = db.get_one(SessionRow, due.session_id)
         failure = Failure(due.failure_tag, due.failed_at_ms)
-        candidates = find_candidates(caller.service.runtime, session, failure)
+        candidates = find_recovery_candidates(caller.service.runtime, session, failure)
         assert held is not None and len(candidates) == 2
         assert continue_recovery(caller.service.runtime, held, due, candidates=candidates) is None
     with database.transaction(write=False) as db:
@@ -299,7 +299,7 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
     assert rows[0].spec["policy"] == rows[1].spec["policy"] and "allow_methods" not in dry["policy"]
     assert {name: tried["policy"][name] for name in policy} == policy
     with runtime.database.transaction(write=True) as db:
-        claimed = claim(db, "tests", replay_id=tried["id"])
+        claimed = claim_live_replay(db, "tests", replay_id=tried["id"])
     assert claimed is not None
     journal = ReplayJournal(runtime, tried["id"], claimed[1], lambda: False)
     journal.fail("sandbox", "The browser was lost.")
@@ -475,7 +475,7 @@ def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
         session = db.get_one(SessionRow, row.session_id)
     assert (row.status, row.searches, row.candidates) == ("started", 0, None)
     failure = Failure(row.failure_tag, row.failed_at_ms)
-    assert find_candidates(runtime, session, failure, skip_unavailable=True) == []
+    assert find_recovery_candidates(runtime, session, failure, skip_unavailable=True) == []
     folder.unlink()
     away.rename(folder)
     assert replay_all(caller).recoveries == {"succeeded": 1}

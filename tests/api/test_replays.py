@@ -365,9 +365,9 @@ def test_workspaces_take_turns(caller: Caller) -> None:
     other = caller.service.make_caller()
     made = ask(other, sealed_run(other))
     with caller.service.runtime.database.transaction(write=False) as db:
-        due = work._list_due(db, limit=2, without=[])
+        due = work._list_due_replays(db, limit=2, without=[])
         assert [row.workspace_id for row in due] == [caller.key.workspace_id, other.key.workspace_id]
-        assert made["id"] not in [row.id for row in work._list_due(db, limit=9, without=[made["id"]])]
+        assert made["id"] not in [row.id for row in work._list_due_replays(db, limit=9, without=[made["id"]])]
 
 
 def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

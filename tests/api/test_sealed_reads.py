@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recorder.recording import session_events
-from recorder.recording.session_events import EventPortions, as_records
+from recorder.recording.session_events import EventPortions, events_as_records
 from recorder.sealing import Sealer
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, picture
@@ -122,12 +122,12 @@ def test_portions_continue_over_seal_and_sweep(
     portions = EventPortions(
         runtime.database, runtime.lake, Tenant(caller.key.workspace_id, "live"), session_id
     )
-    lines = [record.as_json() for record in as_records(portions.read())]
+    lines = [record.as_json() for record in events_as_records(portions.read())]
     assert len(lines) == 2
     seal(sealer)
     sweep(caller, sealer, session_id)
     rest = list(iter(portions.read, None))
-    lines += [record.as_json() for portion in rest for record in as_records(portion)]
+    lines += [record.as_json() for portion in rest for record in events_as_records(portion)]
     assert lines == whole.splitlines() and [portion.num_rows for portion in rest] == [2, 1]
     assert caller.get(address, Accept="application/x-ndjson").content == whole
 

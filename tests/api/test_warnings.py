@@ -12,7 +12,7 @@ from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
 from recorder.sealing import breaker
 from recorder.sealing.failures import read_sealing_backlog, set_aside
-from recorder.service_state import Status, list_warnings, read_state, read_statuses, store_statuses
+from recorder.service_state import Status, list_warnings, read_service_state, read_statuses, store_statuses
 from tests.api.test_metrics import scrape
 from tests.support.databases import create_database, create_file
 from tests.support.factories import Caller, Service, running_app
@@ -45,7 +45,7 @@ def fresh(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> 
 def warn(service: Service, **later: float) -> dict[str, str]:
     """The messages by code, as they would be so much later."""
     with service.runtime.database.transaction(write=False) as db:
-        warnings = list_warnings(read_state(db), NOW + timedelta(**later))
+        warnings = list_warnings(read_service_state(db), NOW + timedelta(**later))
     assert len({item.code for item in warnings}) == len(warnings)
     return {item.code: item.message for item in warnings}
 

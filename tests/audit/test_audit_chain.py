@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.audit.log import Origin, entry_of, first_hash, hash_entry, record
+from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record
 from recorder.ids import new_id
 from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.models.workspace import WorkspaceRow
@@ -30,8 +30,11 @@ def add(database: Database, origin: Origin, count: int = 1, **details: object) -
 def assert_unbroken(database: Database, workspace_id: str, count: int) -> None:
     rows = chain(database, workspace_id)
     assert [row.number for row in rows] == list(range(1, count + 1))
-    assert [row.prev_hash for row in rows] == [first_hash(workspace_id), *(row.hash for row in rows[:-1])]
-    assert [row.hash for row in rows] == [hash_entry(entry_of(row)) for row in rows]
+    assert [row.prev_hash for row in rows] == [
+        first_audit_hash(workspace_id),
+        *(row.hash for row in rows[:-1]),
+    ]
+    assert [row.hash for row in rows] == [hash_audit_entry(audit_entry_of(row)) for row in rows]
     with database.transaction(write=False) as db:
         head = db.get_one(AuditHeadRow, workspace_id)
     assert (head.number, head.hash) == (count, rows[-1].hash)

@@ -9,8 +9,8 @@ from sqlmodel import select
 from typer.testing import CliRunner
 
 from recorder import clock
-from recorder.audit.log import Origin, entry_of, hash_entry, record
-from recorder.audit.verify import ChainReport, read_heads, verify_audit
+from recorder.audit.log import Origin, audit_entry_of, hash_audit_entry, record
+from recorder.audit.verify import ChainReport, read_chain_heads, verify_audit
 from recorder.cli import app as command_line
 from recorder.ids import new_id
 from recorder.models.operations import AuditRow
@@ -109,7 +109,7 @@ def test_an_entry_written_anew_breaks_the_one_that_follows(database: Database) -
         rows = select(AuditRow).where(AuditRow.workspace_id == workspace_id, AuditRow.number == 3)
         row = db.exec(rows).one()
         row.actor_id = "somebody"
-        row.hash = hash_entry(entry_of(row))
+        row.hash = hash_audit_entry(audit_entry_of(row))
         db.add(row)
     assert [(broken.number, broken.kind) for broken in verify(database, workspace_id).breaks] == [
         (4, "missing")
@@ -133,7 +133,7 @@ def test_a_long_chain_is_walked_to_its_end(database: Database) -> None:
 
 def test_a_chain_that_was_cut_off_shows_by_a_head_kept_outside(database: Database) -> None:
     workspace_id = make_chain(database, count=4)
-    [head] = read_heads(database, workspace_id)
+    [head] = read_chain_heads(database, workspace_id)
     assert head.number == 4
     with database.transaction(write=True) as db:  # whoever can write here can also move the head
         run("DELETE FROM audit_entries WHERE number = 4")(db.connection(), workspace_id)
@@ -148,7 +148,7 @@ def test_a_chain_that_was_cut_off_shows_by_a_head_kept_outside(database: Databas
 
 def test_an_older_head_still_stands_in_the_chain(database: Database) -> None:
     workspace_id = make_chain(database, count=2)
-    [head] = read_heads(database, workspace_id)
+    [head] = read_chain_heads(database, workspace_id)
     with database.transaction(write=True) as db:
         record(db, Origin.operator(workspace_id), "key.revoke", resource_type="key", resource_id="key_1")
     assert verify_audit(database, workspace_id=workspace_id, heads=[head.hash]).is_valid

@@ -15,8 +15,8 @@ from examples.webapp.server import run_webapp
 from recorder import Client
 from recorder.capture import record
 from recorder.capture.journal import Journal, redact_url
-from recorder.capture.messages import ActionMessage, parse_message
-from recorder.capture.page_reader import PageUnreadable, parse_reading
+from recorder.capture.messages import ActionMessage, parse_script_message
+from recorder.capture.page_reader import PageUnreadable, parse_page_reading
 from recorder.capture.sender import MAX_EVENTS, Sender, SessionChoice
 
 
@@ -152,7 +152,7 @@ def make_message(**members: Any) -> dict[str, Any]:
 
 
 def test_a_message_is_read() -> None:
-    message = parse_message(orjson.dumps(make_message()).decode())
+    message = parse_script_message(orjson.dumps(make_message()).decode())
     assert isinstance(message, ActionMessage)
     assert message.given == {"button": 0, "point": [1, 2]}
 
@@ -172,7 +172,7 @@ def test_messages_of_any_other_form_are_refused() -> None:
         "9" * 5_000_000,
     ):
         with pytest.raises(PageUnreadable):
-            parse_message(payload)
+            parse_script_message(payload)
     random_values = random.Random(20)
     odd: list[Any] = [None, -1, 1e308, 10**30, "x" * 100, [], {}, [[]], True, ["a"], {"a": 1}, float("nan")]
     valid = make_message()
@@ -187,7 +187,7 @@ def test_messages_of_any_other_form_are_refused() -> None:
         else:
             chosen[name] = random_values.choice(odd)
         try:
-            parse_message(orjson.dumps(message, option=orjson.OPT_PASSTHROUGH_DATACLASS).decode())
+            parse_script_message(orjson.dumps(message, option=orjson.OPT_PASSTHROUGH_DATACLASS).decode())
         except (PageUnreadable, orjson.JSONEncodeError, TypeError) as error:
             assert isinstance(error, (PageUnreadable, orjson.JSONEncodeError, TypeError))
             refused += isinstance(error, PageUnreadable)
@@ -199,7 +199,7 @@ def test_a_snapshot_that_is_nested_too_deep_is_refused() -> None:
     for _ in range(100):
         html = ["div", {}, html]
     with pytest.raises(PageUnreadable, match="too deep"):
-        parse_reading({**make_message()["page"], "html": html})
+        parse_page_reading({**make_message()["page"], "html": html})
 
 
 def test_a_full_buffer_drops_and_counts(down: Client) -> None:

@@ -14,8 +14,8 @@ from recorder.capture import PageRecording, record
 from recorder.capture.page_reader import PageReader
 from recorder.capture.targets import make_element_path
 from recorder.replays.budget import Budget
-from recorder.replays.dom import read_document
-from recorder.replays.recordings import list_steps
+from recorder.replays.dom import read_dom_document
+from recorder.replays.recordings import list_recorded_steps
 from tests.support.captured_pages import find_browser, read_dom, read_recorded
 
 SECRET = "opensesame-77"
@@ -142,7 +142,7 @@ def test_what_an_action_causes_is_its_signal(page: Any, client: Client) -> None:
     assert clicks["tab"]["signals"][0]["type"] == "popup"
     assert [event["type"] for event in events][-2:] == ["click", "tab_close"]
     assert events[-2]["app"]["page"] == "p2"
-    steps = [step.event["type"] for step in list_steps(read_recorded(client, recording.id))]
+    steps = [step.event["type"] for step in list_recorded_steps(read_recorded(client, recording.id))]
     assert steps == ["navigate", "click", "click", "click", "click", "click", "click", "tab_close"]
 
 
@@ -214,7 +214,7 @@ def test_no_answer_of_the_page_script_holds_a_secret(page: Any) -> None:
     page.evaluate(f"copy.textContent = '{SECRET}'")
     page.click("button")
     reading = run_now(reader.read())
-    document = read_document(reading.dom, lambda _: None, Budget(10_000))
+    document = read_dom_document(reading.dom, lambda _: None, Budget(10_000))
     assert document is not None
     button = document.by_tag["button"][0]
     assert page.locator(make_element_path(button).css).inner_text() == "Next"

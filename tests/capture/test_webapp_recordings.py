@@ -15,7 +15,7 @@ from recorder.replays.budget import Budget
 from recorder.replays.dry import compute_replayability, replay_dry
 from recorder.replays.pages import RecordedPages
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import RecordedSession, list_steps
+from recorder.replays.recordings import RecordedSession, list_recorded_steps
 from recorder.replays.resolve import RESOLVE_VISITS, resolve
 from recorder.replays.results import Decision, DryResult
 from recorder.replays.selectors import find_only, kind_of_selector
@@ -58,7 +58,7 @@ def recorded(browser: Any, client: Client) -> Record:
 
 
 def test_each_action_is_an_event_with_its_target(recorded: Record) -> None:
-    steps = [step.event for step in list_steps(recorded("base"))]
+    steps = [step.event for step in list_recorded_steps(recorded("base"))]
     assert [(event["type"], event.get("target", {}).get("name")) for event in steps] == STEPS
     assert [event["input"].get("value") for event in steps if event["type"] in ("fill", "select")] == [
         "ada@ledgerly.example",
@@ -90,7 +90,7 @@ def test_every_selector_matches_its_target_alone_in_the_order_of_cost(recorded: 
     session = recorded("base")
     pages = RecordedPages(session, Budget(10**7))
     order = ["test_id", "aria", "attribute", "text", "path", "xpath"]
-    for step in list_steps(session)[1:]:
+    for step in list_recorded_steps(session)[1:]:
         document = pages.read_page(step.before)
         assert document is not None
         target = step.event["target"]
@@ -105,7 +105,7 @@ def test_every_selector_matches_its_target_alone_in_the_order_of_cost(recorded: 
 
 def test_frames_show_the_state_before_and_after_each_action(recorded: Record) -> None:
     session = recorded("base")
-    steps = list_steps(session)
+    steps = list_recorded_steps(session)
     assert all(step.before is not None and step.event.get("frame_id") for step in steps[1:])
     assert all(step.after is not None and step.after > (step.before or -1) for step in steps)
     confirm = steps[-1]

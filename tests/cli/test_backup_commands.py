@@ -26,7 +26,7 @@ from recorder.governance.backup.errors import (
     NoSecret,
     TargetInsideDeployment,
 )
-from recorder.governance.backup.records import read_records
+from recorder.governance.backup.records import read_backup_records
 from recorder.runtime import Runtime
 from recorder.settings import environment_with
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
@@ -118,7 +118,7 @@ def test_old_backups_are_named_and_deleted(
     assert (finding.state, old["id"] in finding.message) == ("warning", True)
     assert make_backup(runtime, to, "--keep", "29")["deleted_backups"] == [old["id"]]
     assert [finding.state for finding in check_backups(runtime.settings)] == ["ok"]
-    assert len(read_records(runtime.settings.data_dir)) == 1
+    assert len(read_backup_records(runtime.settings.data_dir)) == 1
 
 
 @pytest.mark.parametrize("wait_s", [0.4, 0.9, 1.4, 2.0])

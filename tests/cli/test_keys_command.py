@@ -9,7 +9,7 @@ import pytest
 from sqlmodel import select
 from typer.testing import CliRunner
 
-from recorder.access.keys import authenticate, create_workspace
+from recorder.access.keys import authenticate_key, create_workspace
 from recorder.cli import app as command_line
 from recorder.errors import InvalidApiKey, InvalidTime, NotFound
 from recorder.models.operations import AuditRow
@@ -43,7 +43,7 @@ def make(runtime: Runtime, *words: str) -> dict[str, Any]:
 def open_with(runtime: Runtime, key: str) -> Any:
     """Return the caller of a key."""
     with runtime.database.transaction(write=False) as db:
-        return authenticate(db, key, secret=runtime.settings.secret)
+        return authenticate_key(db, key, secret=runtime.settings.secret)
 
 
 def test_a_made_key_opens_and_does_what_was_asked_for(runtime: Runtime) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder import limits
-from recorder.client.batches import CapturedFrame, event_calls, frame_calls
+from recorder.client.batches import CapturedFrame, event_batch_calls, frame_batch_calls
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -18,7 +18,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @given(st.lists(st.integers(min_value=0, max_value=60_000), max_size=220))
 def test_batches_of_events_keep_count_size_and_order(sizes: list[int]) -> None:
     events = [{"t_ms": n, "type": "log", "data": {"text": "x" * size}} for n, size in enumerate(sizes)]
-    bodies = [call.content or b"" for call in event_calls("ses_1", events)]
+    bodies = [call.content or b"" for call in event_batch_calls("ses_1", events)]
     batches = [orjson.loads(body)["events"] for body in bodies]
     assert [event for batch in batches for event in batch] == events
     assert all(0 < len(batch) <= limits.EVENTS_PER_BATCH for batch in batches)
@@ -27,7 +27,7 @@ def test_batches_of_events_keep_count_size_and_order(sizes: list[int]) -> None:
 
 def test_batches_of_frames_keep_count_and_size() -> None:
     frames = [CapturedFrame.of(PNG + bytes(1_000_000), t_ms=n) for n in range(120)]
-    calls = list(frame_calls("ses_1", frames))
+    calls = list(frame_batch_calls("ses_1", frames))
     counts = [len(parts_of(call.content or b"", call.content_type)) - 1 for call in calls]
     assert sum(counts) == 120
     assert max(counts) <= limits.FRAMES_PER_BATCH
@@ -36,7 +36,7 @@ def test_batches_of_frames_keep_count_and_size() -> None:
 
 def test_a_multipart_body_names_a_part_for_every_frame() -> None:
     frames = [CapturedFrame.of(PNG + bytes([n]), t_ms=n, url="https://a.example") for n in range(3)]
-    (call,) = frame_calls("ses_1", frames)
+    (call,) = frame_batch_calls("ses_1", frames)
     parts = parts_of(call.content or b"", call.content_type)
     items = orjson.loads(parts["frames"])
     assert [parts[item["part"]] for item in items] == [frame.image for frame in frames]
@@ -44,7 +44,7 @@ def test_a_multipart_body_names_a_part_for_every_frame() -> None:
 
 
 def test_nothing_to_send_is_no_request() -> None:
-    assert list(event_calls("ses_1", [])) == list(frame_calls("ses_1", [])) == []
+    assert list(event_batch_calls("ses_1", [])) == list(frame_batch_calls("ses_1", [])) == []
 
 
 def test_batches_are_made_as_they_are_sent() -> None:
@@ -55,7 +55,7 @@ def test_batches_are_made_as_they_are_sent() -> None:
             taken.append(n)
             yield {"t_ms": n, "type": "click"}
 
-    next(event_calls("ses_1", endless()))
+    next(event_batch_calls("ses_1", endless()))
     assert len(taken) <= limits.EVENTS_PER_BATCH + 1
 
 
@@ -81,7 +81,7 @@ def test_a_path_is_refused_as_a_picture() -> None:
 def test_a_number_that_json_lacks_is_refused_by_its_member(number: float) -> None:
     events = [{"t_ms": 0, "type": "log"}, {"t_ms": 1, "type": "log", "data": {"price": number}}]
     with pytest.raises(ValueError, match=r"^/data/price: NaN and Infinity"):
-        list(event_calls("ses_1", events))
+        list(event_batch_calls("ses_1", events))
 
 
 def parts_of(body: bytes, content_type: str) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from recorder.client.progress import _Bar, _format_duration, _Lines, byte_bar, describe_state
+from recorder.client.progress import _Bar, _format_duration, _Lines, byte_progress_bar, describe_export_state
 
 EXPORT_ID = "exp_01m82rdvtw8j5xwrm3pyx42bds"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -38,7 +38,7 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
     result: dict[str, Any], waited_s: float, expected: str, width: int
 ) -> None:
     bar = _Bar(Console(width=width, file=StringIO(), force_terminal=True), EXPORT_ID)
-    line = bar._format_line(result, waited_s)
+    line = bar._format_progress_line(result, waited_s)
     assert (
         line.plain.startswith(EXPORT_ID)
         and expected in line.plain
@@ -51,7 +51,7 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
 def test_the_bar_shows_the_share_and_the_time_left() -> None:
     bar = _Bar(Console(width=80, file=StringIO(), force_terminal=True), EXPORT_ID)
     bar._running_since_s = 8.0
-    line = bar._format_line(export("running", 1, 4), 18.0)
+    line = bar._format_progress_line(export("running", 1, 4), 18.0)
     assert line.plain.endswith(" 0:18, 0:30 left")
     full, empty = (len(line.plain[span.start : span.end]) for span in line.spans)
     assert 0 < full < empty and 3 * full <= empty + 2
@@ -87,7 +87,9 @@ def test_without_a_terminal_there_is_a_line_for_each_state() -> None:
     ("number", "words"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1_234, "1,234 files")]
 )
 def test_one_file_is_no_plural(number: int, words: str) -> None:
-    assert describe_state(export("completed", rows=1, frames=0, shards=number)).endswith(f" in {words}")
+    assert describe_export_state(export("completed", rows=1, frames=0, shards=number)).endswith(
+        f" in {words}"
+    )
 
 
 def test_a_bar_over_bytes_appears_once_the_size_is_known(
@@ -95,7 +97,7 @@ def test_a_bar_over_bytes_appears_once_the_size_is_known(
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with byte_bar("verifying") as move:
+    with byte_progress_bar("verifying") as move:
         time.sleep(0.3)  # the bar is drawn ten times a second
         before = _CONTROL.sub("", capsys.readouterr().err)
         move(512, 1_024)

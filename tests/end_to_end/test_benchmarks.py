@@ -27,7 +27,7 @@ from benchmarks.soak.verdicts import judge
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
 from recorder.recording.events import read_event_batch
-from recorder.recording.frame_validation import check_image
+from recorder.recording.frame_validation import validate_frame_picture
 from recorder.runtime import Runtime
 from recorder.settings import child_environment
 from recorder.tenant import Tenant
@@ -56,7 +56,7 @@ def test_bodies_are_batches_of_a_hundred_that_the_service_takes() -> None:
 
 def test_screens_are_pictures_that_differ_from_each_other() -> None:
     screens = session_screens(4, seed=1)
-    assert [check_image(screen, "image/webp", index=0) for screen in screens] == [SIZE] * 4
+    assert [validate_frame_picture(screen, "image/webp", index=0) for screen in screens] == [SIZE] * 4
     assert len(set(screens)) == 4
 
 

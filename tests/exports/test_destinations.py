@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations import DiskFull, open_url, target_of
-from recorder.exports.destinations.base import call_within
+from recorder.exports.destinations.base import call_within_time_limit
 from recorder.exports.destinations.local import Folder
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
@@ -147,10 +147,10 @@ def test_a_child_gets_the_addresses_of_stores(tmp_path: Path) -> None:
 def test_who_does_not_answer_in_time_is_away() -> None:
     done = threading.Event()
     with pytest.raises(Unavailable):
-        call_within(lambda: assert_true(done.wait(5)), seconds=0.05)
+        call_within_time_limit(lambda: assert_true(done.wait(5)), seconds=0.05)
     done.set()
     with pytest.raises(ZeroDivisionError):
-        call_within(lambda: assert_true(1 / 0 > 1))
+        call_within_time_limit(lambda: assert_true(1 / 0 > 1))
 
 
 def assert_true(value: bool) -> None:

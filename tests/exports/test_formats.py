@@ -11,7 +11,7 @@ import pytest
 
 from recorder.datasets import rows as shared
 from recorder.datasets.formats import FormatName
-from recorder.datasets.schemas import SCHEMAS, describe
+from recorder.datasets.schemas import SCHEMAS, describe_dataset_schema
 from recorder.exports.verify import verify_manifest
 from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
@@ -131,7 +131,7 @@ def test_the_manifest_describes_the_columns_that_the_files_have(
 
 
 def test_json_is_described_by_the_types_it_has() -> None:
-    types = {field["name"]: field["type"] for field in describe("frames", "jsonl")}
+    types = {field["name"]: field["type"] for field in describe_dataset_schema("frames", "jsonl")}
     assert (types["ts"], types["dhash"], types["seq"]) == ("string", "string", "int32")
 
 
@@ -193,7 +193,7 @@ def _one_kind(count: int, length: int) -> pl.DataFrame:
 def test_no_more_pictures_are_read_at_once_than_memory_is_meant_for(
     tmp_path: Path, length: int, sizes: list[int]
 ) -> None:
-    portions = shared.iterate_images(_one_kind(250, length), Blobs(str(tmp_path)))
+    portions = shared.iterate_frame_images(_one_kind(250, length), Blobs(str(tmp_path)))
     assert [len(images) for images in portions] == sizes
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify.check import ANOTHER_MANIFEST
-from recorder.exports.verify.lake_check import LakeReport, compare_with_lake
+from recorder.exports.verify.lake_check import LakeReport, compare_export_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -50,7 +50,7 @@ def completed(runtime: Runtime, **body: Any) -> ExportRow:
 
 
 def check(runtime: Runtime, row: ExportRow, **options: Any) -> LakeReport:
-    return compare_with_lake(runtime, row, seed=1, **options)
+    return compare_export_with_lake(runtime, row, seed=1, **options)
 
 
 def events_file(runtime: Runtime, row: ExportRow) -> Path:
@@ -179,10 +179,14 @@ def test_one_seed_draws_the_same_files(tmp_path: Path) -> None:
     row = completed(runtime, workflow=[f"flow_{number}" for number in range(8)])
     spoiled = sorted(folder_of(runtime, row).rglob("events-*.parquet"))[3]
     spoiled.write_bytes(b"spoiled")
-    drawn = [bool(compare_with_lake(runtime, row, seed=seed, rows_hashed=6).problems) for seed in range(8)]
-    again = [bool(compare_with_lake(runtime, row, seed=seed, rows_hashed=6).problems) for seed in range(8)]
+    drawn = [
+        bool(compare_export_with_lake(runtime, row, seed=seed, rows_hashed=6).problems) for seed in range(8)
+    ]
+    again = [
+        bool(compare_export_with_lake(runtime, row, seed=seed, rows_hashed=6).problems) for seed in range(8)
+    ]
     assert drawn == again and True in drawn and False in drawn
-    assert compare_with_lake(runtime, row, rows_hashed=6).files_hashed <= 3
+    assert compare_export_with_lake(runtime, row, rows_hashed=6).files_hashed <= 3
     runtime.close()
 
 

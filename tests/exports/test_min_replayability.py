@@ -8,13 +8,13 @@ import pytest
 
 from recorder import clock
 from recorder.exports.planning import selection
-from recorder.exports.requests.wire_objects import to_wire
+from recorder.exports.requests.wire_objects import export_to_wire
 from recorder.exports.runner import replayability_wait
 from recorder.exports.runner.lease import due_exports
-from recorder.exports.runner.replayability_wait import recount_awaited
+from recorder.exports.runner.replayability_wait import recount_awaited_replayability
 from recorder.exports.runner.run import run_export
-from recorder.exports.runner.small_exports import claim_next
-from recorder.exports.verify.lake_check import compare_with_lake
+from recorder.exports.runner.small_exports import claim_next_small_export
+from recorder.exports.verify.lake_check import compare_export_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -53,7 +53,7 @@ def waits(runtime: Runtime, export: ExportRow) -> bool:
     """True if neither a run of its own nor the run for small exports may take the export."""
     with runtime.database.transaction(write=False) as db:
         is_due = export.id in [row.id for row in due_exports(db, limit=9)]
-    claimed = claim_next(runtime.database, "small", [], {})
+    claimed = claim_next_small_export(runtime.database, "small", [], {})
     if claimed is not None:
         claimed[1].give_back()
     assert is_due == (claimed is not None)
@@ -66,7 +66,7 @@ def test_sessions_of_at_least_this_value_are_taken(runtime: Runtime) -> None:
         row = run_export(runtime, ask(runtime, filter={"min_replayability": least}).id, owner="test")
         assert set(rows_of(folder_of(runtime, row))["session_id"]) == set(ids[first:])
         assert manifest_of(folder_of(runtime, row))["spec"]["filter"]["min_replayability"] == least
-        report = compare_with_lake(runtime, row, seed=1)
+        report = compare_export_with_lake(runtime, row, seed=1)
         assert (report.problems, report.sessions) == ([], len(ids) - first)
 
 
@@ -78,18 +78,18 @@ def test_an_export_waits_for_the_values_of_its_selection(on_either_engine: Runti
         store(runtime, session_id, replayability=None, replayability_at=None)
     until = {"until": clock.to_iso(clock.now())}
     row = ask(runtime, filter={"min_replayability": 0.5, **until})
-    message = to_wire(row, runtime.settings).progress.message
+    message = export_to_wire(row, runtime.settings).progress.message
     assert message is not None
     assert message.startswith("Waits for the replayability of 2 sessions, until ")
     assert waits(runtime, row)
     store(runtime, ids[3], replayability=1.0, replayability_at=clock.now())
-    recount_awaited(runtime.database)
+    recount_awaited_replayability(runtime.database)
     assert read(runtime, row).awaited_sessions == 1 and waits(runtime, row)
     store(runtime, ids[0], replayability=None, replayability_at=clock.now())
-    recount_awaited(runtime.database)
+    recount_awaited_replayability(runtime.database)
     assert not waits(runtime, row)
     first = run_export(runtime, row.id, owner="test")
-    assert to_wire(first, runtime.settings).progress.message is None
+    assert export_to_wire(first, runtime.settings).progress.message is None
     again = run_export(runtime, ask(runtime, filter={"min_replayability": 0.5, **until}).id, owner="test")
     assert (first.row_set_sha256, first.rows) == (again.row_set_sha256, 6)
     # Without the filter, nothing is waited for.
@@ -121,10 +121,10 @@ def test_an_export_that_waited_too_long_fails_with_the_reason(
     monkeypatch.setattr(selection, "MOST_AWAITED", 0)
     row = ask(runtime, filter={"min_replayability": 0.5})
     monkeypatch.setattr(replayability_wait, "LONGEST_WAIT", timedelta(0))
-    recount_awaited(runtime.database)
+    recount_awaited_replayability(runtime.database)
     assert not waits(runtime, row)
     failed = run_export(runtime, row.id, owner="test")
     assert failed.status == "failed" and failed.error is not None
     assert failed.error["code"] == "replayability_missing"
     assert "replay_sessions" in failed.error["message"]
-    assert to_wire(failed, runtime.settings).progress.message is None
+    assert export_to_wire(failed, runtime.settings).progress.message is None

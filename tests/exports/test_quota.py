@@ -10,7 +10,7 @@ import pytest
 from sqlmodel import select
 
 from recorder import clock
-from recorder.access.quota import read_quota, reserve_rows
+from recorder.access.quota import read_quota, reserve_quota_rows
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import QuotaExceeded, RecorderError
 from recorder.exports.runner.finalize import cancel_export
@@ -109,7 +109,7 @@ def test_a_smaller_plan_takes_what_is_left_and_the_end_is_told_once(runtime: Run
 def test_with_nothing_left_nobody_may_ask(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     with runtime.database.transaction(write=True) as db:
-        reserve_rows(db, Tenant(WORKSPACE, "live"), 10)
+        reserve_quota_rows(db, Tenant(WORKSPACE, "live"), 10)
     with pytest.raises(QuotaExceeded):
         ask(runtime)
 

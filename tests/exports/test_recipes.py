@@ -23,7 +23,7 @@ from recorder.exports.requests.recipes import (
     UnknownRecipe,
     add_recipe,
     list_recipes,
-    read_request,
+    read_recipe_request,
     remove_recipe,
     run_recipe,
 )
@@ -52,7 +52,7 @@ class Kitchen:
     def add(
         self, name: str = "nightly", *, cron: str = "0 6 * * *", zone: str = "UTC", **body: Any
     ) -> RecipeRow:
-        wanted = read_request({**_BODY, "tag": name, **body})
+        wanted = read_recipe_request({**_BODY, "tag": name, **body})
         return add_recipe(
             self.runtime,
             Tenant(self.workspace_id, "live"),
@@ -315,7 +315,7 @@ def test_a_name_is_taken_once(kitchen: Kitchen) -> None:
 
 def test_what_is_wrong_is_told_in_a_sentence_without_the_value() -> None:
     with pytest.raises(InvalidRecipe, match="filter/min_duration_ms") as raised:
-        read_request({**_BODY, "tag": "x", "filter": {"min_duration_ms": "hush"}})
+        read_recipe_request({**_BODY, "tag": "x", "filter": {"min_duration_ms": "hush"}})
     assert "hush" not in str(raised.value)
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
-from recorder.cli.options import members_of
+from recorder.cli.options import make_export_members
 from recorder.errors import RecorderError
 from recorder.runtime import Runtime
 from tests.support.sealed_sessions import Recording, make_runtime, seal
@@ -122,7 +122,7 @@ def test_an_option_of_another_form_is_wrong_usage(runtime: Runtime, words: tuple
 )
 def test_a_destination_is_named_by_its_address(to: str, destination: dict[str, str]) -> None:
     options: dict[str, Any] = {"format": "parquet", "where": None, "sampling": "event_only", "split": None}
-    assert members_of(["checkout"], to=to, **options)["destination"] == destination
+    assert make_export_members(["checkout"], to=to, **options)["destination"] == destination
 
 
 @pytest.mark.parametrize(
@@ -135,5 +135,5 @@ def test_a_destination_is_named_by_its_address(to: str, destination: dict[str, s
 )
 def test_a_sampling_is_named_by_mode_interval_and_actions(text: str, sampling: dict[str, Any]) -> None:
     options: dict[str, Any] = {"format": "parquet", "where": ["min_duration_ms=5"], "to": "signed_url"}
-    members = members_of(["checkout"], sampling=text, split=None, **options)
+    members = make_export_members(["checkout"], sampling=text, split=None, **options)
     assert (members["frame_sampling"], members["filter"]) == (sampling, {"min_duration_ms": 5})

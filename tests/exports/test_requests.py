@@ -21,7 +21,7 @@ from recorder.errors import (
 )
 from recorder.exports.requests.queue import create_export, find_export, list_exports
 from recorder.exports.requests.validation import dataset_name
-from recorder.exports.requests.wire_objects import to_wire
+from recorder.exports.requests.wire_objects import export_to_wire
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
@@ -46,7 +46,7 @@ def ask(runtime: Runtime, **body: Any) -> ExportRow:
 
 def test_a_queued_export_shows_everything_that_was_asked_for(runtime: Runtime) -> None:
     row = ask(runtime, workflow=["login", "checkout", "login"], tag="v3", filter={"actor.kind": "human"})
-    shown = to_wire(row, runtime.settings).model_dump(mode="json")
+    shown = export_to_wire(row, runtime.settings).model_dump(mode="json")
     assert shown["workflow"] == ["login", "checkout"]
     assert shown["filter"] == {"actor.kind": "human", "until": clock.to_iso(row.created_at)}
     assert (shown["status"], shown["manifest_url"], shown["rows"], shown["progress"]) == (
@@ -69,7 +69,7 @@ def test_queueing_tells_the_outbox_with_the_whole_object(runtime: Runtime) -> No
     with runtime.database.transaction(write=False) as db:
         event = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id)).one()
     assert event.type == "export.queued"
-    assert event.data == {"export": to_wire(row, runtime.settings).model_dump(mode="json")}
+    assert event.data == {"export": export_to_wire(row, runtime.settings).model_dump(mode="json")}
 
 
 def test_absent_sampling_is_event_only(runtime: Runtime) -> None:

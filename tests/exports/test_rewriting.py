@@ -14,7 +14,7 @@ from recorder.exports.executor import InProcess
 from recorder.exports.results import purged_sessions, rewriting
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.lake_check import compare_with_lake
+from recorder.exports.verify.lake_check import compare_export_with_lake
 from recorder.governance.purges import run_purges
 from recorder.loading import open_export
 from recorder.models.export import ExportRow, ExportSessionRow
@@ -56,7 +56,7 @@ def require_rewritten(runtime: Runtime, folder: Path, gone: list[str], *, revisi
     row = row_now(runtime, folder.name)
     manifest = manifest_of(folder)
     assert verify_manifest(folder).is_valid, verify_manifest(folder).problems
-    assert not compare_with_lake(runtime, row, seed=1).problems
+    assert not compare_export_with_lake(runtime, row, seed=1).problems
     assert not set(gone) & set(rows_of(folder)["session_id"])
     assert manifest["revision"] == row.revision == revision
     assert manifest["totals"]["rows"] == row.rows == rows_of(folder).height

@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import select
 
 from recorder.errors import RecorderError
-from recorder.exports.requests.wire_objects import to_wire
+from recorder.exports.requests.wire_objects import export_to_wire
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id
@@ -26,7 +26,7 @@ def runtime(tmp_path: Path) -> Runtime:
 def test_a_completed_export_shows_its_figures(runtime: Runtime) -> None:
     seal(runtime, [Recording(frames=[0, 600]), Recording(events=[(5, "scroll")])])
     row = run_export(runtime, ask(runtime).id, owner="test")
-    shown = to_wire(row, runtime.settings)
+    shown = export_to_wire(row, runtime.settings)
     assert (shown.status, shown.rows, shown.frames, shown.actions, shown.shards) == ("completed", 4, 2, 2, 2)
     largest = max(shard["size_bytes"] for shard in manifest_of(folder_of(runtime, row))["shards"])
     assert shown.shard_size_bytes == largest
@@ -36,7 +36,7 @@ def test_a_completed_export_shows_its_figures(runtime: Runtime) -> None:
 def test_every_figure_is_that_of_the_manifest(runtime: Runtime, format: str) -> None:
     seal(runtime, [Recording(frames=[0, 600]), Recording(frames=[700]), Recording()])
     row = run_export(runtime, ask(runtime, format=format).id, owner="test")
-    shown = to_wire(row, runtime.settings).model_dump()
+    shown = export_to_wire(row, runtime.settings).model_dump()
     totals = manifest_of(folder_of(runtime, row))["totals"]
     names = ("rows", "frames", "actions", "shards")
     assert {name: shown[name] for name in names} == {name: totals[name] for name in names}
@@ -52,7 +52,7 @@ def test_completion_is_told_once_with_the_whole_object(runtime: Runtime) -> None
     with runtime.database.transaction(write=False) as db:
         events = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id).order_by(OutboxRow.id)).all()
     assert [event.type for event in events] == ["export.queued", "export.completed"]
-    assert events[1].data == {"export": to_wire(row, runtime.settings).model_dump(mode="json")}
+    assert events[1].data == {"export": export_to_wire(row, runtime.settings).model_dump(mode="json")}
 
 
 def test_rows_come_whole_and_in_order(runtime: Runtime) -> None:

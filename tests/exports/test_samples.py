@@ -10,7 +10,7 @@ from typing import IO, cast
 import polars as pl
 import pytest
 
-from recorder.datasets.webdataset import format_header
+from recorder.datasets.webdataset import format_tar_header
 from recorder.digest import bucket_of
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
@@ -118,7 +118,7 @@ def test_an_archive_is_as_tarfile_would_write_it(folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize(("name", "size"), [("n" * 101, 1), ("name", 8**11)])
 def test_what_no_header_can_hold_is_refused(name: str, size: int) -> None:
     with pytest.raises(ValueError, match="no room"):
-        format_header(name.encode(), size)
+        format_tar_header(name.encode(), size)
 
 
 def test_many_shards_hold_every_frame_once(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

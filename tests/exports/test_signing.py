@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recorder import clock
 from recorder.errors import InvalidSignature, UrlExpired
-from recorder.exports.requests.wire_objects import check_signature, signed_url
+from recorder.exports.requests.wire_objects import check_url_signature, signed_url
 
 _NOW = clock.parse_time("2026-05-04T12:00:00Z", name="now")
 _PATH = "/v1/exports/exp_1/files/data/workflow=checkout/events-00000-of-00001.parquet"
@@ -30,7 +30,7 @@ def _parts(path: str = _PATH) -> dict[str, object]:
 
 
 def _check(**changed: object) -> None:
-    check_signature(**{**_SIGNED, **_parts(), "now": _NOW, **changed})  # type: ignore[arg-type]
+    check_url_signature(**{**_SIGNED, **_parts(), "now": _NOW, **changed})  # type: ignore[arg-type]
 
 
 def test_a_signed_address_opens_until_its_end() -> None:
@@ -70,4 +70,4 @@ def test_every_path_survives_its_address(name: str) -> None:
     path = "/v1/exports/exp_1/files/" + name
     parts = _parts(path)
     assert parts["path"] == path
-    check_signature(**{**_SIGNED, **parts, "now": _NOW})  # type: ignore[arg-type]
+    check_url_signature(**{**_SIGNED, **parts, "now": _NOW})  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import recorder
-from recorder.exports.planning.selection import split_of
+from recorder.exports.planning.selection import split_of_unit
 from recorder.models.export_request import SplitRule
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -82,7 +82,7 @@ def test_by_actor_no_actor_is_in_two_parts(runtime: Runtime, actors: dict[str, s
 def test_by_session_the_actor_plays_no_role(runtime: Runtime) -> None:
     parts = _parts(rows_in(_exported(runtime, "session"), "events"))
     rule = SplitRule(**_HALVES)
-    assert parts == {session_id: split_of(session_id, rule) for session_id in parts}
+    assert parts == {session_id: split_of_unit(session_id, rule) for session_id in parts}
 
 
 def test_every_kind_and_format_agrees_on_the_parts(runtime: Runtime) -> None:
@@ -106,14 +106,14 @@ def test_a_session_keeps_its_part_whatever_else_is_in_the_dataset(
 def test_growing_shares_take_from_the_training_part_alone() -> None:
     units = [f"unit-{number}" for number in range(2_000)]
     small, large = SplitRule(validation=0.1, test=0.1), SplitRule(validation=0.2, test=0.2)
-    moved = {(split_of(unit, small), split_of(unit, large)) for unit in units}
+    moved = {(split_of_unit(unit, small), split_of_unit(unit, large)) for unit in units}
     assert {pair for pair in moved if pair[0] != pair[1]} == {("train", "validation"), ("train", "test")}
 
 
 @pytest.mark.parametrize(("validation", "test"), [(0.0, 0.0), (0.25, 0.25), (0.0, 1.0), (1.0, 0.0)])
 def test_parts_have_about_the_shares_that_were_asked_for(validation: float, test: float) -> None:
     rule = SplitRule(validation=validation, test=test)
-    results = [split_of(f"unit-{number}", rule) for number in range(2_000)]
+    results = [split_of_unit(f"unit-{number}", rule) for number in range(2_000)]
     assert results.count("test") / 2_000 == pytest.approx(test, abs=0.03)
     assert results.count("validation") / 2_000 == pytest.approx(validation, abs=0.03)
 

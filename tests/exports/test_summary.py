@@ -7,7 +7,7 @@ import pytest
 
 from recorder.datasets.formats import FormatName
 from recorder.exports.destinations import open_url
-from recorder.exports.results.summary import DatasetSummary, summarize
+from recorder.exports.results.summary import DatasetSummary, summarize_dataset
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
 from tests.support.dataset_readers import FORMATS, ROW_FORMATS
@@ -27,7 +27,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 def _summary(folder: Path, format: FormatName) -> DatasetSummary:
     paths = [shard["path"] for shard in manifest_of(folder)["shards"] if shard["kind"] != "frames"]
-    result = summarize(open_url(str(folder)), paths, format=format)
+    result = summarize_dataset(open_url(str(folder)), paths, format=format)
     assert result is not None
     return result
 
@@ -46,4 +46,4 @@ def test_every_format_is_summed_up_alike(runtime: Runtime, format: FormatName) -
 
 @pytest.mark.parametrize("format", ROW_FORMATS)
 def test_nothing_is_summed_up_of_an_empty_dataset(runtime: Runtime, format: FormatName) -> None:
-    assert summarize(open_url("memory://nothing"), [], format=format) is None
+    assert summarize_dataset(open_url("memory://nothing"), [], format=format) is None

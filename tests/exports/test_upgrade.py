@@ -9,7 +9,7 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.quota import read_quota
-from recorder.exports.requests.wire_objects import to_wire
+from recorder.exports.requests.wire_objects import export_to_wire
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
@@ -43,7 +43,7 @@ def test_a_completed_one_is_shown_and_is_nobodys_parent(runtime: Runtime) -> Non
     seal(runtime, [Recording()])
     done = export(runtime)
     row = age(runtime, done.name)
-    shown = to_wire(row, runtime.settings)
+    shown = export_to_wire(row, runtime.settings)
     assert (shown.status, shown.split, shown.rows) == ("completed", None, 3)
     assert manifest_of(export(runtime))["parent"] is None
 
@@ -51,7 +51,7 @@ def test_a_completed_one_is_shown_and_is_nobodys_parent(runtime: Runtime) -> Non
 def test_a_queued_one_is_run_with_the_default_parts(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     row = run_export(runtime, age(runtime, ask(runtime).id).id, owner="test")
-    split = to_wire(row, runtime.settings).split
+    split = export_to_wire(row, runtime.settings).split
     assert split and (split.by, split.validation, split.test) == ("session", 0, 0)
     assert verify_manifest(folder_of(runtime, row)).is_valid
     assert manifest_of(export(runtime))["parent"]["export_id"] == row.id

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recorder.datasets.webdataset import format_header
+from recorder.datasets.webdataset import format_tar_header
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.rows import read_events, read_frames
 from tests.support.spoiled_datasets import exchange_file, file_of_rows, problems_of
@@ -34,7 +34,9 @@ def test_a_broken_line_is_named(copy: Callable[[str], Path], line: bytes, words:
 
 
 def _member(name: str, data: bytes, size: int | None = None) -> bytes:
-    return format_header(name.encode(), len(data) if size is None else size) + data + bytes(-len(data) % 512)
+    return (
+        format_tar_header(name.encode(), len(data) if size is None else size) + data + bytes(-len(data) % 512)
+    )
 
 
 def _whole_sample() -> bytes:
@@ -95,7 +97,7 @@ def _renamed(data: bytes, old: bytes, new: bytes) -> bytes:
     for index, block in enumerate(blocks):
         if block.startswith(old) and block[257:262] == b"ustar":
             name = block[:100].rstrip(b"\0").replace(old, new).decode()
-            blocks[index] = format_header(name.encode(), int(block[124:135], 8))
+            blocks[index] = format_tar_header(name.encode(), int(block[124:135], 8))
     return b"".join(blocks)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from recorder.datasets.errors import ManifestRefused, ManifestUnreadable
 from recorder.datasets.manifest import Shard, parse_manifest
-from recorder.datasets.sources import DestinationSource, copy_file, open_source
+from recorder.datasets.sources import DestinationSource, copy_source_file, open_dataset_source
 from recorder.exports.verify import verify_manifest
 from tests.support.export_runs import manifest_of
 from tests.support.spoiled_datasets import file_of_rows, problems_of
@@ -126,7 +126,7 @@ def test_a_destination_gives_no_more_of_a_file_than_was_listed(originals: dict[s
         verify_manifest(store)
     shard = parse_manifest((originals["parquet"] / "manifest.json").read_bytes()).shards[0]
     with tempfile.TemporaryDirectory() as folder:
-        copy_file(DestinationSource(store), shard, Path(folder))
+        copy_source_file(DestinationSource(store), shard, Path(folder))
     assert store.bytes_read == shard.size_bytes + 1
 
 
@@ -150,4 +150,4 @@ _SERVED = "http://127.0.0.1:9/v1/exports/exp_1"
 def test_no_address_but_the_exports_own_is_asked(tmp_path: Path, url: str) -> None:
     shard = Shard(kind="events", path=_SHARD, size_bytes=1, rows=1, sessions=1, sha256="0" * 64, url=url)
     with pytest.raises(ManifestRefused, match="not the export's own"):
-        copy_file(open_source(f"{_SERVED}/manifest?sig=x"), shard, tmp_path)
+        copy_source_file(open_dataset_source(f"{_SERVED}/manifest?sig=x"), shard, tmp_path)

@@ -28,7 +28,7 @@ def main(folder: Path, acknowledged: Path, *options: str) -> None:
     # Sessions are swept as soon as they are sealed, and few files are compacted.
     limits.STREAM_RESUME_MINUTES = 0  # type: ignore[misc]
     if "no-sync" in options:
-        lake_log.sync_path = lake_tables.sync_path = lambda path: None
+        lake_log.sync_path_to_disk = lake_tables.sync_path_to_disk = lambda path: None
     opened = Runtime.open(make_settings(folder))
     runtime = replace(opened, lake=Lake(opened.lake.url, compact_at_files=5, checkpoint_every=10))
     with acknowledged.open("a", buffering=1) as lines:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import dagster as dg
 
 from pipelines.dagster_record_removal import remove_records
-from pipelines.dagster_table_rewrites import rewrite_databases
+from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from recorder import clock
 from tests.support.forked_lives import live_in_turns
 
@@ -21,7 +21,7 @@ def live(home: str) -> None:
     with dg.DagsterInstance.from_config(home) as instance:
         later = clock.now() + timedelta(seconds=5)
         report = remove_records(instance, remove_before=later, strip_before=later, longest_s=60.0)
-        _, failures = rewrite_databases(instance)
+        _, failures = rewrite_dagster_databases(instance)
         assert report.failures + failures == []
     os.write(1, b"ended\n")
 

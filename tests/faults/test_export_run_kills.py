@@ -23,7 +23,7 @@ from sqlmodel import col, select
 
 from recorder.exports.runner.small_exports import list_writers
 from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.lake_check import compare_with_lake
+from recorder.exports.verify.lake_check import compare_export_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
@@ -146,7 +146,7 @@ def test_every_export_completes_after_its_runs_were_killed(tmp_path: Path) -> No
         folder, manifest = folder_of(runtime, row), manifest_of(folder_of(runtime, row))
         report = verify_manifest(folder)
         assert (report.problems, report.manifest_sha256) == ([], row.manifest_sha256)
-        assert compare_with_lake(runtime, row).problems == []
+        assert compare_export_with_lake(runtime, row).problems == []
         files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         assert files == {"manifest.json", "README.md", *(shard["path"] for shard in manifest["shards"])}
     runtime.close()

@@ -23,7 +23,7 @@ from sqlmodel import select
 from recorder.models.frame import FrameRow
 from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing.set_aside import list_set_aside
+from recorder.sealing.set_aside import list_sessions_set_aside
 from recorder.tenant import Tenant
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun, sealing_runs, wait_until_sealed
@@ -121,7 +121,7 @@ def set_aside_of(runtime: Runtime, session_ids: Sequence[str]) -> dict[str, str]
     with runtime.database.transaction(write=False) as db:
         return {
             session.session_id: session.code
-            for session in list_set_aside(db)
+            for session in list_sessions_set_aside(db)
             if session.session_id in session_ids
         }
 

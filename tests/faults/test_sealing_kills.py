@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from recorder.runtime import Runtime
-from recorder.sealing.set_aside import list_set_aside
+from recorder.sealing.set_aside import list_sessions_set_aside
 from tests.faults.results import add_result, count_done
 from tests.faults.sealing_runs import SealingRun
 from tests.support.factories import picture
@@ -75,7 +75,9 @@ def test_racing_runs_that_are_killed_seal_every_session_once(database_url: str, 
         for run in runs:
             run.stop()
     with runtime.database.transaction(write=False) as db:
-        set_aside = [(session.session_id, session.code, session.message) for session in list_set_aside(db)]
+        set_aside = [
+            (session.session_id, session.code, session.message) for session in list_sessions_set_aside(db)
+        ]
     assert set_aside == [], f"RECORDER_FAULT_SEED={SEED}"
     assert waiting == [], f"RECORDER_FAULT_SEED={SEED}"
     assert_sealed_exactly_once(runtime, recording.session_ids)

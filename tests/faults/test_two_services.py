@@ -19,7 +19,7 @@ import pytest
 
 from recorder.supervisor.commands import claim_port
 from recorder.supervisor.liveness import accepts_connections
-from recorder.supervisor.run_records import SERVICE, read_record
+from recorder.supervisor.run_records import SERVICE, read_run_record
 from tests.faults.results import add_result, count_done
 from tests.support.deployment_processes import left_after, processes_of, start_up
 
@@ -46,7 +46,7 @@ class Up:
 
     def is_serving(self) -> bool:
         """Return whether the service's API answers and the service holds the folder."""
-        record = read_record(self.data, SERVICE)
+        record = read_run_record(self.data, SERVICE)
         try:
             answers = httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
         except httpx.TransportError:

@@ -16,7 +16,7 @@ from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.sealing.maintenance import name_table_lease
 from recorder.storage import lake_maintenance
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import hold_lease
 from recorder.tenant import Tenant
@@ -167,7 +167,7 @@ def replace_files(runtime: Runtime, tenant: Tenant, number: int) -> int:
     """Add a file of another session, join it with the others, delete what was replaced; return its number."""
     kinds: tuple[Kind, ...] = ("events", "frames")
     for kind in kinds:
-        first = read_again(partial(read_first_row, runtime, tenant, kind))
+        first = retry_lake_read(partial(read_first_row, runtime, tenant, kind))
         copy = first.with_columns(session_id=pl.lit(f"ses_x{number}")).to_arrow()
         runtime.lake.append(kind, tenant, copy.cast(LAYOUTS[kind].schema), lane="tests", number=number)
     report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)

@@ -21,7 +21,7 @@ from recorder.ids import new_id
 from recorder.models.frame import FrameItem
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.frame_validation import CheckedFrame
-from recorder.recording.frames import store_objects
+from recorder.recording.frames import store_frame_object
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
@@ -52,7 +52,7 @@ def leave_orphan(url: str, workspace_id: str, session_id: str) -> str:
         FrameItem(t_ms=1, content_type="image/png"), "frm_1", b"orphan" * 99, "0" * 64, 1, 1, None, None
     )
     caller = AccessCaller(Tenant(workspace_id, "live"), "key")
-    return store_objects(Blobs(url), caller, session_id, [frame], None).object_key
+    return store_frame_object(Blobs(url), caller, session_id, [frame], None).object_key
 
 
 def kill_upload(url: str, workspace_id: str, session_id: str) -> str:

@@ -7,7 +7,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.audit.log import Origin
-from recorder.audit.verify import read_heads, verify_audit
+from recorder.audit.verify import read_chain_heads, verify_audit
 from recorder.governance.holds import add_hold
 from recorder.governance.retention import HELD, preview_retention, run_retention
 from recorder.models.governance import AuditHashRow
@@ -127,7 +127,7 @@ def test_pruned_audit_entries_keep_the_chain_and_old_heads_valid(caller: Caller)
     runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
     for _ in range(3):
         caller.delete(f"/v1/sessions/{caller.make_session()}")
-    (head,) = read_heads(runtime.database, workspace_id)
+    (head,) = read_chain_heads(runtime.database, workspace_id)
     patch(caller, "/v1/workspaces/current", {"retention": {"audit_days": 1}})
     assert counts(caller, clock.now() + 2 * DAY)["audit_entries"] == 4
     assert run_at(caller, clock.now() + 2 * DAY)["audit_entries"] == 4
@@ -139,7 +139,7 @@ def test_pruned_audit_entries_keep_the_chain_and_old_heads_valid(caller: Caller)
     assert report.is_valid and report.chains[0].entries == 5
     # The heads of a run's report are those after its own entries.
     retained = run_retention(runtime, "tests")
-    assert retained is not None and retained.heads == read_heads(runtime.database)
+    assert retained is not None and retained.heads == read_chain_heads(runtime.database)
 
 
 def test_an_entry_that_passes_for_pruned_is_found(caller: Caller) -> None:

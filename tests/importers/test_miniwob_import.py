@@ -15,9 +15,9 @@ from recorder.importers.miniwob.demonstration import (
     demonstration_files,
     demonstration_sources,
     read_demonstration,
-    workflow_of,
+    workflow_of_task,
 )
-from recorder.importers.miniwob.format import read_file, whole_actions
+from recorder.importers.miniwob.format import read_demonstration_file, whole_actions
 from recorder.importers.upload import NothingToImport, Recording, UnreadableRecording
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem
@@ -67,12 +67,12 @@ def test_all_tasks_may_go_into_one_workflow(tmp_path: Path) -> None:
     ("task", "slug"), [("flight.Alaska-auto", "flight_alaska_auto"), ("a b", "a_b"), ("Über", "_ber")]
 )
 def test_a_task_becomes_a_slug(task: str, slug: str) -> None:
-    assert workflow_of(task) == slug
+    assert workflow_of_task(task) == slug
 
 
 def test_a_task_that_makes_no_slug_is_named() -> None:
     with pytest.raises(UnreadableRecording, match="makes no workflow"):
-        workflow_of("x" * 65)
+        workflow_of_task("x" * 65)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_folder_without_demonstrations_is_said_to_be_empty(tmp_path: Path) -> 
 
 @needs_real
 def test_every_real_demonstration_is_read_with_every_action_once() -> None:
-    decoded = [read_file(path)[0] for path in demonstration_files(REAL)]
+    decoded = [read_demonstration_file(path)[0] for path in demonstration_files(REAL)]
     assert len(decoded) == 1298
     assert sum(not demonstration.states for demonstration in decoded) == 9
     assert sum(len(whole_actions(demonstration.states)) for demonstration in decoded) == 23_767

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from recorder.importers.xes import OutcomeRule, outcome_rules, trace_recording
+from recorder.importers.xes import OutcomeRule, outcome_rules, recording_of_trace
 from recorder.interchange import xes_values
-from recorder.interchange.event_logs import LogTrace, UnreadableLog, log_rows
+from recorder.interchange.event_logs import LogTrace, UnreadableLog, event_log_rows
 from recorder.interchange.xes_values import read_traces
 from recorder.memory.steps.session_steps import session_steps
 from tests.support.event_logs import (
@@ -137,7 +137,7 @@ def test_an_activity_may_be_named_by_several_attributes(tmp_path: Path) -> None:
 
 def test_traces_of_one_name_or_none_stay_apart(tmp_path: Path) -> None:
     traces = (trace_text(name, event_text("go")) for name in ("a", "a", None))
-    assert log_rows(read(tmp_path, log_text(*traces)))["case"].to_list() == ["a", "a (2)", "trace 3"]
+    assert event_log_rows(read(tmp_path, log_text(*traces)))["case"].to_list() == ["a", "a (2)", "trace 3"]
 
 
 def test_other_encodings_are_read(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_each_activity_is_one_step_and_is_called_what_it_is(tmp_path: Path) -> None:
     names = ["Task 1", "Task 1", "task 1", "Task 2", "Ärger", "A_SUBMITTED"]
     (trace,) = read(tmp_path, log_text(trace_text("a", *map(event_text, names))))
-    recording = trace_recording(trace, log="a.xes", workflow="a")
+    recording = recording_of_trace(trace, log="a.xes", workflow="a")
     steps = session_steps([{"id": f"evt_{n}", **event} for n, event in enumerate(recording.events)], ())
     assert len({step.micro_key for step in steps}) == len(set(names)) == len(steps)
     assert [step.label for step in steps][-2:] == ["Ärger", "A_SUBMITTED"]
@@ -278,13 +278,13 @@ def test_an_outcome_is_tagged_where_it_is_told(
 ) -> None:
     first = read(tmp_path, claims_text())[0]
     rules = [OutcomeRule(key, value, "success")]
-    assert trace_recording(first, log="claims.xes", workflow="claims", rules=rules).tags == tags
+    assert recording_of_trace(first, log="claims.xes", workflow="claims", rules=rules).tags == tags
 
 
 def test_the_last_event_that_tells_an_outcome_decides(tmp_path: Path) -> None:
     first = read(tmp_path, claims_text())[0]
     rules = outcome_rules(["concept:name=check ticket"], ["concept:name=decide"])
-    (tag,) = trace_recording(first, log="claims.xes", workflow="claims", rules=rules).tags
+    (tag,) = recording_of_trace(first, log="claims.xes", workflow="claims", rules=rules).tags
     assert tag["name"] == "error"
 
 
@@ -294,5 +294,5 @@ def test_the_last_event_that_tells_an_outcome_decides(tmp_path: Path) -> None:
     [("running-example.xes", 6, 42), ("03_repairExample.xes.gz", 1_104, 11_855)],
 )
 def test_real_logs_are_read_whole(name: str, cases: int, events: int) -> None:
-    rows = log_rows(read_traces(REAL / name))
+    rows = event_log_rows(read_traces(REAL / name))
     assert (rows["case"].n_unique(), len(rows)) == (cases, events)

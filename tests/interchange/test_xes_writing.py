@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from recorder.interchange.event_logs import LogEvent, LogTrace, directly_follows, log_rows, write_dfg
+from recorder.interchange.event_logs import LogEvent, LogTrace, directly_follows, event_log_rows, write_dfg
 from recorder.interchange.export import session_trace
 from recorder.interchange.xes_values import read_traces
 from recorder.interchange.xes_writer import write_xes
@@ -175,7 +175,9 @@ def test_a_session_that_imports_did_not_make_may_say_anything_in_its_metadata() 
 
 
 def test_a_graph_s_lines_hold_every_activity_once(tmp_path: Path) -> None:
-    rows = log_rows([LogTrace("a", {}, [LogEvent("two\nlines", NOON), LogEvent("x", NOON)]), LogTrace("b")])
+    rows = event_log_rows(
+        [LogTrace("a", {}, [LogEvent("two\nlines", NOON), LogEvent("x", NOON)]), LogTrace("b")]
+    )
     write_dfg(tmp_path / "graph.dfg", directly_follows(aggregate_log(rows)))
     assert (tmp_path / "graph.dfg").read_text().splitlines() == [
         "2",
@@ -191,7 +193,7 @@ def test_a_graph_s_lines_hold_every_activity_once(tmp_path: Path) -> None:
 
 @needs_real
 def test_a_real_log_s_graph_is_known(tmp_path: Path) -> None:
-    log = aggregate_log(log_rows(read_traces(REAL / "running-example.xes")), collapse=False)
+    log = aggregate_log(event_log_rows(read_traces(REAL / "running-example.xes")), collapse=False)
     write_dfg(tmp_path / "graph.json", directly_follows(log))
     graph = json.loads((tmp_path / "graph.json").read_text())
     assert graph["start_activities"] == {"register request": 6}

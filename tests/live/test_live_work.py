@@ -19,7 +19,13 @@ from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
 from recorder.live.step_journal import LiveResult
-from recorder.live.work import LEASE_PREFIX, claim, end_lost, list_waiting, run_replay
+from recorder.live.work import (
+    LEASE_PREFIX,
+    claim_live_replay,
+    end_lost,
+    list_waiting_live_replays,
+    run_replay,
+)
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
@@ -57,7 +63,7 @@ def ask(caller: Caller, session_id: str, **members: Any) -> str:
 def take(caller: Caller, replay_id: str | None = None, **options: Any) -> tuple[ReplayRow, HeldLease] | None:
     """Claim a replay of this workspace."""
     with caller.service.runtime.database.transaction(write=True) as db:
-        return claim(db, "worker", replay_id=replay_id, **options)
+        return claim_live_replay(db, "worker", replay_id=replay_id, **options)
 
 
 def must_take(caller: Caller, replay_id: str) -> tuple[ReplayRow, HeldLease]:
@@ -119,7 +125,7 @@ def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
     set_status(caller, "suspended")
     assert take(caller, replay_id) is None
     with caller.service.runtime.database.transaction(write=False) as db:
-        assert replay_id not in [row.id for row in list_waiting(db, each=10, limit=1_000)]
+        assert replay_id not in [row.id for row in list_waiting_live_replays(db, each=10, limit=1_000)]
     set_status(caller, "active")
     assert take(caller, replay_id) is not None
 
@@ -258,9 +264,9 @@ def test_workspaces_take_turns(caller: Caller) -> None:
     mine = [ask(caller, sealed_run(caller)) for _ in range(2)]
     theirs = ask(other, sealed_run(other))
     with caller.service.runtime.database.transaction(write=False) as db:
-        waiting = [row.id for row in list_waiting(db, each=1, limit=1_000)]
+        waiting = [row.id for row in list_waiting_live_replays(db, each=1, limit=1_000)]
         assert {mine[0], theirs} <= set(waiting) and mine[1] not in waiting
-        assert {*mine, theirs} <= {row.id for row in list_waiting(db, each=2, limit=1_000)}
+        assert {*mine, theirs} <= {row.id for row in list_waiting_live_replays(db, each=2, limit=1_000)}
     served = [caller.key.workspace_id]
     claimed = []
     while (taken := take(caller, served=served)) is not None:

@@ -7,7 +7,7 @@ from sqlalchemy import JSON, null
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.masking.policies import MaskingPolicies, load_policies
+from recorder.masking.policies import MaskingPolicies, load_masking_policies
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import Masking, WorkspaceRow
 from recorder.recording.workflows import SessionWorkflows
@@ -35,7 +35,7 @@ def policies_of(
     with runtime.database.transaction(write=False) as db:
         stored = db.get(WorkspaceRow, row.id)
         assert stored is not None
-        return load_policies(db, stored, mode, secret=SECRET)
+        return load_masking_policies(db, stored, mode, secret=SECRET)
 
 
 def rules_of(policies: MaskingPolicies | None, workflow: str | None) -> list[str] | None:

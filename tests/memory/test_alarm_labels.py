@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.ids import new_id
-from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_alarms, store_alarm
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_alarms, store_drift_alarm
 from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.purges import purge_sessions
@@ -20,7 +20,7 @@ from recorder.models.session import SessionRow
 from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope
-from recorder.webhooks.outbox import encode_event
+from recorder.webhooks.outbox import encode_outbox_event
 from tests.support.databases import database
 from tests.support.graph_sessions import START, make_row, make_scope, make_step
 
@@ -72,7 +72,7 @@ def add_alarms(database: Database, names: Sequence[tuple[str, str]]) -> Alarmed:
             add_alarm(db, scope, PATH_DISAPPEARED, {"workflow": "checkout", "path": path}),
             add_alarm(db, scope, NEW_NODE, {"workflow": "checkout", "node": node}),
         ]
-        events[0].body = encode_event(events[0])
+        events[0].body = encode_outbox_event(events[0])
         db.add(make_delivery(events[0]))
     return Alarmed(scope, rows, *events)
 
@@ -89,7 +89,7 @@ def add_alarm(db: DbSession, scope: GraphScope, type: str, data: dict[str, Any])
         created_at=START,
     )
     db.add(event)
-    store_alarm(db, scope, event, 1)
+    store_drift_alarm(db, scope, event, 1)
     return event
 
 

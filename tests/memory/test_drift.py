@@ -8,12 +8,12 @@ from sqlmodel import col, select, update
 
 from recorder.errors import NotFound
 from recorder.memory.drift import monitor
-from recorder.memory.drift.backtest import replay_history
+from recorder.memory.drift.backtest import backtest_history
 from recorder.memory.drift.monitor import due_graphs
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_state
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
-from recorder.memory.storage.versions import add_version, in_scope, read_head, set_memory_graph
+from recorder.memory.storage.versions import add_graph_version, in_scope, read_head, set_memory_graph
 from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -232,7 +232,7 @@ def test_what_a_rebuild_merges_is_neither_missed_nor_told_of_again(story: Story)
     with story.database.transaction(write=True) as db:
         head = read_head(db, story.scope, lock=True)
         assert head is not None
-        add_version(db, story.scope, head, "rebuild")
+        add_graph_version(db, story.scope, head, "rebuild")
         paths = db.exec(select(GraphPathRow).where(*in_scope(GraphPathRow, story.scope))).all()
         [old] = [path for path in paths if path.path_id == gone.subject_id]
         [into] = [path for path in paths if path.number == 0]
@@ -276,7 +276,7 @@ def test_a_back_test_tells_what_looks_told(story: Story) -> None:
     for start in range(0, len(letters), 37):
         story.add(letters[start : start + 37])
         story.look()
-    replay = replay_history(story.database, story.scope, DriftRules())
+    replay = backtest_history(story.database, story.scope, DriftRules())
     assert [(alarm.type, alarm.position) for alarm in replay.alarms] == story.told()
     data = [{**row.data, "graph_version": 0} for row in story.events()]
     assert [{**alarm.data, "graph_version": 0} for alarm in replay.alarms] == data
@@ -289,9 +289,9 @@ def test_a_back_test_tells_what_looks_told(story: Story) -> None:
 
 def test_a_back_test_writes_nothing_and_knows_its_workflow(story: Story) -> None:
     story.add(BASELINE + "a" * 40)
-    assert len(replay_history(story.database, story.scope, DriftRules()).alarms) == 1
+    assert len(backtest_history(story.database, story.scope, DriftRules()).alarms) == 1
     assert (story.events(), story.told()) == ([], [])
     with pytest.raises(NotFound):
-        replay_history(
+        backtest_history(
             story.database, GraphScope(Tenant(story.scope.workspace_id, "live"), "unknown"), DriftRules()
         )

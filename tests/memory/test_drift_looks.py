@@ -8,13 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.memory.drift.appearance import Growth
-from recorder.memory.drift.baseline_terms import Term, first_term, latest_term, next_term
+from recorder.memory.drift.baseline_terms import (
+    Term,
+    first_baseline_term,
+    latest_baseline_term,
+    next_baseline_term,
+)
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.disappearance import Fall
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import list_subjects
+from recorder.memory.drift.subjects import list_drift_subjects
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import watch_subjects
+from recorder.memory.drift.watched_subjects import list_watched_subjects
 from recorder.memory.graph.paths import NO_PATH
 from tests.support.drift_histories import at_days, make_history, number_of
 
@@ -55,7 +60,7 @@ def needed_for(history: History, letter: str) -> int:
     subjects = history.subjects
     [watch, *_] = [
         watch
-        for watch in watch_subjects(history, TERM, RULES)
+        for watch in list_watched_subjects(history, TERM, RULES)
         if subjects.describe(watch.subject).key == (number_of(letter),)
     ]
     return watch.needed
@@ -79,7 +84,7 @@ def test_the_same_is_not_told_again_until_the_path_has_come_back() -> None:
 
 
 def test_a_path_that_all_take_has_not_stopped_with_a_handful_of_misses() -> None:
-    [watch] = watch_subjects(make_history("a" * 600), TERM, RULES)[:1]
+    [watch] = list_watched_subjects(make_history("a" * 600), TERM, RULES)[:1]
     assert (watch.seen, watch.needed) == (500, 10)
 
 
@@ -116,7 +121,7 @@ def test_what_was_rare_and_grows_is_told_once() -> None:
 
 def test_rare_paths_are_not_watched() -> None:
     history = make_history(("a" * 49 + "c") * 10 + "a" * 1_500)
-    watches = watch_subjects(history, TERM, RULES)
+    watches = list_watched_subjects(history, TERM, RULES)
     assert {history.subjects.describe(watch.subject).key for watch in watches} == {(number_of("a"),)}
     assert alarms_of(history) == []
 
@@ -171,16 +176,16 @@ def test_too_few_sessions_are_no_baseline() -> None:
 
 
 def test_terms_follow_each_other() -> None:
-    terms = [first_term(RULES)]
+    terms = [first_baseline_term(RULES)]
     for _ in range(3):
-        terms.append(next_term(terms[-1], RULES))
+        terms.append(next_baseline_term(terms[-1], RULES))
     assert [(term.start, term.end, term.over_at(RULES)) for term in terms] == [
         (0, 100, 500),
         (0, 500, 2_500),
         (2_000, 2_500, 4_500),
         (4_000, 4_500, 6_500),
     ]
-    assert latest_term(4_499, RULES) == terms[2] and latest_term(4_500, RULES) == terms[3]
+    assert latest_baseline_term(4_499, RULES) == terms[2] and latest_baseline_term(4_500, RULES) == terms[3]
 
 
 def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
@@ -290,11 +295,11 @@ def test_sessions_without_steps_are_of_the_baseline_and_on_no_path() -> None:
     # Every third session of the baseline has no step; afterwards all have one.
     variants = np.array([0, 1, 2] * 200 + [1, 2] * 400, dtype=np.int64)
     nodes = np.array([7, 8], dtype=np.int64)
-    subjects = list_subjects(np.array([NO_PATH, 0, 1]), np.array([0, 0, 1, 2]), nodes)
+    subjects = list_drift_subjects(np.array([NO_PATH, 0, 1]), np.array([0, 0, 1, 2]), nodes)
     sessions = np.arange(len(variants), dtype=np.int64)
     history = History(sessions + 1, variants, sessions * 3_600_000, sessions % 2, subjects)
     assert [subjects.describe(number).key for number in range(len(subjects))] == [(0,), (1,), (7,), (8,)]
-    assert [watch.frequency for watch in watch_subjects(history, TERM, RULES)] == [167 / 500] * 2 + [
+    assert [watch.frequency for watch in list_watched_subjects(history, TERM, RULES)] == [167 / 500] * 2 + [
         166 / 500
     ] * 2
     assert alarms_of(history) == []

@@ -11,14 +11,14 @@ from recorder.memory.graph import communities, nodes, paths
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import describe_paths, read_graph
-from recorder.memory.queries.recovery_anchors import find_anchors
+from recorder.memory.queries.paths import describe_session_paths, read_graph
+from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import Step, session_steps
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.views.formats import FORMATS, render
-from recorder.memory.views.graph_view import view_of
+from recorder.memory.views.graph_view import graph_view_of
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import database_with, make_row, make_step, make_steps
@@ -152,17 +152,17 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
         columns = read_graph(db, SCOPE)
     chosen = columns.current()
     note("read")
-    describe_paths(columns, chosen, min_frequency=0.0, limit=500)
+    describe_session_paths(columns, chosen, min_frequency=0.0, limit=500)
     note("paths")
     find_outliers(columns, chosen, rank="typicality")
     note("outliers")
     index_similarity(columns).nearest(0, 20)
     note("similar")
-    find_anchors(columns, chosen, {0: 10_000}, lambda rows: {})
+    find_recovery_anchors(columns, chosen, {0: 10_000}, lambda rows: {})
     note("recovery")
     compare_sides(columns, Side(), Side(actor_kind="human"), workflow=SCOPE.workflow, limit=100)
     note("comparison")
-    view = view_of(columns, chosen, workflow=SCOPE.workflow)
+    view = graph_view_of(columns, chosen, workflow=SCOPE.workflow)
     for form in FORMATS:
         render(view, form)
     note("drawings")

@@ -12,9 +12,16 @@ import networkx as nx
 import orjson
 import pytest
 
-from recorder.memory.views.formats import FORMATS, render, to_dot, to_graphml, to_json, to_mermaid
+from recorder.memory.views.formats import (
+    FORMATS,
+    format_graph_as_dot,
+    format_graph_as_graphml,
+    format_graph_as_json,
+    format_graph_as_mermaid,
+    render,
+)
 from recorder.memory.views.graph_view import GraphView
-from recorder.memory.views.labels import LABEL_LENGTH, in_lines, one_line, text_width
+from recorder.memory.views.labels import LABEL_LENGTH, break_label_into_lines, one_line, text_width
 from tests.support.databases import part_is_missing
 from tests.support.graph_columns import invoices, view_for
 
@@ -55,7 +62,7 @@ def test_every_format_is_utf8_deterministic_and_says_what_it_is(format: str) -> 
 
 
 def test_json_holds_every_figure_and_loads_in_networkx() -> None:
-    body = orjson.loads(to_json(invoices()))
+    body = orjson.loads(format_graph_as_json(invoices()))
     assert {name: body[name] for name in ("workflow", "graph_version", "sessions", "outcomes")} == {
         "workflow": "approve_invoice",
         "graph_version": 1,
@@ -69,7 +76,7 @@ def test_json_holds_every_figure_and_loads_in_networkx() -> None:
 
 
 def test_json_keeps_labels_whole() -> None:
-    body = json.loads(to_json(hostile()))
+    body = json.loads(format_graph_as_json(hostile()))
     assert [node["label"] for node in body["nodes"][2:]] == [
         label.encode("utf-8", "replace").decode() for label in HOSTILE
     ]
@@ -79,13 +86,13 @@ def test_a_pressed_key_may_be_any_character() -> None:
     safe = invoices()
     odd = replace(safe.nodes[0], kind="press:0:\x01\x02\ud800")
     view = replace(safe, nodes=(odd, *safe.nodes[1:]))
-    graph = nx.read_graphml(io.BytesIO(to_graphml(view)))
+    graph = nx.read_graphml(io.BytesIO(format_graph_as_graphml(view)))
     assert graph.nodes[odd.node_id]["kind"] == "press:0:"
-    assert orjson.loads(to_json(view))["nodes"][2]["kind"] == "press:0:\x01\x02?"
+    assert orjson.loads(format_graph_as_json(view))["nodes"][2]["kind"] == "press:0:\x01\x02?"
 
 
 def test_graphml_loads_in_networkx_with_the_same_figures() -> None:
-    graph = nx.read_graphml(io.BytesIO(to_graphml(invoices())))
+    graph = nx.read_graphml(io.BytesIO(format_graph_as_graphml(invoices())))
     expected = {"workflow": "approve_invoice", "graph_version": 1, "sessions": 412}
     assert expected.items() <= graph.graph.items()
     assert graph.nodes["nde_Second approver"]["new"] is True
@@ -94,12 +101,12 @@ def test_graphml_loads_in_networkx_with_the_same_figures() -> None:
 
 
 def test_graphml_gives_hostile_labels_back_as_text() -> None:
-    graph = nx.read_graphml(io.BytesIO(to_graphml(hostile())))
+    graph = nx.read_graphml(io.BytesIO(format_graph_as_graphml(hostile())))
     assert {node: graph.nodes[node]["label"] for node in labels_of(hostile())} == labels_of(hostile())
 
 
 def test_mermaid_draws_the_nodes_and_their_shares() -> None:
-    text = to_mermaid(invoices()).decode()
+    text = format_graph_as_mermaid(invoices()).decode()
     assert text.startswith("flowchart LR\n")
     assert re.search(r'n\d+\["Write note<br/>299"\]', text)
     assert '-->|"86%"|' in text and "shown" not in text
@@ -107,13 +114,13 @@ def test_mermaid_draws_the_nodes_and_their_shares() -> None:
 
 def test_mermaid_keeps_to_sixty_edges_and_says_so() -> None:
     ways = [(f"{first}{second}z", "success", 1) for first in "abcdefghijkl" for second in "mnopqrs"]
-    text = to_mermaid(view_for(ways)).decode()
+    text = format_graph_as_mermaid(view_for(ways)).decode()
     assert text.count("-->") == 60
     assert "%% 60 of 91 edges shown" in text
 
 
 def test_hostile_labels_cannot_break_out_of_mermaid() -> None:
-    lines = to_mermaid(hostile()).decode().splitlines()
+    lines = format_graph_as_mermaid(hostile()).decode().splitlines()
     shape = re.compile(r'  (n\d+\["([\w ,./#;-]|[^\x00-\x7f])*<br/>\d+"\]|n\d+ -->\|"(#lt;)?\d+%"\| n\d+)$')
     rest = [line for line in lines[1:] if not shape.match(line)]
     assert all(line.startswith(("  classDef ", "  class ")) for line in rest)
@@ -124,7 +131,7 @@ def test_graphviz_reads_dot_and_gives_hostile_labels_back() -> None:
     if shutil.which("dot") is None:
         part_is_missing("Graphviz is not installed (apt-get install graphviz).")
     done = subprocess.run(
-        ["dot", "-Tsvg"], input=to_dot(hostile()), capture_output=True, check=True, timeout=60
+        ["dot", "-Tsvg"], input=format_graph_as_dot(hostile()), capture_output=True, check=True, timeout=60
     )
     shown = {
         text.text for text in ElementTree.fromstring(done.stdout).iter("{http://www.w3.org/2000/svg}text")
@@ -134,7 +141,7 @@ def test_graphviz_reads_dot_and_gives_hostile_labels_back() -> None:
 
 
 def test_dot_has_every_edge_once() -> None:
-    assert to_dot(invoices()).decode().count(" -> ") == len(invoices().edges)
+    assert format_graph_as_dot(invoices()).decode().count(" -> ") == len(invoices().edges)
 
 
 def test_a_label_is_one_line_of_what_can_be_seen() -> None:
@@ -144,15 +151,15 @@ def test_a_label_is_one_line_of_what_can_be_seen() -> None:
 
 
 def test_labels_are_broken_into_lines_that_fit() -> None:
-    lines = in_lines("Choose the supplier of the invoice from the list", 100, 12)
+    lines = break_label_into_lines("Choose the supplier of the invoice from the list", 100, 12)
     assert len(lines) == 2 and lines[1].endswith("…")
     assert all(text_width(line, 12) <= 100 for line in lines)
-    assert in_lines("支払いを承認するボタンを押してください", 100, 12)[0].endswith("…")
+    assert break_label_into_lines("支払いを承認するボタンを押してください", 100, 12)[0].endswith("…")
 
 
 def test_the_json_says_what_the_structure_holds() -> None:
     ways = [("abcbd", "success", 4), ("acd", "success", 2), ("ab", "error", 1), ("", "abandoned", 3)]
-    graph = orjson.loads(to_json(view_for(ways)))
+    graph = orjson.loads(format_graph_as_json(view_for(ways)))
     assert (graph["sessions"], graph["sessions_without_steps"]) == (10, 3)
     assert [sorted(loop) for loop in graph["loops"]] == [["nde_b", "nde_c"]]
     assert graph["required_nodes"] == ["nde_a", "nde_d"]

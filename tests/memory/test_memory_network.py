@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import networkx as nx
 import pytest
 
-from recorder.memory.views.graph_view import view_of
+from recorder.memory.views.graph_view import graph_view_of
 from recorder.memory.views.network import END, START, Network, network_of
 from tests.support.graph_columns import INVOICES, Way, columns_of, invoices, view_for
 
@@ -89,7 +89,7 @@ def test_a_network_is_built_once_for_a_version_and_its_sessions() -> None:
     first = network_of(columns, columns.current())
     assert network_of(columns, columns.current()) is first
     assert network_of(columns, failed) is not first and network_of(columns, failed).sessions == 18
-    view_of(columns, columns.current(), workflow="w", min_frequency=0.5)
+    graph_view_of(columns, columns.current(), workflow="w", min_frequency=0.5)
     assert network_of(columns, columns.current()) is first
 
 

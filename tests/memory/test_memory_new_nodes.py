@@ -10,7 +10,7 @@ from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import place_of
 from recorder.models.drift import DriftAlarmRow
-from recorder.recording.graph_queries import read_view
+from recorder.recording.graph_queries import read_graph_view
 from recorder.storage.database import Database
 from tests.support.databases import create_file
 from tests.support.graph_sessions import make_row, make_scope, make_steps
@@ -30,12 +30,12 @@ def test_nodes_are_new_for_thirty_days_after_their_alarm(tmp_path: Path) -> None
         indexer.commit(db, indexer.prepare(db, [row], {row.id: make_steps("1a 2b 3c")}), [row])
         graph_key = place_of(scope)
         lately, before, gone = (
-            node.node_id for node in read_view(db, tenant=scope.tenant, workflow=scope.workflow).nodes
+            node.node_id for node in read_graph_view(db, tenant=scope.tenant, workflow=scope.workflow).nodes
         )
-        assert read_view(db, tenant=scope.tenant, workflow=scope.workflow).new == frozenset()
+        assert read_graph_view(db, tenant=scope.tenant, workflow=scope.workflow).new == frozenset()
         add_alarm(db, graph_key, NEW_NODE, lately, days_ago=29)
         add_alarm(db, graph_key, NEW_NODE, before, days_ago=31)
         add_alarm(db, graph_key, PATH_DISAPPEARED, gone, days_ago=1)
         db.flush()
-        assert read_view(db, tenant=scope.tenant, workflow=scope.workflow).new == {lately}
+        assert read_graph_view(db, tenant=scope.tenant, workflow=scope.workflow).new == {lately}
     database.close()

@@ -10,7 +10,7 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
-from recorder.memory.queries.columns import GraphColumns, read_columns
+from recorder.memory.queries.columns import GraphColumns, read_graph_columns
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.paths import list_paths, read_graph
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
@@ -171,13 +171,13 @@ def test_nothing_that_was_rolled_back_is_kept(database: Database) -> None:
 def test_columns_in_use_stay_as_they_are(database: Database) -> None:
     rows = add(database, USUAL, OTHER)
     with database.transaction(write=False) as db:
-        before = read_columns(db, SCOPE, 1)
+        before = read_graph_columns(db, SCOPE, 1)
     with database.transaction(write=True) as db:
         remove_session(db, rows[0])
     with database.transaction(write=False) as db:
         head = read_head(db, SCOPE)
         assert head is not None
-        after = read_columns(db, SCOPE, head.version)
-        assert isinstance(after, GraphColumns) and after is read_columns(db, SCOPE, head.version)
+        after = read_graph_columns(db, SCOPE, head.version)
+        assert isinstance(after, GraphColumns) and after is read_graph_columns(db, SCOPE, head.version)
     assert (before.removed > before.version).sum() == 2
     assert (after.removed > after.version).sum() == 1

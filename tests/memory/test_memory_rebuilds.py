@@ -9,10 +9,10 @@ from sqlmodel import Session as DbSession
 from recorder.errors import Unavailable
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.paths import describe_paths, read_graph
+from recorder.memory.queries.paths import describe_session_paths, read_graph
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage import rebuilds
-from recorder.memory.storage.consistency import check_graph
+from recorder.memory.storage.consistency import check_graph_consistency
 from recorder.memory.storage.graph_store import load_graph, remove_session, replace_outcome
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import indexed_scopes, rebuild_graph
@@ -75,10 +75,10 @@ def test_readers_see_the_new_structure_and_old_ids(
     assert after.session_id.tolist() == before.session_id.tolist()
     # From the start to each node and to the end: whatever the nodes are, the session's time is the same.
     assert after.step_ms.tolist() == before.step_ms.tolist()
-    (path,) = describe_paths(after, after.current())
+    (path,) = describe_session_paths(after, after.current())
     assert (path.session_count, path.frequency) == (30, 1)
     with database.transaction(write=False) as db:
-        check = check_graph(db, scope)
+        check = check_graph_consistency(db, scope)
         loaded = load_graph(db, scope)
     assert (check.off_path, check.miscounted, check.unequal) == ([], [], [])
     assert loaded.path_index.sessions == len(rows)
@@ -106,7 +106,7 @@ def test_sealing_goes_on_where_a_rebuild_ended(database: Database, scope: GraphS
     with database.transaction(write=True) as db:
         replace_outcome(db, rows[0], "error")
         remove_session(db, rows[1])
-        check = check_graph(db, scope)
+        check = check_graph_consistency(db, scope)
     assert (check.sessions, check.off_path, check.miscounted) == (11, [], [])
 
 
@@ -159,7 +159,7 @@ def test_sessions_that_come_while_it_computes_are_built_in(
     report = rebuild_graph(database, scope, "fresh")
     assert report is not None and (report.sessions, looks) == (10, 3)
     with database.transaction(write=False) as db:
-        assert check_graph(db, scope).off_path == []
+        assert check_graph_consistency(db, scope).off_path == []
 
 
 def test_a_large_busy_graph_is_left_for_a_quieter_hour(
@@ -216,7 +216,7 @@ def test_a_check_names_what_is_wrong(database: Database, scope: GraphScope, tmp_
         connection.exec_driver_sql(
             f"UPDATE graph_paths SET merged_into = 0 WHERE workflow = '{scope.workflow}'"
         )
-        check = check_graph(db, scope)
+        check = check_graph_consistency(db, scope)
         db.rollback()
     assert check.off_path == [row.id]
     assert [(counter, sessions) for _, counter, sessions in check.miscounted] == [(3, 1)]

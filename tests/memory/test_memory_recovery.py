@@ -6,7 +6,7 @@ import numpy as np
 
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.recovery_anchors import Anchor, find_anchors
+from recorder.memory.queries.recovery_anchors import Anchor, find_recovery_anchors
 from tests.support.graph_columns import Way, columns_of
 
 #: Every step takes a second: the nth node is entered n seconds after the start, the stop is one later.
@@ -23,7 +23,7 @@ def anchors(
     def read_successes(_: Ints) -> Mapping[int, Sequence[int]]:
         return successes or {}
 
-    return find_anchors(columns, columns.current(), failed_ms, read_successes)
+    return find_recovery_anchors(columns, columns.current(), failed_ms, read_successes)
 
 
 def test_the_anchor_is_the_first_node_after_the_failure() -> None:
@@ -115,7 +115,7 @@ def test_only_a_few_witnesses_are_told_the_first_of_the_whole_order() -> None:
     failed, tags = dict.fromkeys(range(5, 34), 2_000), {row: [4_000 + row * 10] for row in range(5, 34)}
 
     def told(limit: int) -> list[Anchor]:
-        return find_anchors(columns, columns.current(), failed, lambda _: tags, witnesses=limit)
+        return find_recovery_anchors(columns, columns.current(), failed, lambda _: tags, witnesses=limit)
 
     whole, few, none = told(100), told(3), told(0)
     assert [len(anchor.witnesses) for anchor in whole] == [20, 9]

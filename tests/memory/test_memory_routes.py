@@ -16,7 +16,7 @@ from recorder.memory.queries.paths import read_graph
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.views.geometry import Box
-from recorder.memory.views.graph_view import MAX_NODES, GraphView, view_of
+from recorder.memory.views.graph_view import MAX_NODES, GraphView, graph_view_of
 from recorder.memory.views.labels import text_width
 from recorder.memory.views.picture import draw_graph
 from recorder.memory.views.routing import find_crossed
@@ -123,7 +123,7 @@ def test_no_edge_crosses_a_label_in_the_graphs_of_the_demo(workflow: str, tmp_pa
             indexer.commit(db, prepared, rows)
         with database.transaction(write=False) as db:
             columns = read_graph(db, scope)
-    view = view_of(columns, columns.current(), workflow=workflow)
+    view = graph_view_of(columns, columns.current(), workflow=workflow)
     assert 10 < len(view.nodes) <= MAX_NODES
     assert crossings(draw_graph(view)) == []
 

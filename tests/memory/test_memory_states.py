@@ -16,9 +16,9 @@ from recorder.memory.steps.screens import (
     bind_frames,
     describe_screen,
     event_screen,
-    locate_on_screen,
+    locate_elements_on_screen,
 )
-from recorder.memory.steps.targets import normal_name, target_token, template_of, url_template
+from recorder.memory.steps.targets import normal_name, target_token, text_template_of, url_template
 from recorder.sealing.frame_digests import read_cells
 
 
@@ -199,7 +199,7 @@ def test_pictures_alike_are_one_screen_and_others_are_not() -> None:
 def test_elements_are_in_the_heading_or_on_the_page_with_its_only_button(
     tokens: tuple[str, ...], locations: tuple[str, ...]
 ) -> None:
-    assert locate_on_screen(tokens) == locations
+    assert locate_elements_on_screen(tokens) == locations
 
 
 def test_without_anything_there_is_no_state() -> None:
@@ -244,7 +244,7 @@ def test_an_address_becomes_a_template(url: str, template: str) -> None:
 
 
 def test_words_stay_and_what_varies_goes() -> None:
-    assert template_of("cafe-decade deadbeef01 2026-05-01T09:30:00Z v2") == "cafe-decade # # v#"
+    assert text_template_of("cafe-decade deadbeef01 2026-05-01T09:30:00Z v2") == "cafe-decade # # v#"
     assert normal_name("  Total:\n€ 1.204,50  (3 of 12) ") == "total: <money> (<n> of <n>)"
     assert normal_name("\ud800" * 3) == "???"
 

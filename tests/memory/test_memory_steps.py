@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from recorder.event_types import EVENT_TYPES, is_action, is_raw, step_type
+from recorder.event_types import EVENT_TYPES, is_action, is_raw_event_type, step_type
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
-from recorder.memory.steps.targets import template_of
+from recorder.memory.steps.targets import text_template_of
 
 APPROVE = {"role": "button", "name": "Approve", "tag": "button"}
 USER = {"tag": "input", "attrs": {"id": "user"}}
@@ -207,7 +207,7 @@ def test_other_events_are_told_by_their_name_or_address() -> None:
 )
 def test_labels_are_templates_that_people_can_read(item: dict[str, Any], label: str) -> None:
     step = steps_of(item)[0]
-    assert label in {template_of(step.own_label), step.words, step.label}
+    assert label in {text_template_of(step.own_label), step.words, step.label}
 
 
 @pytest.mark.parametrize(
@@ -253,13 +253,13 @@ def test_texts_of_a_page_are_candidates_beside_a_label_without_them(
 
 def test_an_unknown_type_is_a_step_but_no_action() -> None:
     assert step_type("invoice.approved") == "invoice.approved"
-    assert not is_action("invoice.approved") and not is_raw("invoice.approved")
+    assert not is_action("invoice.approved") and not is_raw_event_type("invoice.approved")
 
 
 def test_actions_are_what_people_and_agents_do() -> None:
     assert is_action("click") and is_action("tool_call")
     assert not any(is_action(type) for type in ("assert", "llm_call", "key_down", "error"))
-    assert all(name.startswith(("pointer_", "key_")) for name in EVENT_TYPES if is_raw(name))
+    assert all(name.startswith(("pointer_", "key_")) for name in EVENT_TYPES if is_raw_event_type(name))
 
 
 def test_a_session_without_events_has_no_steps() -> None:

@@ -29,7 +29,7 @@ from recorder.models.memory import (
 from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.storage.deployment import read_slots, slot_of
+from recorder.storage.deployment import read_slot_count, slot_of_workflow
 from recorder.tenant import GraphScope
 from tests.support.graph_sessions import make_row, make_scope, make_steps
 
@@ -265,7 +265,7 @@ def test_sessions_sealed_in_a_pause_enter_neither_then_nor_later(
 ) -> None:
     indexer = GraphIndexer()
     with database.transaction(write=True) as db:
-        slot = slot_of(scope.workflow, read_slots(db))
+        slot = slot_of_workflow(scope.workflow, read_slot_count(db))
         counter = SealCounterRow(workspace_id=scope.workspace_id, mode=scope.mode, slot=slot, seal_seq=0)
         db.add(counter)
     for seq, is_on in ((1, None), (2, False), (3, None), (4, True)):

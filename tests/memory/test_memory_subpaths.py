@@ -9,7 +9,7 @@ from sqlmodel import col, select, update
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import list_paths
-from recorder.memory.queries.subpaths import PathSelection, find_variants_with, select_path
+from recorder.memory.queries.subpaths import PathSelection, find_variants_with_subpath, select_path
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.memory import GraphPathRow
@@ -48,21 +48,21 @@ COLUMNS = columns_of(
 )
 def test_nodes_are_looked_for_side_by_side(nodes: str, held_by: list[int]) -> None:
     numbers = ["ABCD".index(node) for node in nodes]
-    assert np.flatnonzero(find_variants_with(COLUMNS, numbers)).tolist() == held_by
+    assert np.flatnonzero(find_variants_with_subpath(COLUMNS, numbers)).tolist() == held_by
 
 
 def test_a_sequence_does_not_run_from_one_variant_into_the_next() -> None:
     columns = columns_of([("AB", "success", 1), ("CD", "success", 1)])
-    assert not find_variants_with(columns, [1, 2]).any()
-    assert not find_variants_with(columns, [3, 0]).any()
+    assert not find_variants_with_subpath(columns, [1, 2]).any()
+    assert not find_variants_with_subpath(columns, [3, 0]).any()
 
 
 def test_an_empty_graph_holds_nothing() -> None:
-    assert find_variants_with(GraphColumns(), [0]).tolist() == []
+    assert find_variants_with_subpath(GraphColumns(), [0]).tolist() == []
 
 
 def test_filters_and_a_bound_choose_among_the_sessions_of_a_path() -> None:
-    path = PathSelection("checkout", COLUMNS, find_variants_with(COLUMNS, (1, 2)))
+    path = PathSelection("checkout", COLUMNS, find_variants_with_subpath(COLUMNS, (1, 2)))
     assert path.session_ids() == ["ses_0", "ses_4", "ses_5"]
     assert path.session_ids(outcome="error") == ["ses_4", "ses_5"]
     assert path.session_ids(below="ses_5") == ["ses_0", "ses_4"]

@@ -3,7 +3,7 @@
 from dataclasses import astuple, replace
 from typing import ClassVar
 
-from recorder.memory.views.graph_view import MAX_NODES, ViewEdge, most_supported
+from recorder.memory.views.graph_view import MAX_NODES, ViewEdge, most_supported_view
 from tests.support.graph_columns import Way, view_for
 
 
@@ -23,7 +23,9 @@ def test_edges_are_not_compared_with_each_other() -> None:
     ways: list[Way] = [([f"step {number}"], "success", 1) for number in range(200)]
     view = view_for(ways)
     counted = replace(view, edges=tuple(CountedEdge(*astuple(edge)) for edge in view.edges))
-    shown = most_supported(counted)
-    assert [astuple(edge) for edge in shown.edges] == [astuple(edge) for edge in most_supported(view).edges]
+    shown = most_supported_view(counted)
+    assert [astuple(edge) for edge in shown.edges] == [
+        astuple(edge) for edge in most_supported_view(view).edges
+    ]
     assert len({edge.source for edge in shown.edges if edge.target is None}) == MAX_NODES
     assert CountedEdge.compared < len(view.edges)

@@ -10,7 +10,7 @@ import numpy as np
 
 from recorder.memory.queries.columns import OUTCOMES
 from recorder.memory.queries.structure import PathInfo
-from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, view_of
+from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, graph_view_of
 from tests.support.graph_columns import Way, columns_of, invoices, view_for
 
 #: Four sessions: a b c twice, a b a c, and a alone.
@@ -21,7 +21,7 @@ TIMES = ([1, 10, 20, 5], [3, 30, 40, 5], [2, 12, 7, 8, 1], [9, 100])
 def view() -> GraphView:
     """The view of the four."""
     columns = columns_of(WAYS, TIMES)
-    return view_of(columns, columns.current(), workflow="checkout")
+    return graph_view_of(columns, columns.current(), workflow="checkout")
 
 
 def node(view: GraphView, name: str) -> ViewNode:
@@ -70,20 +70,20 @@ def test_a_path_of_many_variants_is_shown_by_its_own_nodes_if_any_session_went_t
     for nodes, spine in ((path_nodes, "abc"), (other, "abxc"), ((*path_nodes, path_nodes[0]), "abxc")):
         path = PathInfo("pth_00", nodes, 0)
         merged = replace(columns, paths=[path], variant_path=np.zeros(len(ways), dtype=np.int64), derived={})
-        made = view_of(merged, merged.current(), workflow="checkout")
+        made = graph_view_of(merged, merged.current(), workflow="checkout")
         assert made.spine == tuple(f"nde_{name}" for name in spine)
 
 
 def test_a_path_that_no_session_went_with_any_step_is_shown_by_its_own_nodes() -> None:
     columns = columns_of([("", "error", 2), ("ab", "success", 1)])
     merged = replace(columns, variant_path=np.array([1, 1]), derived={})
-    chosen = view_of(merged, merged.trace == 0, workflow="checkout", min_frequency=0)
+    chosen = graph_view_of(merged, merged.trace == 0, workflow="checkout", min_frequency=0)
     assert (chosen.sessions, chosen.spine) == (2, ())
 
 
 def test_only_the_chosen_sessions_count() -> None:
     columns = columns_of(WAYS, TIMES)
-    chosen = view_of(columns, columns.outcome == OUTCOMES.index("error"), workflow="checkout")
+    chosen = graph_view_of(columns, columns.outcome == OUTCOMES.index("error"), workflow="checkout")
     assert (chosen.sessions, node(chosen, "a").visits, chosen.spine) == (
         1,
         2,
@@ -93,7 +93,7 @@ def test_only_the_chosen_sessions_count() -> None:
 
 def test_a_minimum_drops_nodes_and_edges_and_leaves_the_figures_of_the_others() -> None:
     columns = columns_of(WAYS, TIMES)
-    most = view_of(columns, columns.current(), workflow="checkout", min_frequency=0.6)
+    most = graph_view_of(columns, columns.current(), workflow="checkout", min_frequency=0.6)
     assert [(edge.source, edge.target) for edge in most.edges] == [
         (None, "nde_a"),
         ("nde_a", "nde_b"),
@@ -105,7 +105,7 @@ def test_a_minimum_drops_nodes_and_edges_and_leaves_the_figures_of_the_others() 
 
 def test_nothing_chosen_is_an_empty_view() -> None:
     columns = columns_of(WAYS, TIMES)
-    empty = view_of(columns, np.zeros(4, dtype=np.bool_), workflow="checkout")
+    empty = graph_view_of(columns, np.zeros(4, dtype=np.bool_), workflow="checkout")
     assert (empty.sessions, empty.nodes, empty.edges, empty.spine) == (0, (), (), ())
     assert view_for([]).nodes == ()
 
@@ -148,7 +148,7 @@ def test_all_figures_equal_a_count_session_by_session() -> None:
         sessions.update(set(ends))
         for pair, ms in zip(ends, step_times, strict=True):
             crossed[pair].append(ms)
-    made = view_of(columns, columns.current(), workflow="checkout").edges
+    made = graph_view_of(columns, columns.current(), workflow="checkout").edges
     assert {(edge.source, edge.target): (edge.sessions, edge.n, edge.median_ms) for edge in made} == {
         pair: (sessions[pair], len(all_ms), int(median(all_ms))) for pair, all_ms in crossed.items()
     }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recorder.memory.graph.nodes import GraphScope
-from recorder.memory.queries.columns import read_columns
+from recorder.memory.queries.columns import read_graph_columns
 from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.purges import purge_sessions
@@ -80,7 +80,7 @@ def labels(database: Database) -> list[str]:
     with database.transaction(write=False) as db:
         head = read_head(db, SCOPE)
         assert head is not None
-        return [node.label for node in read_columns(db, SCOPE, head.version).nodes]
+        return [node.label for node in read_graph_columns(db, SCOPE, head.version).nodes]
 
 
 def named(*names: str, actor: str = "ada") -> list[tuple[str, dict[str, Any]]]:

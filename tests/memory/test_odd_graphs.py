@@ -9,13 +9,13 @@ import pytest
 
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import describe_paths, read_graph
-from recorder.memory.queries.recovery_anchors import find_anchors
+from recorder.memory.queries.paths import describe_session_paths, read_graph
+from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.views.formats import GraphFormat, render
-from recorder.memory.views.graph_view import view_of
+from recorder.memory.views.graph_view import graph_view_of
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_columns import columns_of
@@ -55,7 +55,7 @@ def test_every_question_about_a_graph_of_odd_shape_is_answered(shape: str, datab
     columns = read_columns(database)
     chosen = columns.current()
     with_steps = sum(1 for text in words if text)
-    paths = describe_paths(columns, chosen, min_frequency=0.0, limit=500)
+    paths = describe_session_paths(columns, chosen, min_frequency=0.0, limit=500)
     assert path_count in (None, len(paths))
     assert sum(path.session_count for path in paths) == with_steps
     assert all(0 < path.frequency <= 1 and path.node_ids for path in paths)
@@ -64,20 +64,20 @@ def test_every_question_about_a_graph_of_odd_shape_is_answered(shape: str, datab
     similar = index_similarity(columns).nearest(0, 20)
     assert len(similar) >= min(20, words.count(words[0]) - 1)
     assert all(0 < other.similarity <= 1 for other in similar)
-    assert find_anchors(columns, chosen, {0: 10_000}, lambda rows: {}) is not None
-    view = view_of(columns, chosen, workflow=SCOPE.workflow)
+    assert find_recovery_anchors(columns, chosen, {0: 10_000}, lambda rows: {}) is not None
+    view = graph_view_of(columns, chosen, workflow=SCOPE.workflow)
     assert all(render(view, form)[0] for form in FORMATS)
 
 
 def test_10000_equal_sessions_are_one_path_and_none_is_an_outlier() -> None:
     columns = columns_of([(("Open", "Edit", "Save"), "success", 10_000)])
     chosen = columns.current()
-    (path,) = describe_paths(columns, chosen, min_frequency=0.0, limit=500)
+    (path,) = describe_session_paths(columns, chosen, min_frequency=0.0, limit=500)
     assert (path.session_count, path.frequency, path.variants) == (10_000, 1.0, 1)
     assert not len(find_outliers(columns, chosen).rows)
     similar = index_similarity(columns).nearest(0, 20)
     assert [(other.row, other.similarity) for other in similar] == [(9_999 - n, 1.0) for n in range(20)]
-    assert view_of(columns, chosen, workflow=SCOPE.workflow).nodes[0].sessions == 10_000
+    assert graph_view_of(columns, chosen, workflow=SCOPE.workflow).nodes[0].sessions == 10_000
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_label_of_any_text_is_short_in_the_graph_and_drawn_in_every_format(tex
     assert all(len(label) <= 200 for label in texts)
     columns = columns_of([("AB", "success", 3)])
     columns.nodes = [node._replace(label=step.own_label) for node in columns.nodes]
-    view = view_of(columns, columns.current(), workflow=SCOPE.workflow)
+    view = graph_view_of(columns, columns.current(), workflow=SCOPE.workflow)
     drawn = {form: render(view, form)[0] for form in FORMATS}
     assert all(len(content) < 20_000 for content in drawn.values())
     assert all(mark not in drawn["svg"].decode() for mark in ("\u202e", "\x1b", "\x07"))

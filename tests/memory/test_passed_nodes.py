@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_node_at
+from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_passed_node
 from tests.support.graph_columns import Way, columns_of
 
 #: Every step takes a second: the nth node is entered n seconds after the start, the stop is one later.
@@ -83,8 +83,8 @@ def test_without_clean_successes_those_that_returned_are_donors() -> None:
 def test_a_session_that_passed_nothing_has_no_candidates() -> None:
     columns = columns_of([CLEAN, ("X", "error", 1)])
     assert passed(columns, 5, {5: 1_000}) == passed(columns, 5, {5: 0}) == {}
-    node = find_node_at(columns, 0, 2_500)
+    node = find_passed_node(columns, 0, 2_500)
     assert node is not None and columns.nodes[node].label == "B"
-    assert find_node_at(columns, 0, 999) is None
+    assert find_passed_node(columns, 0, 999) is None
     described = PassedNodes(columns, 5, {5: 1_000}, no_tags).describe(node)
     assert (described.pos, described.hits, described.successes) == (None, 5, 5)

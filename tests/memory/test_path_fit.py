@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from recorder.memory.graph.shown_way import Ways, choose_way, count_edits, list_optional, split_ways
+from recorder.memory.graph.shown_way import Ways, choose_shown_way, count_edits, list_optional, split_ways
 from recorder.memory.queries.path_fit import shown_ways
 from tests.support.graph_columns import columns_of
 
@@ -52,7 +52,7 @@ def test_a_node_that_most_leave_out_is_not_optional_for_queries_either() -> None
 def test_the_way_shown_is_the_one_that_most_sessions_are_near() -> None:
     """The most frequent variant is far from the others, which are near each other."""
     ways = ways_of(("xyzuv", 12), ("abcde", 6), ("abcdf", 6), ("abcdg", 6))
-    way = choose_way(ways)
+    way = choose_shown_way(ways)
     assert way.row == 1
     assert way.edits.tolist() == [5, 0, 1, 1]
 
@@ -61,7 +61,7 @@ def test_a_detour_of_few_sessions_is_not_the_way_shown() -> None:
     """Nodes that most leave out are not optional, so the variant with the detour is far from the others."""
     ways = ways_of(("abcdef", 70), ("abxyzcdef", 12), ("abcde", 10))
     assert list_optional(ways.sequence(1), ways).tolist() == [False] * 8 + [True]
-    assert choose_way(ways).row == 0
+    assert choose_shown_way(ways).row == 0
     assert sorted(part.tolist() for part in split_ways(ways)) == [[0, 2], [1]]
 
 
@@ -78,4 +78,4 @@ def test_a_group_stays_where_few_go_another_way_or_all_another(others: list[tupl
 
 def test_very_long_sequences_are_compared_by_their_beginning() -> None:
     ways = Ways.of([tuple(range(600)), (*range(500), 7_000)], [1, 1])
-    assert choose_way(ways).edits.tolist() == [0, 0]
+    assert choose_shown_way(ways).edits.tolist() == [0, 0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.recovery_anchors import find_anchors
+from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from tests.support.graph_columns import Way, columns_of
 
 #: A capital is an act; `!` stands after the act that failed. Sessions without one succeeded.
@@ -78,7 +78,7 @@ def test_points_are_those_of_a_person(case: Case) -> None:
     def read_successes(_: Ints) -> Mapping[int, Sequence[int]]:
         return {}
 
-    anchors = find_anchors(columns, columns.current(), failed_ms, read_successes)
+    anchors = find_recovery_anchors(columns, columns.current(), failed_ms, read_successes)
     points = {columns.nodes[anchor.node].label: anchor.frequency for anchor in anchors}
     assert points == pytest.approx(case.points)
     assert {anchor.basis for anchor in anchors} <= {case.basis}

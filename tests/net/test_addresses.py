@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recorder.errors import InvalidUrl, UrlNotAllowed
-from recorder.net.addresses import AllowList, InvalidAllowList, is_public, read_address, read_url
+from recorder.net.addresses import AllowList, InvalidAllowList, is_public_address, read_ip_address, read_url
 from recorder.net.guard import AddressGuard
 
 WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Internal.")
@@ -73,7 +73,7 @@ def test_a_network_that_is_none_is_refused_at_the_start(word: str) -> None:
 @example(ip_address("ff0e::1"))
 @given(st.ip_addresses())
 def test_what_is_public_is_global_and_one_host_s(address: IPv4Address | IPv6Address) -> None:
-    if is_public(address):
+    if is_public_address(address):
         assert address.is_global
         assert not (address.is_multicast or address.is_private or address.is_reserved)
         assert address.version == 4 or int(address) >> 125 == 1  # 2000::/3, all that is handed out
@@ -83,7 +83,7 @@ def test_what_is_public_is_global_and_one_host_s(address: IPv4Address | IPv6Addr
     "text", ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "2a00:1450:4001::1", "1.0.0.1"]
 )
 def test_public_addresses_are_public(text: str) -> None:
-    assert is_public(ip_address(text))
+    assert is_public_address(ip_address(text))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_public_addresses_are_public(text: str) -> None:
     ],
 )
 def test_addresses_that_lead_elsewhere_are_not_public(text: str) -> None:
-    assert not is_public(ip_address(text))
+    assert not is_public_address(ip_address(text))
 
 
 def test_names_of_this_machine_are_not_asked_of_a_name_server() -> None:
@@ -143,7 +143,7 @@ def test_every_spelling_of_an_address_is_the_same_address(address: IPv4Address) 
     number = int(address)
     high, low = divmod(number, 1 << 24)
     spellings = (str(number), hex(number), f"0{number:o}", f"{high}.{low}", f"0x{high:x}.{low}")
-    assert {read_address(text) for text in (*spellings, f"::ffff:{address}")} == {address}
+    assert {read_ip_address(text) for text in (*spellings, f"::ffff:{address}")} == {address}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.resources import RecorderResource, close_runtimes
+from pipelines.resources import RecorderResource, close_shared_runtimes
 from tests.support.dagster_deployment import deployment
 from tests.support.databases import create_file
 
@@ -17,4 +17,4 @@ def recorder(tmp_path: Path) -> Iterator[RecorderResource]:
     """The resource on an empty folder."""
     create_file(tmp_path / "data")
     yield RecorderResource(data_dir=str(tmp_path / "data"))
-    close_runtimes()
+    close_shared_runtimes()

@@ -17,7 +17,7 @@ from dagster_postgres import PostgresEventLogStorage
 
 from pipelines import dagster_records, dagster_table_rewrites, retention
 from pipelines.dagster_record_removal import STRIPPED_TAG, RecordReport, remove_records
-from pipelines.dagster_table_rewrites import rewrite_databases
+from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
@@ -85,7 +85,7 @@ def run(instance: dg.DagsterInstance, asset: dg.AssetsDefinition, partition: str
 
 def remove(instance: dg.DagsterInstance, *, remove_before: datetime, strip_before: datetime) -> RecordReport:
     report = remove_records(instance, remove_before=remove_before, strip_before=strip_before, longest_s=60.0)
-    freed_bytes, failures = rewrite_databases(instance)
+    freed_bytes, failures = rewrite_dagster_databases(instance)
     report.freed_bytes += freed_bytes
     assert report.failures + failures == []
     return report
@@ -241,9 +241,9 @@ def test_a_database_in_use_is_left_to_the_next_run(
     path = tmp_path / "dagster" / "history" / "runs.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        _, failures = rewrite_databases(instance)
+        _, failures = rewrite_dagster_databases(instance)
     assert len(failures) == 1 and "runs.db is left to the next run" in failures[0]
-    assert rewrite_databases(instance)[1] == []
+    assert rewrite_dagster_databases(instance)[1] == []
 
 
 @pytest.mark.parametrize("instance", ["postgresql"], indirect=True)
@@ -253,9 +253,9 @@ def test_a_table_in_use_is_left_to_the_next_run(
     monkeypatch.setattr(dagster_table_rewrites, "_LOCK_S", 0.05)
     with closing(connect(instance)) as connection, connection.transaction():
         connection.execute("LOCK TABLE event_logs IN ACCESS SHARE MODE")
-        _, failures = rewrite_databases(instance)
+        _, failures = rewrite_dagster_databases(instance)
     assert len(failures) == 1 and "event_logs is left to the next run" in failures[0]
-    assert rewrite_databases(instance)[1] == []
+    assert rewrite_dagster_databases(instance)[1] == []
 
 
 def materialize(deployment: Deployment) -> dict[str, Any]:

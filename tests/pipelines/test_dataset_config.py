@@ -7,7 +7,13 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
-from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, DatasetNameMismatch, from_row, to_body
+from pipelines.dataset_config import (
+    CONFIG_SCHEMA,
+    EXAMPLE,
+    DatasetNameMismatch,
+    make_dataset_config,
+    make_export_body,
+)
 from recorder import clock
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
@@ -121,8 +127,10 @@ def read_config(config: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("variant", _VARIANTS, ids=str)
 def test_the_configuration_of_a_queued_export_gives_its_body_again(variant: dict[str, Any]) -> None:
     row = queued(_BODY | variant)
-    config = read_config(from_row(row))
-    again = queued(to_body(config, partition=row.dataset).model_dump(by_alias=True, exclude_none=True))
+    config = read_config(make_dataset_config(row))
+    again = queued(
+        make_export_body(config, partition=row.dataset).model_dump(by_alias=True, exclude_none=True)
+    )
     compared = ("format", "spec", "destination", "tag", "dataset")
     # The export alone has the ids of excluded sessions: a run's config is kept with each of its records.
     row.spec["filter"].pop("exclude_session_ids", None)
@@ -137,17 +145,17 @@ def test_the_body_of_the_route_is_a_configuration_as_it_is(variant: dict[str, An
     body = _BODY | variant
     config = read_config(body)
     partition = body.get("tag") or "+".join(sorted(body["workflow"]))
-    assert to_body(config, partition=partition) == ExportCreate.model_validate(body)
+    assert make_export_body(config, partition=partition) == ExportCreate.model_validate(body)
 
 
 def test_one_workflow_need_not_be_a_list() -> None:
-    body = to_body(read_config({"workflow": "checkout"}), partition="checkout")
+    body = make_export_body(read_config({"workflow": "checkout"}), partition="checkout")
     assert (body.workflow, body.format, body.destination.kind) == (["checkout"], "parquet", "signed_url")
     assert body.split is None
 
 
 def test_the_example_of_the_description_is_valid() -> None:
-    to_body(read_config(yaml.safe_load(EXAMPLE)), partition="checkout+login")
+    make_export_body(read_config(yaml.safe_load(EXAMPLE)), partition="checkout+login")
 
 
 @pytest.mark.parametrize(
@@ -170,13 +178,13 @@ def test_a_wrong_name_is_refused_before_the_run(wrong: dict[str, Any]) -> None:
 def test_a_wrong_value_is_named_and_not_repeated() -> None:
     config = read_config({"workflow": "checkout", "destination": {"kind": "s3", "bucket": "NOT_ONE"}})
     with pytest.raises(dg.Failure, match="bucket") as failure:
-        to_body(config, partition="checkout")
+        make_export_body(config, partition="checkout")
     assert "NOT_ONE" not in str(failure.value.description)
 
 
 def test_a_tag_that_names_another_dataset_is_refused() -> None:
     with pytest.raises(DatasetNameMismatch, match="'v8'"):
-        to_body(read_config({"workflow": ["checkout"], "tag": "v8"}), partition="v7")
+        make_export_body(read_config({"workflow": ["checkout"], "tag": "v8"}), partition="v7")
 
 
 def members(model: type[BaseModel]) -> set[str]:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from pipelines.dataset_checks import check_files, check_lake, dataset_checks
-from pipelines.dataset_report import format_table
+from pipelines.dataset_report import format_markdown_table
 from pipelines.exports import PARTITIONS, datasets, export_datasets
 from recorder.access.keys import create_workspace
 from recorder.exports.verify.check import ANOTHER_MANIFEST
@@ -115,7 +115,7 @@ def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
 
 
 def test_what_a_client_wrote_is_no_link_in_the_preview() -> None:
-    assert format_table(pl.DataFrame({"payload": ["[a](http://b) <img>|"]})).splitlines()[2] == (
+    assert format_markdown_table(pl.DataFrame({"payload": ["[a](http://b) <img>|"]})).splitlines()[2] == (
         "| \\[a\\](http\\://b) \\<img\\>\\| |"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.drain import Drain, choose_pause
+from pipelines.drain import Drain, choose_drain_pause
 from recorder.errors import Unavailable
 from recorder.runtime import Runtime
 from recorder.sealing import open_sealer
@@ -83,14 +83,14 @@ def wait_until_sealed(runtime: Runtime, session_ids: list[str]) -> None:
 
 
 def test_a_search_that_takes_long_is_repeated_less_often_up_to_a_bound() -> None:
-    assert choose_pause(0.001, idle_s=0) == 0.025
-    assert choose_pause(0.02, idle_s=0) == 0.2
-    assert choose_pause(30.0, idle_s=0) == 0.5
+    assert choose_drain_pause(0.001, idle_s=0) == 0.025
+    assert choose_drain_pause(0.02, idle_s=0) == 0.2
+    assert choose_drain_pause(30.0, idle_s=0) == 0.5
 
 
 def test_a_run_that_had_work_searches_again_at_once_also_after_a_long_time_without_a_sealed_batch() -> None:
-    assert choose_pause(0.0, idle_s=3_600) == 0.025
-    assert choose_pause(0.001, idle_s=3_600) == 0.5
+    assert choose_drain_pause(0.0, idle_s=3_600) == 0.025
+    assert choose_drain_pause(0.001, idle_s=3_600) == 0.5
 
 
 def test_a_pass_that_worked_without_sealing_counts_as_no_search(runtime: Runtime) -> None:

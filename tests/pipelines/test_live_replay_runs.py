@@ -4,12 +4,12 @@ import dagster as dg
 import pytest
 from dagster._core.utils import make_new_run_id
 
-from pipelines.live_replays import REPLAY_TAG, WORKSPACE_TAG, live_replays, request_live_runs
+from pipelines.live_replays import REPLAY_TAG, WORKSPACE_TAG, live_replays, request_live_replay_runs
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.ids import new_timed_id
-from recorder.live.work import claim
-from recorder.live.worker import ReplayWorker, has_worker
+from recorder.live.work import claim_live_replay
+from recorder.live.worker import ReplayWorker, has_replay_worker
 from recorder.models.replay import ReplayPolicyBody, ReplayRow
 from tests.support.dagster_deployment import Deployment
 from tests.support.sealed_sessions import Recording, seal
@@ -44,7 +44,7 @@ def queue(deployment: Deployment, workspace_id: str, session_id: str) -> str:
 
 def asked_for(deployment: Deployment) -> list[str]:
     """Replays for which the sensor asks for runs."""
-    result = request_live_runs(lambda: deployment.instance, deployment.recorder)
+    result = request_live_replay_runs(lambda: deployment.instance, deployment.recorder)
     return (
         []
         if isinstance(result, dg.SkipReason)
@@ -103,7 +103,7 @@ def test_the_sensor_leaves_replays_to_a_worker(deployment: Deployment, replays: 
     worker.run(look)
     assert seen == [[]]
     with deployment.runtime.database.transaction(write=False) as db:
-        assert not has_worker(db)
+        assert not has_replay_worker(db)
     assert asked_for(deployment) == [replays[0], replays[2]]
 
 
@@ -116,7 +116,7 @@ def test_a_run_does_its_replay_unless_it_was_claimed(deployment: Deployment, rep
         )
 
     with deployment.runtime.database.transaction(write=True) as db:
-        assert claim(db, "worker", replay_id=replays[1]) is not None
+        assert claim_live_replay(db, "worker", replay_id=replays[1]) is not None
     assert run(replays[1]).success
     assert run(replays[0]).success
     with deployment.runtime.database.transaction(write=False) as db:

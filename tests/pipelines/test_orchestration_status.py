@@ -12,9 +12,9 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._daemon.types import DaemonHeartbeat
 
-from pipelines.daemon import HEARTBEAT_S, WATCHED, follow_heartbeats, read_slowest_heartbeat
+from pipelines.daemon import HEARTBEAT_S, WATCHED, follow_daemon_heartbeats, read_slowest_daemon_heartbeat
 from pipelines.definitions import defs
-from pipelines.orchestration_status import read_dagster_statuses, report_statuses
+from pipelines.orchestration_status import read_dagster_statuses, report_orchestration_statuses
 from pipelines.resources import RecorderResource
 from recorder import clock
 from recorder.heartbeat import PulseReader
@@ -49,7 +49,7 @@ def send_heartbeats(instance: dg.DagsterInstance, at: float, kinds: list[str]) -
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> str:
     """Return what the sensor says now."""
-    answer = report_statuses(instance, recorder, defs.get_repository_def())
+    answer = report_orchestration_statuses(instance, recorder, defs.get_repository_def())
     assert answer.skip_message
     return answer.skip_message
 
@@ -89,9 +89,9 @@ def test_the_pulse_follows_the_slower_of_the_watched_daemons(
     pulse, over = tmp_path / "run" / "daemon.pulse", threading.Event()
     reader = PulseReader(pulse)
     send_heartbeats(instance, 1_000.0, [WATCHED[0]])
-    assert read_slowest_heartbeat(instance) is None
+    assert read_slowest_daemon_heartbeat(instance) is None
     send_heartbeats(instance, 1_000.0, list(WATCHED))
-    follower = threading.Thread(target=follow_heartbeats, args=(instance, pulse, over))
+    follower = threading.Thread(target=follow_daemon_heartbeats, args=(instance, pulse, over))
     follower.start()
     try:
         time.sleep(3.5)

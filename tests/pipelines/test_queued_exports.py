@@ -11,13 +11,13 @@ from pipelines.dataset_report import LoggedProgress
 from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
-from recorder.exports.requests.recipes import add_recipe, read_request
+from recorder.exports.requests.recipes import add_recipe, read_recipe_request
 from recorder.exports.runner.finalize import cancel_export
 from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import RecipeRow
 from recorder.models.operations import OutboxRow
-from recorder.request_context import following
+from recorder.request_context import following_request
 from recorder.tenant import Tenant
 from tests.support.dagster_deployment import BODY, Deployment
 
@@ -41,7 +41,7 @@ def test_the_run_of_a_queued_export_completes_it(deployment: Deployment) -> None
 
 
 def test_a_run_carries_the_id_of_the_request_that_asked_for_it(deployment: Deployment) -> None:
-    with following("req_asked"):
+    with following_request("req_asked"):
         row = deployment.queue()
     (request,) = deployment.tick()
     result = deployment.run(request)
@@ -168,7 +168,7 @@ def test_the_run_of_a_cancelled_export_ends_and_says_so(deployment: Deployment) 
 
 
 def test_a_recipe_is_a_partition_and_its_tick_becomes_a_run(deployment: Deployment) -> None:
-    body = read_request({**BODY, "tag": "nightly", "format": "jsonl"})
+    body = read_recipe_request({**BODY, "tag": "nightly", "format": "jsonl"})
     add_recipe(
         deployment.runtime,
         Tenant(deployment.workspace_id, "live"),

@@ -12,9 +12,9 @@ from pathlib import Path
 import dagster as dg
 from PIL import Image
 
-from pipelines.divergence_picture import show_divergence
-from pipelines.replays import replays, request_replay_run
-from pipelines.resources import RecorderResource, close_runtimes
+from pipelines.divergence_picture import show_divergence_pictures
+from pipelines.replays import replays, request_replay_drain_run
+from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder import clock
 from recorder.models.session import SessionRow
 from recorder.replay_service.work import LEASE
@@ -32,7 +32,7 @@ def test_a_run_is_started_for_sealed_sessions_and_computes_their_replayability(t
         for age_s, answer in ((0, dg.SkipReason), (11, dg.RunRequest)):
             with service.runtime.database.transaction(write=True) as db:
                 db.get_one(SessionRow, session_id).sealed_at = clock.now() - timedelta(seconds=age_s)
-            assert isinstance(request_replay_run(lambda: instance, recorder), answer)
+            assert isinstance(request_replay_drain_run(lambda: instance, recorder), answer)
         config = dg.RunConfig({"replays": {"config": {"idle_seconds": 0}}})
         done = dg.materialize(
             [replays], instance=instance, resources={"recorder": recorder}, run_config=config
@@ -40,8 +40,8 @@ def test_a_run_is_started_for_sealed_sessions_and_computes_their_replayability(t
         (materialization,) = done.asset_materializations_for_node("replays")
         assert materialization.metadata["replayability"].value == {"computed": 1}
         assert caller.get(f"/v1/sessions/{session_id}").json()["replayability"] == 1.0
-        assert isinstance(request_replay_run(lambda: instance, recorder), dg.SkipReason)
-    close_runtimes()
+        assert isinstance(request_replay_drain_run(lambda: instance, recorder), dg.SkipReason)
+    close_shared_runtimes()
 
 
 def test_a_run_shows_the_pages_of_its_worst_divergence(tmp_path: Path) -> None:
@@ -77,8 +77,12 @@ def test_a_run_shows_the_pages_of_its_worst_divergence(tmp_path: Path) -> None:
         frames = caller.get(f"/v1/sessions/{worst}/frames").json()["data"]
         assert divergences[2]["observed_frame_id"] in [row["id"] for row in frames]
         assert caller.delete(f"/v1/sessions/{worst}").status_code == 204
-        assert show_divergence(recorder.runtime, made[2]) == show_divergence(recorder.runtime, made[0]) == {}
-    close_runtimes()
+        assert (
+            show_divergence_pictures(recorder.runtime, made[2])
+            == show_divergence_pictures(recorder.runtime, made[0])
+            == {}
+        )
+    close_shared_runtimes()
 
 
 def test_a_run_that_is_stopped_ends_in_order(tmp_path: Path) -> None:
@@ -95,4 +99,4 @@ def test_a_run_that_is_stopped_ends_in_order(tmp_path: Path) -> None:
     assert done.success
     with recorder.runtime.database.transaction(write=False) as db:
         assert not is_lease_held(db, LEASE, now_ms=clock.now_ms())
-    close_runtimes()
+    close_shared_runtimes()

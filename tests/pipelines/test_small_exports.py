@@ -17,7 +17,7 @@ from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import (
     FinishedExport,
     SmallExportLoop,
-    report_export,
+    report_small_export,
     small_exports,
     write_small_exports,
 )
@@ -36,7 +36,7 @@ OWNER = "run"
 
 def claim(deployment: Deployment, at_work: list[ExportRow], served: dict[str, float]) -> str | None:
     """Id of the next export that the run takes."""
-    result = small_export_claims.claim_next(deployment.runtime.database, OWNER, at_work, served)
+    result = small_export_claims.claim_next_small_export(deployment.runtime.database, OWNER, at_work, served)
     return result[0].id if result else None
 
 
@@ -122,7 +122,7 @@ def test_a_failed_export_shows_as_an_observation() -> None:
         error={"code": "disk_full", "message": "No room."},
         created_at=clock.now(),
     )
-    (event,) = report_export(FinishedExport(row))
+    (event,) = report_small_export(FinishedExport(row))
     assert isinstance(event, dg.AssetObservation) and event.partition == "set"
     assert event.metadata["error_code"].value == "disk_full"
 

@@ -10,7 +10,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from pipelines import runs, sealing
 from pipelines.resources import RecorderResource
-from pipelines.sealing import request_drain_run, watch_lanes
+from pipelines.sealing import request_sealing_drain_run, watch_lanes
 from recorder import clock
 from recorder.sealing import open_sealer
 from tests.support.waiting_sessions import stop_sessions
@@ -30,7 +30,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
     """Return the result of a tick of the sensor."""
-    answer = request_drain_run(lambda: instance, recorder)
+    answer = request_sealing_drain_run(lambda: instance, recorder)
     assert isinstance(answer, dg.RunRequest | dg.SkipReason)
     return answer
 
@@ -121,9 +121,9 @@ def test_after_a_failed_run_the_next_one_waits(
 
 def test_the_pause_doubles_with_every_failure_and_ends_with_a_success(instance: dg.DagsterInstance) -> None:
     make_run(instance, dg.DagsterRunStatus.FAILURE)
-    first = runs.pause_after_failures(instance, JOB)
+    first = runs.pause_after_failed_runs(instance, JOB)
     make_run(instance, dg.DagsterRunStatus.FAILURE)
-    two = runs.pause_after_failures(instance, JOB)
+    two = runs.pause_after_failed_runs(instance, JOB)
     make_run(instance, dg.DagsterRunStatus.SUCCESS)
     assert 0 < first <= 5 < two <= 10
-    assert runs.pause_after_failures(instance, JOB) == 0
+    assert runs.pause_after_failed_runs(instance, JOB) == 0

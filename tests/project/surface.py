@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 
 import recorder
 from api.app import create_app
-from api.errors import status_of
+from api.errors import http_status_of
 from pipelines.definitions import defs
 from recorder import errors, ids
 from recorder.cli import app as command_line
@@ -104,7 +104,11 @@ def list_errors() -> list[Any]:
 
 def _describe_error(kind: type[RecorderError]) -> dict[str, Any]:
     error = kind.__new__(kind)
-    described = {"status": status_of(error), "code": kind.code, "type": f"urn:recorder:problem:{kind.code}"}
+    described = {
+        "status": http_status_of(error),
+        "code": kind.code,
+        "type": f"urn:recorder:problem:{kind.code}",
+    }
     with contextlib.suppress(Exception):
         made = kind(**{name: _sample(item) for name, item in inspect.signature(kind).parameters.items()})
         return described | {"retry_after_s": made.retry_after_s, "members": sorted(made.extra)}

@@ -7,7 +7,7 @@ import pytest
 
 from recorder.errors import RecorderError
 from recorder.ids import new_id
-from recorder.recording.frame_validation import check_frames, check_image, read_frames_json
+from recorder.recording.frame_validation import read_frames_json, validate_frame_picture, validate_frames
 from recorder.sealing.frame_digests import dhash, distance, read_cells
 from tests.support.factories import frame, json_bytes, picture
 
@@ -37,7 +37,7 @@ def test_a_damaged_picture_is_refused_or_read(form: str) -> None:
     for _ in range(1_500):
         damaged = mutated(data, choose)
         try:
-            width, height = check_image(damaged, f"image/{form.lower()}", index=0)
+            width, height = validate_frame_picture(damaged, f"image/{form.lower()}", index=0)
         except RecorderError:
             refused += 1
             continue
@@ -52,7 +52,9 @@ def test_a_damaged_picture_is_refused_or_read(form: str) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (640, 480)])
 def test_a_whole_picture_is_measured(form: str, size: tuple[int, int]) -> None:
-    assert check_image(picture(7, format=form, size=size), f"image/{form.lower()}", index=0) == size
+    assert (
+        validate_frame_picture(picture(7, format=form, size=size), f"image/{form.lower()}", index=0) == size
+    )
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -60,13 +62,13 @@ def test_every_cut_of_a_picture_is_refused(form: str) -> None:
     data = picture(7, format=form)
     for end in (0, 1, len(data) // 2, len(data) - 4):
         with pytest.raises(RecorderError):
-            check_image(data[:end], f"image/{form.lower()}", index=0)
+            validate_frame_picture(data[:end], f"image/{form.lower()}", index=0)
 
 
 def test_frames_without_ids_get_ids_that_nobody_else_gets() -> None:
     items, parts = read_frames_json(json_bytes({"frames": [frame(n) for n in range(50)]}))
     for _ in range(100):
-        given = [checked.id for checked in check_frames(items, parts)]
+        given = [checked.id for checked in validate_frames(items, parts)]
         assert given == sorted(set(given)) and new_id("frm") > given[-1]
 
 

@@ -12,7 +12,7 @@ from sqlmodel import col, select
 from recorder.ids import encode, new_id, reserve
 from recorder.models.event import EventBatchRow
 from recorder.recording import hot_event_reader
-from recorder.recording.event_filter import EventRecord, decode_batch
+from recorder.recording.event_filter import EventRecord, decode_event_batch
 from recorder.recording.hot_event_reader import HotEventReader
 from recorder.runtime import Runtime
 
@@ -50,7 +50,7 @@ def read_sorted(runtime: Runtime, session_id: str) -> list[EventRecord]:
     """Return all events: every batch decoded, then everything sorted."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
-        records = [record for row in rows for record in decode_batch(row)]
+        records = [record for row in rows for record in decode_event_batch(row)]
     return sorted(records, key=lambda record: (record.t_ms, record.id))
 
 

@@ -13,7 +13,7 @@ from sqlmodel import col, select
 from recorder.ids import encode, new_id, reserve
 from recorder.models.event import EventBatchRow
 from recorder.recording import event_filter
-from recorder.recording.event_filter import EventRecord, decode_batch, read_hot_events
+from recorder.recording.event_filter import EventRecord, decode_event_batch, read_hot_events
 from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
 from tests.support.recorded_sessions import Desk, open_desk, session_row
@@ -80,7 +80,7 @@ def read_whole(runtime: Runtime, session_id: str) -> list[EventRecord]:
     """Every batch decoded, then everything sorted."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
-        records = [record for row in rows for record in decode_batch(row)]
+        records = [record for row in rows for record in decode_event_batch(row)]
     return sorted(records, key=lambda record: (record.t_ms, record.id))
 
 

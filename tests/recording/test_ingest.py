@@ -14,7 +14,7 @@ from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording.ingest import Cursor, IngestWriter
-from recorder.recording.ingest_statements import lock_session, reserve_positions
+from recorder.recording.ingest_statements import lock_session, reserve_item_positions
 from recorder.storage.database import Database
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START
@@ -44,7 +44,7 @@ class Note:
         """Take positions and answer the first."""
         session = (WORKSPACE, "live", self.session_id)
         lock_session(cursor, session)
-        first, _, _ = reserve_positions(
+        first, _, _ = reserve_item_positions(
             cursor, session, TIERS["unlimited"], events=self.n, frames=0, max_t_ms=self.n
         )
         if self.fault is not None:

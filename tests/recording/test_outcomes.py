@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from recorder.recording.outcomes import Mark, OutcomeRules, last_mark, outcome_of
+from recorder.recording.outcomes import Mark, OutcomeRules, last_outcome_mark, outcome_of_mark
 
 RULES = OutcomeRules()
 ERROR = Mark(5, "tag_b", "error", "tag", "failed")
@@ -44,7 +44,7 @@ def test_a_workflow_overrules_single_names() -> None:
 
 
 def test_without_a_mark_a_session_was_abandoned() -> None:
-    assert (last_mark([]), outcome_of(None)) == (None, "abandoned")
+    assert (last_outcome_mark([]), outcome_of_mark(None)) == (None, "abandoned")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_without_a_mark_a_session_was_abandoned() -> None:
 )
 def test_the_last_mark_in_order_decides(other: Mark, outcome: str) -> None:
     for marks in itertools.permutations([ERROR, other]):
-        assert outcome_of(last_mark(marks)) == outcome
+        assert outcome_of_mark(last_outcome_mark(marks)) == outcome
 
 
 def test_a_mark_tells_where_it_came_from() -> None:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from recorder import limits
-from recorder.recording.snapshot_html import MAX_CHARACTERS, MAX_NODES, render_snapshot
+from recorder.recording.snapshot_html import MAX_CHARACTERS, MAX_NODES, render_snapshot_as_html
 from tests.support.hostile_snapshots import make_snapshots
 
 EVIL = "http://evil.example"
@@ -16,7 +16,7 @@ CUT = "A part of this snapshot is left out"
 
 def render(html: Any) -> str:
     """Return the document of a root node."""
-    document = render_snapshot(orjson.dumps({"v": 1, "format": "nodes", "html": html}))
+    document = render_snapshot_as_html(orjson.dumps({"v": 1, "format": "nodes", "html": html}))
     assert document is not None
     return document
 
@@ -54,7 +54,7 @@ def test_pictures_are_data_of_a_type_without_scripts() -> None:
 
 @pytest.mark.parametrize("name", sorted(make_snapshots(EVIL)))
 def test_a_hostile_snapshot_keeps_no_address_outside_of_texts(name: str) -> None:
-    document = render_snapshot(orjson.dumps(make_snapshots(EVIL)[name]))
+    document = render_snapshot_as_html(orjson.dumps(make_snapshots(EVIL)[name]))
     assert document is not None
     tags = re.findall(r"<[^>]*>", document.replace('<link rel="icon" href="data:,">', ""))
     outside_of_values = re.sub(r'"[^"]*"', '""', " ".join(tags)).lower()
@@ -66,7 +66,7 @@ def test_a_hostile_snapshot_keeps_no_address_outside_of_texts(name: str) -> None
     [{}, {"v": 1}, {"format": "rrweb", "html": ["p"]}, {"format": "nodes"}, {"format": "nodes", "html": {}}],
 )
 def test_other_formats_have_no_document(stored: Any) -> None:
-    assert render_snapshot(orjson.dumps(stored)) is None
+    assert render_snapshot_as_html(orjson.dumps(stored)) is None
 
 
 @pytest.mark.parametrize("node", [[], [[]], [1, 2], [None], [["p"], "x"], [[1.5, 0]], ["p", [], 7, None, {}]])

@@ -13,16 +13,16 @@ from websockets.uri import parse_uri
 
 from recorder.ids import new_id
 from recorder.models.event import EventBatchRow
-from recorder.recording.event_filter import decode_batch
+from recorder.recording.event_filter import decode_event_batch
 from recorder.recording.streams.messages import (
     SEGMENT_BYTES,
     Message,
     Segment,
-    cut_into_segments,
-    event_messages,
+    cut_messages_into_segments,
     join_segments,
+    make_event_messages,
     make_gap_message,
-    make_message,
+    make_stream_message,
 )
 
 PLAIN = b'{"t_ms":1,"type":"click","target":{"name":"Save","rect":[1,2.5,3,4]}}'
@@ -60,12 +60,12 @@ def batch_row(*items: bytes, first_position: int = 5) -> EventBatchRow:
 
 def messages_of(row: EventBatchRow) -> list[Message]:
     """Return the messages that a stream makes of the row."""
-    return event_messages(row.first_position, row.first_id, row.payload)
+    return make_event_messages(row.first_position, row.first_id, row.payload)
 
 
 def read_objects(row: EventBatchRow) -> list[Any]:
     """Return the objects that the reads make of the row."""
-    return [json.loads(record.as_json()) for record in decode_batch(row)]
+    return [json.loads(record.as_json()) for record in decode_event_batch(row)]
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -94,13 +94,14 @@ def test_items_that_name_themselves_take_no_id_of_the_range() -> None:
 def made(*sizes: int, first: int = 1) -> list[Message]:
     """Return messages with data of these sizes."""
     return [
-        make_message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n, size in enumerate(sizes)
+        make_stream_message(first + n, b"session.event", b'"%b"' % (b"x" * size))
+        for n, size in enumerate(sizes)
     ]
 
 
 def test_segments_hold_so_many_bytes_and_lose_nothing() -> None:
     messages = made(*[SEGMENT_BYTES // 3] * 7, 2 * SEGMENT_BYTES, 10)
-    segments = list(cut_into_segments(messages))
+    segments = list(cut_messages_into_segments(messages))
     assert [sent for segment in segments for sent in segment.messages] == messages
     assert all(segment.size <= SEGMENT_BYTES or len(segment.messages) == 1 for segment in segments)
     assert [segment.first for segment in segments[1:]] == [segment.last + 1 for segment in segments[:-1]]

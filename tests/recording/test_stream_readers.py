@@ -15,9 +15,9 @@ from recorder.recording.streams.messages import (
     SEGMENT_BYTES,
     Message,
     Segment,
-    cut_into_segments,
+    cut_messages_into_segments,
     make_gap_message,
-    make_message,
+    make_stream_message,
 )
 from recorder.recording.streams.poll import Advance
 from recorder.recording.streams.readers import Ending, Feed, Reader
@@ -38,17 +38,22 @@ class Session:
     def add(self, count: int, size: int = 10, *, is_sent: bool = True) -> None:
         """Store so many messages; with `is_sent`, pass them to the feed."""
         first = len(self.rows) + 1
-        fresh = [make_message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n in range(count)]
+        fresh = [
+            make_stream_message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n in range(count)
+        ]
         self.rows += fresh
         if is_sent and fresh:
-            self.feed.apply(Advance(len(self.rows), segments=list(cut_into_segments(fresh))))
+            self.feed.apply(Advance(len(self.rows), segments=list(cut_messages_into_segments(fresh))))
 
     def poll(self, *, is_sealed: bool = False, is_gone: bool = False, before: int = 0) -> None:
         """Poll the rows for the feed; it may have received some of them since the poll began."""
         fresh = self.rows[max(0, self.feed.position - before) :]
         self.feed.apply(
             Advance(
-                len(self.rows), is_sealed=is_sealed, is_gone=is_gone, segments=list(cut_into_segments(fresh))
+                len(self.rows),
+                is_sealed=is_sealed,
+                is_gone=is_gone,
+                segments=list(cut_messages_into_segments(fresh)),
             )
         )
 
@@ -63,7 +68,9 @@ class Session:
         self.polls += 1
         if self.is_away:
             raise Unavailable("The database")
-        return Advance(position, segments=list(cut_into_segments(self.rows[position : position + 7])))
+        return Advance(
+            position, segments=list(cut_messages_into_segments(self.rows[position : position + 7]))
+        )
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

@@ -11,7 +11,7 @@ from recorder.access.keys import Caller
 from recorder.errors import InvalidEventId, ResumeWindowExpired
 from recorder.models.session import TagCreate
 from recorder.recording import item_reads
-from recorder.recording.session_events import read_events_page
+from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.poll import POSITIONS, Advance, read_advances
 from recorder.recording.streams.resume import Opening, Start, SweptReplay, open_session
@@ -93,7 +93,7 @@ def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> 
         row = find_session(db, Tenant(WORKSPACE, "live"), session_id)
         events = [
             json.loads(record.as_json())
-            for record in read_events_page(db, runtime.lake, row, after=None, limit=500).items
+            for record in read_session_events_page(db, runtime.lake, row, after=None, limit=500).items
         ]
         frames = item_reads.list_frames(db, runtime.lake, row, after=None, limit=500).items
         tags = list_tags(db, session_id, after=None, limit=10).items

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.replays.recovery import RecoveryCandidate, compute_wilson_bound, rank_candidates
+from recorder.replays.recovery import RecoveryCandidate, compute_wilson_bound, rank_recovery_candidates
 
 MANY = RecoveryCandidate("nod_many", "evt_1", 100, "frm_1", 80, 60, 1.0, 0, 500)
 FEW = replace(MANY, node_id="nod_few", hits=4, successes=3)
 
 
 def names(*candidates: RecoveryCandidate) -> list[str]:
-    return [entry.candidate.node_id for entry in rank_candidates(candidates)]
+    return [entry.candidate.node_id for entry in rank_recovery_candidates(candidates)]
 
 
 def test_three_of_four_never_outrank_sixty_of_eighty() -> None:
@@ -24,10 +24,10 @@ def test_three_of_four_never_outrank_sixty_of_eighty() -> None:
 
 
 def test_every_factor_counts() -> None:
-    ranked = rank_candidates([replace(MANY, replayability=0.5, consequential_steps=1)])[0]
+    ranked = rank_recovery_candidates([replace(MANY, replayability=0.5, consequential_steps=1)])[0]
     assert ranked.score == pytest.approx(ranked.lower_bound * 0.5 * 0.5)
-    assert rank_candidates([replace(MANY, consequential_steps=7)])[0].score == 0
-    assert rank_candidates([replace(MANY, replayability=None)])[0].score == ranked.lower_bound
+    assert rank_recovery_candidates([replace(MANY, consequential_steps=7)])[0].score == 0
+    assert rank_recovery_candidates([replace(MANY, replayability=None)])[0].score == ranked.lower_bound
 
 
 def test_ties_go_to_the_faster_then_the_later_then_the_smaller_frame() -> None:

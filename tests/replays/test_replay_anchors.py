@@ -11,7 +11,7 @@ from recorder.replays.anchors import (
     find_anchor_event,
     find_until_event,
 )
-from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag, list_steps
+from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag, list_recorded_steps
 
 
 def make_session(
@@ -111,7 +111,7 @@ def test_frames_before_and_after_a_step_are_never_those_of_its_neighbours() -> N
         [(100, "evt_1"), (200, "evt_2"), (300, "evt_3")],
         frames=[(90, "frm_a"), (100, "frm_b"), (200, "frm_c")],
     )
-    bounds = [(step.before, step.after) for step in list_steps(session)]
+    bounds = [(step.before, step.after) for step in list_recorded_steps(session)]
     # The frame of 200 ms shows what the first event led to and what the second acted on.
     assert bounds == [(1, 2), (2, None), (2, None)]
 
@@ -124,5 +124,5 @@ def test_announced_effects_are_no_steps() -> None:
         {"id": "evt_4", "t_ms": 3, "type": "navigate"},
         {"id": "evt_5", "t_ms": 4, "type": "log"},
     ]
-    steps = list_steps(RecordedSession("ses_1", events, [], []))
+    steps = list_recorded_steps(RecordedSession("ses_1", events, [], []))
     assert [(step.step, step.event["id"]) for step in steps] == [(1, "evt_1"), (2, "evt_2"), (3, "evt_4")]

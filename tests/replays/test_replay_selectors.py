@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
-from recorder.replays.dom import read_text
+from recorder.replays.dom import read_element_text
 from recorder.replays.selectors import (
     Selector,
     find_all,
     find_only,
     kind_of_selector,
     make_selectors,
-    parse_aria,
+    parse_aria_selector,
 )
 from tests.support.dom_snapshots import INVOICE, read
 
@@ -60,7 +60,7 @@ PAGE = read(INVOICE)
     ],
 )
 def test_selectors_find_visible_elements(selector: Selector, texts: list[str]) -> None:
-    assert [read_text(match) for match in find_all(PAGE, selector, Budget(10_000))] == texts
+    assert [read_element_text(match) for match in find_all(PAGE, selector, Budget(10_000))] == texts
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_kinds_of_selectors(selector: Selector, kind: str) -> None:
 
 
 def test_aria_selectors_hold_name_and_role() -> None:
-    assert parse_aria('Approve "it"[role="button"]') == ('Approve "it"', "button")
-    assert parse_aria(r'[name="a \"b\""][role=\'x\']'.replace("\\'", "'")) == ('a "b"', "x")
-    assert parse_aria("Delete [draft]") == ("Delete [draft]", None)
+    assert parse_aria_selector('Approve "it"[role="button"]') == ('Approve "it"', "button")
+    assert parse_aria_selector(r'[name="a \"b\""][role=\'x\']'.replace("\\'", "'")) == ('a "b"', "x")
+    assert parse_aria_selector("Delete [draft]") == ("Delete [draft]", None)
 
 
 @pytest.mark.parametrize(

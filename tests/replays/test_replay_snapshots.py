@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.replays.budget import Budget, BudgetSpent
-from recorder.replays.dom import find_role, read_document, read_text
+from recorder.replays.dom import find_element_role, read_dom_document, read_element_text
 from recorder.replays.recordings import InvalidRecording
 from tests.support.dom_snapshots import INVOICE, read, snapshot
 
@@ -16,7 +16,7 @@ from tests.support.dom_snapshots import INVOICE, read, snapshot
 def test_names_come_from_labels_text_and_values() -> None:
     page = read(INVOICE)
     boxes = page.by_tag["input"]
-    assert [(find_role(box), page.find_name(box)) for box in boxes] == [
+    assert [(find_element_role(box), page.find_name(box)) for box in boxes] == [
         ("textbox", "Amount"),
         ("checkbox", "Paid"),
     ]
@@ -27,7 +27,7 @@ def test_what_a_person_does_not_see_is_not_visible() -> None:
     page = read(INVOICE)
     assert [button.visible for button in page.by_tag["button"]] == [True, True, False, True]
     assert not page.by_tag["script"][0].visible
-    assert "Approve()" not in read_text(page.elements[0])
+    assert "Approve()" not in read_element_text(page.elements[0])
 
 
 def test_a_reference_stands_for_a_subtree_of_the_base() -> None:
@@ -35,7 +35,7 @@ def test_a_reference_stands_for_a_subtree_of_the_base() -> None:
     # Post-order with texts: 0 "a", 1 <p>a, 2 "b", 3 <p>b, 4 body, 5 html.
     middle = snapshot(["html", {}, ["body", {}, [[1, 3]], ["p", {}, "c"]]], "frm_1")
     page = read(["html", {}, [[1, 2]], ["p", {}, [[2, 0]]]], {"frm_1": base, "frm_2": middle}, "frm_2")
-    assert [read_text(paragraph) for paragraph in page.by_tag["p"]] == ["b", "c", "a"]
+    assert [read_element_text(paragraph) for paragraph in page.by_tag["p"]] == ["b", "c", "a"]
 
 
 def test_a_reference_into_a_base_is_followed_from_there() -> None:
@@ -77,7 +77,7 @@ BASES = {"self": HOSTILE["cyclic base"], "leaf": snapshot(["div", {}, *[["p", {}
 def test_hostile_snapshots_are_refused_at_once(name: str) -> None:
     began = time.process_time()
     with pytest.raises(InvalidRecording):
-        read_document(HOSTILE[name], BASES.get, Budget(10_000_000))
+        read_dom_document(HOSTILE[name], BASES.get, Budget(10_000_000))
     assert time.process_time() - began < 5
 
 
@@ -88,11 +88,11 @@ def test_many_texts_in_one_element_cost_little() -> None:
 
 def test_the_budget_counts_every_node() -> None:
     with pytest.raises(BudgetSpent):
-        read_document(snapshot(["a", {}, *["x"] * 100]), BASES.get, Budget(50))
+        read_dom_document(snapshot(["a", {}, *["x"] * 100]), BASES.get, Budget(50))
 
 
 def test_other_formats_are_no_documents() -> None:
-    assert read_document({"format": "rrweb", "html": []}, BASES.get, Budget(10)) is None
+    assert read_dom_document({"format": "rrweb", "html": []}, BASES.get, Budget(10)) is None
 
 
 _NODES = st.recursive(

@@ -13,8 +13,8 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.runtime import Runtime
 from recorder.sealing import breaker, open_sealer
 from recorder.sealing.scheduling import SealingTimes
-from recorder.sealing.set_aside import list_set_aside
-from recorder.service_state import list_warnings, read_state
+from recorder.sealing.set_aside import list_sessions_set_aside
+from recorder.service_state import list_warnings, read_service_state
 from tests.support.databases import create_database
 from tests.support.recorded_sessions import (
     WORKSPACE,
@@ -77,13 +77,13 @@ def defect(monkeypatch: pytest.MonkeyPatch, bad: list[str] | None = None) -> Ite
 def set_aside(runtime: Runtime) -> set[str]:
     """Return the sessions that are set aside."""
     with runtime.database.transaction(write=False) as db:
-        return {session.session_id for session in list_set_aside(db)}
+        return {session.session_id for session in list_sessions_set_aside(db)}
 
 
 def warnings(runtime: Runtime) -> set[str]:
     """Return the codes of the operator's warnings."""
     with runtime.database.transaction(write=False) as db:
-        return {warning.code for warning in list_warnings(read_state(db))}
+        return {warning.code for warning in list_warnings(read_service_state(db))}
 
 
 def end_pause(runtime: Runtime) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from recorder.runtime import Runtime
 from recorder.sealing import event_runs
-from recorder.sealing.event_runs import merge_runs, require_runs, take_items, write_run
+from recorder.sealing.event_runs import merge_event_runs, require_event_runs, take_items, write_event_run
 
 
 @pytest.fixture(autouse=True)
@@ -32,20 +32,20 @@ def test_merged_runs_are_the_sorted_whole_from_any_place(runtime: Runtime, *, is
         ]
         for n in range(6)
     ]
-    runs = [write_run(runtime.blobs, f"sealing/runs/{n}", items) for n, items in enumerate(groups)]
+    runs = [write_event_run(runtime.blobs, f"sealing/runs/{n}", items) for n, items in enumerate(groups)]
     whole = sorted(item for items in groups for item in items)
-    assert list(merge_runs(runtime.blobs, runs, None)) == whole
+    assert list(merge_event_runs(runtime.blobs, runs, None)) == whole
     for n in range(0, len(whole), 7):
-        assert list(merge_runs(runtime.blobs, runs, whole[n][:3])) == whole[n + 1 :]
+        assert list(merge_event_runs(runtime.blobs, runs, whole[n][:3])) == whole[n + 1 :]
     assert all(
         before.offset + before.length == chunk.offset
         for run in runs
         for before, chunk in pairwise(run.chunks)
     )
-    require_runs(runtime.blobs, runs)
+    require_event_runs(runtime.blobs, runs)
     runtime.blobs.delete("sealing/runs/3")
     with pytest.raises(KeyError):
-        require_runs(runtime.blobs, runs)
+        require_event_runs(runtime.blobs, runs)
 
 
 def test_items_are_taken_up_to_a_number_and_a_size() -> None:

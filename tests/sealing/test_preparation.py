@@ -24,7 +24,7 @@ from recorder.recording import event_filter
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.frame_digests import FrameDigest
-from recorder.sealing.portions import PortionLimits, discard_leftovers
+from recorder.sealing.portions import PortionLimits, discard_leftover_portions
 from recorder.sealing.preparation import BatchPreparation
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import LeaseLost
@@ -594,7 +594,7 @@ def test_progress_of_sessions_that_no_longer_wait_is_deleted(bench: Bench) -> No
     for session_id in ids:
         bench.start(session_id).advance()
     bench.delete(ids[0])
-    assert discard_leftovers(bench.runtime, bench.hold) >= 1
+    assert discard_leftover_portions(bench.runtime, bench.hold) >= 1
     assert (bench.portions(ids[0]), bench.objects(ids[0])) == (0, [])
     assert bench.portions(ids[1]) == 1 and len(bench.objects(ids[1])) == 1
 

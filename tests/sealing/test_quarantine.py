@@ -12,11 +12,11 @@ from sqlmodel import col, select
 from recorder.errors import InvalidState, NotFound, Unavailable
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.operations import AuditRow, OutboxRow, SealBatchRow
-from recorder.recording.sessions import to_wire
+from recorder.recording.sessions import session_to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, has_work, open_sealer
 from recorder.sealing.scheduling import SealingTimes
-from recorder.sealing.set_aside import list_set_aside, reseal
+from recorder.sealing.set_aside import list_sessions_set_aside, reseal
 from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture
@@ -111,7 +111,7 @@ def failing_index(monkeypatch: pytest.MonkeyPatch, session_id: str, error: BaseE
 def set_aside_codes(runtime: Runtime) -> dict[str, str]:
     """Return what is set aside, by session."""
     with runtime.database.transaction(write=False) as db:
-        return {item.session_id: item.code for item in list_set_aside(db)}
+        return {item.session_id: item.code for item in list_sessions_set_aside(db)}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_session_that_was_set_aside_can_be_sealed_once_it_is_whole(runtime: Ru
         whole = bytes(db.connection().execute(text(statement), {"id": ids[0]}).scalar_one())
     damage_events(runtime, ids[0])
     seal_all(runtime)
-    wire = to_wire(session_row(runtime, ids[0]), {})
+    wire = session_to_wire(session_row(runtime, ids[0]), {})
     assert wire.seal_error is not None and wire.seal_error.code == "content_unreadable"
     execute(
         runtime, "UPDATE event_batches SET payload = :whole WHERE session_id = :id", whole=whole, id=ids[0]
@@ -175,7 +175,7 @@ def test_a_session_that_was_set_aside_can_be_sealed_once_it_is_whole(runtime: Ru
         reseal(db, ids[0])
     seal_all(runtime)
     assert_sealed_exactly_once(runtime, ids)
-    assert to_wire(session_row(runtime, ids[0]), {}).seal_error is None
+    assert session_to_wire(session_row(runtime, ids[0]), {}).seal_error is None
 
 
 def test_only_a_session_that_was_set_aside_is_resealed(runtime: Runtime) -> None:

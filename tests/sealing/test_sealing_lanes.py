@@ -30,7 +30,7 @@ from recorder.sealing.lanes import (
 )
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.scheduling import SealingTimes
-from recorder.storage.deployment import SlotsDiffer, slot_of
+from recorder.storage.deployment import SlotsDiffer, slot_of_workflow
 from tests.support.databases import create_database
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -84,9 +84,9 @@ def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:
 
 
 def test_workflows_are_spread_over_the_slots() -> None:
-    slots = {slot_of(f"workflow_{number}", 8) for number in range(200)}
+    slots = {slot_of_workflow(f"workflow_{number}", 8) for number in range(200)}
     assert slots == set(range(8))
-    assert slot_of("checkout", 8) == slot_of("checkout", 8)
+    assert slot_of_workflow("checkout", 8) == slot_of_workflow("checkout", 8)
 
 
 def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
@@ -97,7 +97,7 @@ def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
     with runtime.database.transaction(write=False) as db:
         result = dict(waiting_lanes(db))
     waits = {lane.name: round((clock.now() - since).total_seconds(), -1) for lane, since in result.items()}
-    checkout, ship = slot_of("checkout", 8), slot_of("ship", 8)
+    checkout, ship = slot_of_workflow("checkout", 8), slot_of_workflow("ship", 8)
     assert waits == {
         f"seal:{WORKSPACE}:live:{checkout}": 60,
         f"seal:{WORKSPACE}:live:{ship}": 10,
@@ -207,7 +207,7 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
 
 def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime) -> None:
     workflows = ["checkout", "ship", "refund", "hire", "order"]
-    assert len({slot_of(workflow, 8) for workflow in workflows}) >= 4
+    assert len({slot_of_workflow(workflow, 8) for workflow in workflows}) >= 4
     for number, workflow in enumerate(workflows):
         record(runtime, WORKSPACE, waited_s=100 - number, workflow=workflow)
     record(runtime, OTHER, waited_s=1)

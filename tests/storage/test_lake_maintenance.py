@@ -22,7 +22,7 @@ from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.writers import ShardTask, read_rows
 from recorder.storage import lake_cleanup, lake_maintenance
 from recorder.storage.lake import Lake
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_tables import LakeAhead, LakeTable
 from tests.storage.test_lake import PLACE, append, counts, rows
 from tests.storage.test_lake_durability import PARTITION, PARTITIONS
@@ -304,7 +304,7 @@ READS: list[Callable[[Lake], int]] = [
     ),
     page,
     lambda lake: lake.count_session_rows(*PLACE, **PARTITION, session_ids=["ses_long"])["ses_long"],
-    lambda lake: read_again(lambda: lake.scan(*PLACE).filter(session_id="ses_long").collect()).height,
+    lambda lake: retry_lake_read(lambda: lake.scan(*PLACE).filter(session_id="ses_long").collect()).height,
     export_rows,
 ]
 

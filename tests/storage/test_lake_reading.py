@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from recorder.storage.lake import Lake
-from recorder.storage.lake_merge import SortedSource, merge_sorted
+from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.tenant import Tenant
 from tests.storage.test_lake import WORKSPACE, rows
@@ -78,7 +78,7 @@ def test_sources_that_do_not_overlap_are_opened_one_after_the_other() -> None:
 
         return SortedSource((start,), batches)
 
-    merged = merge_sorted([source(20), source(0), source(10)], ["t"])
+    merged = merge_sorted_batches([source(20), source(0), source(10)], ["t"])
     assert next(merged)["t"].to_pylist() == list(range(10)) and opened == [0]
     assert [value for batch in merged for value in batch["t"].to_pylist()] == list(range(10, 30))
     assert opened == [0, 10, 20]

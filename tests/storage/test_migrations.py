@@ -11,7 +11,7 @@ from sqlalchemy import Connection, create_engine, inspect, text
 from sqlmodel import SQLModel
 
 from recorder.errors import Unavailable
-from recorder.storage.database import Database, UnknownSchema, read_newest_revision
+from recorder.storage.database import Database, UnknownSchema, read_newest_schema_revision
 from tests.support.databases import create_empty_database
 from tests.support.deployment_processes import released_together
 
@@ -53,7 +53,7 @@ def test_migrations_give_what_the_models_say(empty_url: str) -> None:
 def test_newest_revision_is_read_without_alembic(tmp_path: Path) -> None:
     migrate(url := f"sqlite:///{tmp_path / 'recorder.db'}")
     for connection in connect(url):
-        assert MigrationContext.configure(connection).get_current_revision() == read_newest_revision()
+        assert MigrationContext.configure(connection).get_current_revision() == read_newest_schema_revision()
 
 
 def test_partial_indexes_are_partial_on_both_engines(empty_url: str) -> None:

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from recorder.storage.pages import FetchedPage, fetch_page, read_pages
+from recorder.storage.pages import FetchedPage, fetch_list_page, read_all_pages
 
 
 def fetch(count: int, after: int | None, limit: int, read: list[int]) -> FetchedPage[int, int]:
@@ -16,7 +16,7 @@ def fetch(count: int, after: int | None, limit: int, read: list[int]) -> Fetched
             read.append(number)
             yield number
 
-    return fetch_page(read_numbers, limit=limit, position_of=lambda number: number)
+    return fetch_list_page(read_numbers, limit=limit, position_of=lambda number: number)
 
 
 @pytest.mark.parametrize(("count", "position"), [(0, None), (2, None), (3, None), (4, 2), (9, 2)])
@@ -29,7 +29,7 @@ def test_a_page_has_a_position_where_another_page_follows(count: int, position: 
 
 def test_a_source_that_ignores_the_count_is_not_read_to_its_end() -> None:
     numbers = iter(range(100))
-    page = fetch_page(lambda count: numbers, limit=3, position_of=lambda number: number)
+    page = fetch_list_page(lambda count: numbers, limit=3, position_of=lambda number: number)
     assert page.items == [0, 1, 2]
     assert next(numbers) == 4
 
@@ -37,7 +37,7 @@ def test_a_source_that_ignores_the_count_is_not_read_to_its_end() -> None:
 @pytest.mark.parametrize("count", [0, 3, 7, 9])
 def test_all_pages_hold_every_item_once(count: int) -> None:
     read: list[int] = []
-    assert list(read_pages(lambda after: fetch(count, after, 3, read))) == list(range(count))
+    assert list(read_all_pages(lambda after: fetch(count, after, 3, read))) == list(range(count))
     assert len(read) <= count + count // 3
 
 

@@ -19,7 +19,7 @@ from recorder.supervisor.run_records import (
     SERVICE,
     AlreadyRunning,
     RunRecord,
-    read_record,
+    read_run_record,
 )
 from tests.support.http_service import running_service
 from tests.support.sealed_sessions import make_runtime
@@ -89,10 +89,10 @@ def test_one_process_holds_a_record(tmp_path: Path) -> None:
     with RunRecord.hold(tmp_path, SERVICE, api="a"):
         with pytest.raises(AlreadyRunning, match=f"process {os.getpid()}, at a"):
             RunRecord.hold(tmp_path, SERVICE, api="b")
-        record = read_record(tmp_path, SERVICE)
+        record = read_run_record(tmp_path, SERVICE)
         assert record is not None and record["api"] == "a"
         assert stat.S_IMODE((tmp_path / "run" / "service.json").stat().st_mode) == 0o600
-    assert read_record(tmp_path, SERVICE) is None
+    assert read_run_record(tmp_path, SERVICE) is None
     RunRecord.hold(tmp_path, SERVICE, api="b").release()
 
 
@@ -105,7 +105,7 @@ def test_a_killed_process_leaves_no_record(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
-        assert read_record(tmp_path, SERVICE) is not None
+        assert read_run_record(tmp_path, SERVICE) is not None
         process.kill()
         process.wait()
-        assert read_record(tmp_path, SERVICE) is None
+        assert read_run_record(tmp_path, SERVICE) is None

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from recorder.heartbeat import PulseReader, beat
+from recorder.heartbeat import PulseReader, write_heartbeat
 from recorder.supervisor import output
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_log
-from recorder.supervisor.processes import Child, ChildFailed, Command, GuardProcess, end_leftovers
+from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_service_log
+from recorder.supervisor.processes import Child, ChildFailed, Command, GuardProcess, end_leftover_processes
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 from tests.support.deployment_processes import ROOT
 
@@ -188,8 +188,8 @@ def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> 
         for number in range(9):
             written.write(b"%d" % number * 10)
             written.flush()
-            assert rotate_log(log, most_bytes=10)
-            assert not rotate_log(log, most_bytes=10)
+            assert rotate_service_log(log, most_bytes=10)
+            assert not rotate_service_log(log, most_bytes=10)
         written.write(b"last")
     values = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert values["part.log"] == "last"
@@ -263,10 +263,10 @@ def test_leftovers_are_ended_and_other_processes_are_not(tmp_path: Path) -> None
     ours, others, unrecorded = start("/data"), start("/data-2"), start("/data")
     try:
         groups = [ours.pid, others.pid]
-        assert end_leftovers(groups, "RECORDER_DATA_DIR=/data", grace_s=0.2) == 1
+        assert end_leftover_processes(groups, "RECORDER_DATA_DIR=/data", grace_s=0.2) == 1
         assert ours.wait(10) == -signal.SIGKILL
         assert others.poll() is None and unrecorded.poll() is None
-        assert end_leftovers(groups, "RECORDER_DATA_DIR=/data", grace_s=0.2) == 0
+        assert end_leftover_processes(groups, "RECORDER_DATA_DIR=/data", grace_s=0.2) == 0
     finally:
         for process in (ours, others, unrecorded):
             process.kill()
@@ -311,12 +311,12 @@ def test_a_child_that_did_not_start_is_one_sentence(
 
 def test_a_pulse_is_one_that_came_since_the_last_look(tmp_path: Path) -> None:
     path = tmp_path / "run" / "part.pulse"
-    beat(path)
+    write_heartbeat(path)
     reader = PulseReader(path)  # a file that an earlier service left
     assert not reader.has_beaten()
     os.utime(path, ns=(1, 1))
     assert reader.has_beaten() and not reader.has_beaten()
-    beat(path)
+    write_heartbeat(path)
     assert reader.has_beaten()
     path.unlink()
     assert not reader.has_beaten()

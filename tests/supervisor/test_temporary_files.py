@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recorder.cli.options import opened
-from recorder.storage.temporary_files import CannotRemove, empty_folders, service_folder
+from recorder.storage.temporary_files import CannotRemove, empty_temporary_folders, service_folder
 from recorder.supervisor.commands import environment
 from recorder.supervisor.service import running
 from tests.support.deployment_processes import ROOT
@@ -24,7 +24,7 @@ def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "page.html").write_text("recorded")
     os.utime(commands / "old", (time.time() - 90_000,) * 2)
-    empty_folders(tmp_path)
+    empty_temporary_folders(tmp_path)
     assert list(service.iterdir()) == [] and stat.S_IMODE(service.stat().st_mode) == 0o700
     assert [path.name for path in commands.iterdir()] == ["young"]
 
@@ -32,7 +32,7 @@ def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
 def test_files_that_cannot_be_removed_end_the_start_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "tmp").write_text("a file, where a folder should be")
     with pytest.raises(CannotRemove, match="Cannot remove the temporary files"):
-        empty_folders(tmp_path)
+        empty_temporary_folders(tmp_path)
 
 
 def test_a_command_that_opens_the_deployment_uses_its_folder(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from recorder.doctor import examine
+from recorder.doctor import examine_deployment
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import BackupReport, create_backup
 from recorder.governance.backup.restore import RestoreReport, restore_backup, stage_settings
@@ -127,7 +127,7 @@ def problems(settings: Settings) -> list[str]:
         settings.data_dir.chmod(0o700)
     # Dagster does not run beside a test, and variables of the test run are no settings of the deployment.
     ignored = ("dagster silent", "settings", "ports")
-    seen = [finding for finding in examine(settings) if finding.state != "ok"]
+    seen = [finding for finding in examine_deployment(settings) if finding.state != "ok"]
     return [f"{finding.check}: {finding.message}" for finding in seen if finding.check not in ignored]
 
 

@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 
 from pipelines.dataset_checks import dataset_checks
-from pipelines.dataset_config import from_row
+from pipelines.dataset_config import make_dataset_config
 from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, follow_recipes, take_up_exports
-from pipelines.resources import RecorderResource, close_runtimes
+from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.exports.requests.queue import create_export, list_exports
@@ -77,7 +77,7 @@ class Deployment:
         job = dg.Definitions(
             [datasets], resources={"recorder": self.recorder}
         ).resolve_implicit_global_asset_job_def()
-        config = {"ops": {"datasets": {"config": from_row(row)}}}
+        config = {"ops": {"datasets": {"config": make_dataset_config(row)}}}
         self.instance.create_run_for_job(job, tags={EXPORT_TAG: row.id}, status=status, run_config=config)
 
     def exports(self) -> list[ExportRow]:
@@ -101,7 +101,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     seal(runtime, recordings, workspace_id=key.workspace_id)
     with dg.DagsterInstance.ephemeral() as instance:
         yield Deployment(recorder, runtime, key.workspace_id, instance)
-    close_runtimes()
+    close_shared_runtimes()
 
 
 def split_by_partition(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomDocument, read_document
+from recorder.replays.dom import DomDocument, read_dom_document
 
 INVOICE = [
     "html", {},
@@ -30,6 +30,6 @@ def snapshot(html: Any, base: str | None = None) -> dict[str, Any]:
 
 def read(html: Any, bases: Mapping[str, Any] | None = None, base: str | None = None) -> DomDocument:
     """The tree of a snapshot."""
-    document = read_document(snapshot(html, base), (bases or {}).get, Budget(10_000_000))
+    document = read_dom_document(snapshot(html, base), (bases or {}).get, Budget(10_000_000))
     assert document is not None
     return document

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from recorder.memory.drift.history import DAY_MS, History
-from recorder.memory.drift.subjects import list_subjects
+from recorder.memory.drift.subjects import list_drift_subjects
 
 _HOUR_MS = 3_600_000
 
@@ -22,7 +22,7 @@ def make_history(
         variant=variants,
         started_ms=sessions * _HOUR_MS if started_ms is None else np.array(started_ms, dtype=np.int64),
         actor=sessions % 2 if actors is None else np.array(actors, dtype=np.int64),
-        subjects=list_subjects(nodes, np.arange(129), nodes),
+        subjects=list_drift_subjects(nodes, np.arange(129), nodes),
     )
 
 

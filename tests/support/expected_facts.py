@@ -7,16 +7,16 @@ from sqlmodel import col, select
 
 from recorder.digest import bucket_of, canonical_json
 from recorder.event_types import is_action
-from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_on_screen
+from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_elements_on_screen
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step, session_steps
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_filter import EventRecord, decode_batch
+from recorder.recording.event_filter import EventRecord, decode_event_batch
 from recorder.rowset import events_digest
 from recorder.runtime import Runtime
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, distance
-from recorder.sealing.rows import start_of
+from recorder.sealing.rows import session_start_us
 
 Rows = list[dict[str, Any]]
 _SAME = (
@@ -38,7 +38,8 @@ def whole_session(
         batches = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
         frames = list(db.exec(select(FrameRow).where(col(FrameRow.session_id) == session_id)))
     events = sorted(
-        (event for batch in batches for event in decode_batch(batch)), key=lambda item: (item.t_ms, item.id)
+        (event for batch in batches for event in decode_event_batch(batch)),
+        key=lambda item: (item.t_ms, item.id),
     )
     frames.sort(key=lambda frame: (frame.t_ms, frame.frame_id))
     bound = bind_frames(
@@ -70,7 +71,7 @@ def _event_rows(row: SessionRow, events: list[EventRecord], bound: list[int | No
             "event_id": event.id,
             "seq": seq,
             "t_ms": event.t_ms,
-            "ts": start_of(row) + event.t_ms * 1000,
+            "ts": session_start_us(row) + event.t_ms * 1000,
             "type": event.type,
             "frame_id": event.frame_id,
             "frame_seq": index,
@@ -106,7 +107,7 @@ def _frame_rows(
             {
                 **{name: getattr(frame, name) for name in _SAME},
                 "seq": seq,
-                "ts": start_of(row) + frame.t_ms * 1000,
+                "ts": session_start_us(row) + frame.t_ms * 1000,
                 "dhash": shown.dhash,
                 "state_key": shown.screen.state_key,
                 "state_tokens": list(shown.screen.state_tokens),
@@ -120,7 +121,7 @@ def _frame_rows(
 
 
 def _frame_screen(frame: FrameRow, screen: Screen) -> FrameScreen:
-    return FrameScreen(frame.t_ms, frame.frame_id, screen, locate_on_screen(screen.state_tokens))
+    return FrameScreen(frame.t_ms, frame.frame_id, screen, locate_elements_on_screen(screen.state_tokens))
 
 
 def _step_row(step: Step) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def _session_row(
         (
             event.id,
             event.t_ms,
-            start_of(row) + event.t_ms * 1000,
+            session_start_us(row) + event.t_ms * 1000,
             event.type,
             event.frame_id,
             event.payload.decode(),
@@ -144,7 +145,7 @@ def _session_row(
     ]
     return {
         "seal_seq": seal_seq,
-        "started_at": start_of(row),
+        "started_at": session_start_us(row),
         "duration_ms": row.duration_ms,
         "event_count": len(events),
         "action_count": sum(is_action(event.type) for event in events),

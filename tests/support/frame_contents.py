@@ -8,7 +8,7 @@ from PIL import Image
 
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.frame_digests import FrameDigest, describe_frame, read_cells, read_dom_snapshot
+from recorder.sealing.frame_digests import FrameDigest, compute_frame_digests, read_cells, read_dom_snapshot
 from recorder.storage.blobs import Blobs
 
 
@@ -60,7 +60,7 @@ def _digest_one(blobs: Blobs, frame: FrameRow) -> FrameDigest:
         assert frame.dom_offset is not None
         packed = blobs.get(frame.dom_object, frame.dom_offset, frame.dom_length)
         screen = read_dom_snapshot(packed, DigestBudget())
-    return describe_frame(screen, frame.url, cells)
+    return compute_frame_digests(screen, frame.url, cells)
 
 
 def _size_of(picture: bytes) -> tuple[int, int]:

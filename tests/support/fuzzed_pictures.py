@@ -14,7 +14,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from recorder.errors import RecorderError
-from recorder.recording.frame_validation import check_image
+from recorder.recording.frame_validation import validate_frame_picture
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_NAMES = (
@@ -65,7 +65,7 @@ def storable_pictures(seed: int) -> Iterator[FuzzedPicture]:
             # As in the service, where a warning is no error.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                check_image(picture.data, picture.content_type, index=0)
+                validate_frame_picture(picture.data, picture.content_type, index=0)
         except RecorderError:
             continue
         except Exception:  # it fails its upload, and is not stored either

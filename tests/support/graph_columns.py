@@ -6,7 +6,7 @@ import numpy as np
 
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns
 from recorder.memory.queries.structure import NodeInfo, PathInfo
-from recorder.memory.views.graph_view import GraphView, view_of
+from recorder.memory.views.graph_view import GraphView, graph_view_of
 
 #: Labels of the nodes on the way, its outcome, how many went it.
 Way = tuple[Sequence[str], str, int]
@@ -86,7 +86,7 @@ def columns_of(ways: Sequence[Way], step_ms: Sequence[Sequence[int]] | None = No
 def view_for(ways: Sequence[Way], **members: object) -> GraphView:
     """The view of all sessions of these ways."""
     columns = columns_of(ways)
-    return view_of(columns, columns.current(), **{"workflow": "approve_invoice", **members})  # type: ignore[arg-type]
+    return graph_view_of(columns, columns.current(), **{"workflow": "approve_invoice", **members})  # type: ignore[arg-type]
 
 
 def invoices() -> GraphView:

@@ -14,7 +14,7 @@ from api.app import create_app
 from examples.webapp.record import record_runs
 from examples.webapp.server import PASSWORD, WebApp
 from recorder import Client
-from recorder.live.work import claim, run_replay
+from recorder.live.work import claim_live_replay, run_replay
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.setting_values import LiveSandbox
@@ -77,7 +77,7 @@ def work_live(caller: Caller) -> ReplayRow | None:
     """Do the live replay that waits longest, as a worker does; return its row as it was claimed."""
     runtime = caller.service.runtime
     with runtime.database.transaction(write=True) as db:
-        claimed = claim(db, "tests")
+        claimed = claim_live_replay(db, "tests")
     if claimed is None:
         return None
     run_replay(runtime, *claimed)

@@ -21,13 +21,13 @@ from recorder.webhooks.attempts import (
     LEASE_MS,
     AttemptClaim,
     Outcome,
-    claim_attempts,
+    claim_delivery_attempts,
     due_queues,
-    settle_attempts,
+    settle_delivery_attempts,
 )
 from recorder.webhooks.deliveries import find_delivery, redeliver
 from recorder.webhooks.endpoints import SecretBox, delete_webhook, rotate_secret
-from recorder.webhooks.outbox import dispatch_events
+from recorder.webhooks.outbox import dispatch_outbox_events
 from recorder.webhooks.scheduling import MAX_ATTEMPTS, WAITS_S, Schedule
 from recorder.webhooks.signing import verify_signature
 from tests.support.delivery_loop import BOX, attempts, make_webhook, put_event
@@ -51,7 +51,7 @@ class Desk:
         """Events, handed out; returns their ids."""
         ids = [put_event(self.database, workspace_id=self.workspace_id) for _ in range(count)]
         with self.database.transaction(write=True) as db:
-            while dispatch_events(db):
+            while dispatch_outbox_events(db):
                 pass
         self.now = max(self.now, clock.now())
         return ids
@@ -61,13 +61,13 @@ class Desk:
         with self.database.transaction(write=True) as db:
             queues = due_queues(db, now_ms=clock.to_ms(self.now))
             wanted = {queue.webhook_id: count for queue in queues if queue.webhook_id == self.webhook_id}
-            return claim_attempts(db, box, Schedule(), wanted, now=self.now).claims
+            return claim_delivery_attempts(db, box, Schedule(), wanted, now=self.now).claims
 
     def settle(self, claims: Sequence[AttemptClaim], exchange: Exchange) -> None:
         """Write down the same result for all of them."""
         outcomes = [Outcome(claim.id, claim.begun_ms, exchange) for claim in claims]
         with self.database.transaction(write=True) as db:
-            settle_attempts(db, Schedule(), outcomes, now=self.now)
+            settle_delivery_attempts(db, Schedule(), outcomes, now=self.now)
 
     def wait(self, seconds: float) -> None:
         """Turn the clock."""

@@ -11,7 +11,7 @@ import pytest
 from recorder import verify_signature
 from recorder.access.keys import create_workspace
 from recorder.models.webhook import WebhookCreated
-from recorder.request_context import following
+from recorder.request_context import following_request
 from recorder.storage.database import Database
 from recorder.webhooks.delivery_loop import POLL_S, DeliveryLoop
 from tests.support.delivery_loop import (
@@ -43,7 +43,7 @@ def statuses(database: Database, webhook: WebhookCreated) -> list[str]:
 def test_an_event_arrives_signed(database: Database, workspace_id: str) -> None:
     with running_receiver(TAKEN) as receiver, running_loop(database):
         webhook = webhook_to(database, workspace_id, receiver)
-        with following("req_cause"):
+        with following_request("req_cause"):
             event_id = put_event(database, workspace_id=workspace_id)
         wait_until(lambda: statuses(database, webhook) == ["succeeded"])
     [request] = receiver.received

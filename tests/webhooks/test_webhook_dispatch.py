@@ -14,11 +14,11 @@ from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
-from recorder.request_context import following
+from recorder.request_context import following_request
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.endpoints import delete_webhook
-from recorder.webhooks.outbox import dispatch_events, has_events
+from recorder.webhooks.outbox import dispatch_outbox_events, has_outbox_events
 from tests.support.delivery_loop import CREATED, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
@@ -28,7 +28,7 @@ def dispatch(database: Database) -> None:
     """Hand out all that waits."""
     while True:
         with database.transaction(write=True) as db:
-            if not dispatch_events(db) and not has_events(db):
+            if not dispatch_outbox_events(db) and not has_outbox_events(db):
                 return
 
 
@@ -110,7 +110,7 @@ def test_a_deleted_webhook_takes_nothing_more_and_what_waited_is_cancelled(
 
 def test_the_request_that_brought_an_event_about_is_noted(database: Database, workspace_id: str) -> None:
     make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
-    with following("req_1"):
+    with following_request("req_1"):
         event_id = put_event(database, workspace_id=workspace_id)
     row = find_event(database, event_id)
     assert row is not None and row.request_id == "req_1"
@@ -134,7 +134,7 @@ def test_a_transaction_that_fails_hands_out_nothing(database: Database, workspac
     webhook = make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
     event_id = put_event(database, workspace_id=workspace_id)
     with pytest.raises(ZeroDivisionError), database.transaction(write=True) as db:
-        dispatch_events(db)
+        dispatch_outbox_events(db)
         raise ZeroDivisionError
     assert attempts(database, webhook.id) == []
     dispatch(database)
@@ -149,6 +149,6 @@ def test_a_transaction_stays_short_however_many_webhooks_there_are(
     for _ in range(60):
         put_event(database, workspace_id=workspace_id)
     with database.transaction(write=True) as db:
-        assert dispatch_events(db)
+        assert dispatch_outbox_events(db)
         made = select(DeliveryRow.id).join(WebhookRow, col(WebhookRow.id) == col(DeliveryRow.webhook_id))
         assert 500 <= len(db.exec(made.where(WebhookRow.workspace_id == workspace_id)).all()) < 600

@@ -12,9 +12,9 @@ from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
-from recorder.webhooks.deliveries import redeliver, remove_old
+from recorder.webhooks.deliveries import redeliver, remove_old_deliveries
 from recorder.webhooks.endpoints import delete_webhook
-from recorder.webhooks.outbox import dispatch_events
+from recorder.webhooks.outbox import dispatch_outbox_events
 from tests.support.delivery_loop import attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
@@ -40,7 +40,7 @@ def deliver_one(database: Database, workspace_id: str, *, status: str = "succeed
     webhook = make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
     put_event(database, workspace_id=workspace_id)
     with database.transaction(write=True) as db:
-        dispatch_events(db)
+        dispatch_outbox_events(db)
         [row] = db.exec(select(DeliveryRow).filter_by(webhook_id=webhook.id))
         row.status = status
         db.add(row)
@@ -51,7 +51,7 @@ def sweep(database: Database, *, after: timedelta) -> None:
     """Sweep as often as there is something, so long from now."""
     while True:
         with database.transaction(write=True) as db:
-            if not remove_old(db, now=clock.now() + after):
+            if not remove_old_deliveries(db, now=clock.now() + after):
                 return
 
 
@@ -124,6 +124,6 @@ def test_a_sweep_goes_step_by_step(
     with database.transaction(write=True) as db:
         db.exec(update(DeliveryRow).values(status="succeeded"))
     with database.transaction(write=True) as db:
-        assert remove_old(db, now=clock.now() + MONTH + MINUTE)
+        assert remove_old_deliveries(db, now=clock.now() + MONTH + MINUTE)
     sweep(database, after=MONTH + MINUTE)
     assert (attempts(database, webhook_id), bodies(database)) == ([], 0)

@@ -152,7 +152,7 @@ class RedisBuckets:
                     batch, self._waiting = batch + self._waiting, []
                     answers = [error] * len(batch)
                 for (_, answer), decision in zip(batch, answers, strict=True):
-                    _resolve_future(answer, decision)
+                    _resolve_draw_future(answer, decision)
         finally:
             self._sender = None
 
@@ -173,7 +173,7 @@ class RedisBuckets:
         return answers
 
 
-def _resolve_future(answer: "asyncio.Future[Draw]", decision: Any) -> None:
+def _resolve_draw_future(answer: "asyncio.Future[Draw]", decision: Any) -> None:
     if answer.done():  # the request was cancelled
         return
     if isinstance(decision, Exception):
@@ -228,7 +228,7 @@ class Buckets(Protocol):
         """Close the connections."""
 
 
-def open_buckets(settings: Settings) -> tuple[Buckets, Buckets]:
+def open_token_buckets(settings: Settings) -> tuple[Buckets, Buckets]:
     """Return the buckets of callers and those of client addresses, shared where the settings name a Redis.
 
     They are apart in memory, so that a flood of addresses does not push out the buckets of callers.

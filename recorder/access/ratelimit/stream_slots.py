@@ -214,7 +214,9 @@ class RedisSlots:
         if not self._presence.may_call():
             return None
         try:
-            full = await self._claim(_name_sets(slot), [slot.name, self._lease_ms, per_key, per_workspace])
+            full = await self._claim(
+                _name_slot_sets(slot), [slot.name, self._lease_ms, per_key, per_workspace]
+            )
         except AWAY as error:
             self._presence.failed(error)
             return None
@@ -225,7 +227,7 @@ class RedisSlots:
         """Renew the leases of these slots."""
         names = defaultdict(list)
         for slot in slots:
-            names[tuple(_name_sets(slot))].append(slot.name)
+            names[tuple(_name_slot_sets(slot))].append(slot.name)
         if not names or not self._presence.may_call():
             return
         try:
@@ -243,7 +245,7 @@ class RedisSlots:
             return
         try:
             for slot in renewed:
-                for name in _name_sets(slot):
+                for name in _name_slot_sets(slot):
                     await self._redis.zrem(name, slot.name)
         except AWAY as error:
             self._presence.failed(error)
@@ -253,7 +255,7 @@ class RedisSlots:
         await self._redis.aclose()
 
 
-def _name_sets(slot: Slot) -> list[str]:
+def _name_slot_sets(slot: Slot) -> list[str]:
     return [f"recorder:streams:{slot.key_id}", f"recorder:streams:{slot.workspace_id}"]
 
 

@@ -23,11 +23,11 @@ _REFUSAL = "AccessDenied"
 _OWN_IDENTITY = "AssumeRoleWithWebIdentity"
 
 
-def open_client(service: str, target: ExportLocation, patience: Patience) -> Any:
+def open_aws_client(service: str, target: ExportLocation, patience: Patience) -> Any:
     """Return a botocore client with the rights of the target, which are renewed before they expire."""
     session_name = f"recorder-{target.export_id}" if target.role_arn else ""
     workspace_id = target.workspace_id if target.role_arn else ""
-    return _make_client(
+    return _make_aws_client(
         service,
         region=target.region,
         endpoint=target.endpoint,
@@ -71,7 +71,7 @@ def _assume_role(target: ExportLocation, external_id: str, patience: Patience) -
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        client = _make_client(
+        client = _make_aws_client(
             "sts",
             region=target.region,
             endpoint=target.endpoint,
@@ -100,7 +100,7 @@ def _assume_role(target: ExportLocation, external_id: str, patience: Patience) -
 
 # A client takes a tenth of a second to make, and hosted files are served by the request.
 @lru_cache(maxsize=64)
-def _make_client(
+def _make_aws_client(
     service: str,
     *,
     region: str | None,

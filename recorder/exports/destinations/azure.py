@@ -17,7 +17,7 @@ from recorder.exports.destinations.base import (
     Staged,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
-from recorder.settings import azure_account_key
+from recorder.settings import read_azure_account_key
 
 log = logging.getLogger("recorder.exports")
 
@@ -31,8 +31,8 @@ class AzureStore:
 
     def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
-        with _translate_errors(""):
-            service = open_service(target.account, target.endpoint, patience)
+        with _translate_azure_errors(""):
+            service = open_azure_client(target.account, target.endpoint, patience)
         self._container = service.get_container_client(target.bucket)
 
     def require_owner(self) -> None:
@@ -47,7 +47,7 @@ class AzureStore:
         staged.file.seek(0)
         md5 = hashlib.file_digest(staged.file, lambda: hashlib.md5(usedforsecurity=False)).digest()
         staged.file.seek(0)
-        with _translate_errors(key):
+        with _translate_azure_errors(key):
             blob = self._container.get_blob_client(key)
             blob.upload_blob(
                 staged.file,
@@ -64,23 +64,23 @@ class AzureStore:
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
-        with _translate_errors(key):
+        with _translate_azure_errors(key):
             return int(self._container.get_blob_client(key).get_blob_properties().size)
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
-        with _translate_errors(key):
+        with _translate_azure_errors(key):
             blob = self._container.get_blob_client(key)
             yield from blob.download_blob(offset=start, length=end - start).chunks()
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
-        with suppress(KeyError), _translate_errors(key):
+        with suppress(KeyError), _translate_azure_errors(key):
             self._container.get_blob_client(key).delete_blob()
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _translate_errors(prefix):
+        with _translate_azure_errors(prefix):
             yield from self._container.list_blob_names(name_starts_with=prefix)
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
@@ -96,14 +96,14 @@ class AzureStore:
 
 
 @lru_cache(maxsize=64)
-def open_service(account: str, endpoint: str | None, patience: Patience) -> Any:
+def open_azure_client(account: str, endpoint: str | None, patience: Patience) -> Any:
     """Return a client with the service's identity, or with the account's key at the operator's endpoint."""
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
 
-    key = azure_account_key() if endpoint is not None else None
+    key = read_azure_account_key() if endpoint is not None else None
     return BlobServiceClient(
         f"https://{account}.blob.core.windows.net" if endpoint is None else f"{endpoint}/{account}",
-        credential=_make_default_identity() if key is None else {"account_name": account, "account_key": key},
+        credential=_make_azure_identity() if key is None else {"account_name": account, "account_key": key},
         retry_policy=ExponentialRetry(
             initial_backoff=0, increment_base=2, retry_total=patience.attempts - 1, random_jitter_range=1
         ),
@@ -117,14 +117,14 @@ def open_service(account: str, endpoint: str | None, patience: Patience) -> Any:
     )
 
 
-def _make_default_identity() -> Any:
+def _make_azure_identity() -> Any:
     from azure.identity import DefaultAzureCredential
 
     return DefaultAzureCredential()
 
 
 @contextmanager
-def _translate_errors(key: str) -> Iterator[None]:
+def _translate_azure_errors(key: str) -> Iterator[None]:
     from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
     from azure.identity import CredentialUnavailableError
 
@@ -134,14 +134,14 @@ def _translate_errors(key: str) -> Iterator[None]:
         log.warning("the service has no Azure identity of its own; see docs/destinations.md")
         raise Unavailable(_NAME) from error
     except ClientAuthenticationError as error:
-        raise _convert_error(error, key) from error
+        raise _convert_azure_error(error, key) from error
     except HttpResponseError as error:
-        raise _convert_error(error, key) from error
+        raise _convert_azure_error(error, key) from error
     except (AzureError, OSError) as error:
         raise Unavailable(_NAME) from error
 
 
-def _convert_error(error: Any, key: str) -> Exception:
+def _convert_azure_error(error: Any, key: str) -> Exception:
     code, status = str(getattr(error, "error_code", "") or ""), int(error.status_code or 401)
     if code in ("BlobAlreadyExists", "ConditionNotMet", "UnmodifiedConditionNotMet"):
         return AlreadyThere()

@@ -21,7 +21,7 @@ READ_SECONDS = 5.0
 _Result = TypeVar("_Result")
 
 
-def call_within(act: Callable[[], _Result], *, seconds: float = PROBE_SECONDS) -> _Result:
+def call_within_time_limit(act: Callable[[], _Result], *, seconds: float = PROBE_SECONDS) -> _Result:
     """Call a function that may wait for a network, with a time limit for all its requests together.
 
     Raises:
@@ -89,7 +89,7 @@ class Staged:
         return cls(io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest())
 
 
-def part_bytes(size_bytes: int, parts: int) -> int:
+def upload_part_bytes(size_bytes: int, parts: int) -> int:
     """Return the size of a file's parts if there may be at most `parts`."""
     return max(PART_BYTES, -(-size_bytes // parts))
 

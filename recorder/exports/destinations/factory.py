@@ -29,7 +29,9 @@ def target_of(row: ExportDestination, settings: Settings) -> ExportLocation:
     match requested["kind"]:
         case "signed_url":
             url = f"{settings.export_url.rstrip('/')}/{row.workspace_id}/{row.id}"
-            return hosted_target(url, workspace_id=row.workspace_id, export_id=row.id, settings=settings)
+            return hosted_export_location(
+                url, workspace_id=row.workspace_id, export_id=row.id, settings=settings
+            )
         case "local":
             folder = _resolve_allowed_folder(requested["path"], settings.local_export_root)
             return ExportLocation(
@@ -47,8 +49,8 @@ def target_of(row: ExportDestination, settings: Settings) -> ExportLocation:
         region=requested.get("region"),
         role_arn=requested.get("role_arn"),
         service_account=requested.get("service_account"),
-        endpoint=_find_endpoint(kind, settings),
-        is_trusted=_find_address(kind, account=account, bucket=bucket) in settings.export_buckets,
+        endpoint=_find_store_endpoint(kind, settings),
+        is_trusted=_make_bucket_address(kind, account=account, bucket=bucket) in settings.export_buckets,
     )
 
 
@@ -106,7 +108,9 @@ def open_url(url: str) -> Destination:
     )
 
 
-def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Settings) -> ExportLocation:
+def hosted_export_location(
+    url: str, *, workspace_id: str, export_id: str, settings: Settings
+) -> ExportLocation:
     """Return a directory in the operator's own store, as `RECORDER_EXPORT_URL` names it."""
     path = url.removeprefix("file://")
     protocol, _, location = path.partition("://")
@@ -128,7 +132,7 @@ def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Sett
     return ExportLocation(kind="address" if location or "::" in path else "local", root=path, **owner)
 
 
-def _find_endpoint(kind: str, settings: Settings) -> str | None:
+def _find_store_endpoint(kind: str, settings: Settings) -> str | None:
     endpoints = {
         "s3": settings.s3_endpoint,
         "gcs": settings.gcs_endpoint,
@@ -137,7 +141,7 @@ def _find_endpoint(kind: str, settings: Settings) -> str | None:
     return endpoints[kind]
 
 
-def _find_address(kind: str, *, account: str, bucket: str) -> str:
+def _make_bucket_address(kind: str, *, account: str, bucket: str) -> str:
     return {"s3": f"s3://{bucket}", "gcs": f"gs://{bucket}", "azure_blob": f"az://{account}/{bucket}"}[kind]
 
 

@@ -10,7 +10,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, ExportLocation, Staged
-from recorder.storage.durable_files import make_folder, sync_path
+from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
 _NAME = "The export store"
 
@@ -24,12 +24,12 @@ class FsspecStore:
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file and hash what the store then holds; in a folder it is synced as well."""
-        with _translate_errors(key):
+        with _translate_fsspec_errors(key):
             if not replace and self._fs.exists(key):
                 raise AlreadyThere
             folder = key.rpartition("/")[0]
             if self._is_local:
-                make_folder(Path(self._fs._strip_protocol(folder)))
+                make_durable_folder(Path(self._fs._strip_protocol(folder)))
             else:
                 self._fs.makedirs(folder, exist_ok=True)
             staged.file.seek(0)
@@ -38,7 +38,7 @@ class FsspecStore:
                     file.write(piece)
             if self._is_local:
                 for path in (key, folder):
-                    sync_path(self._fs._strip_protocol(path))
+                    sync_path_to_disk(self._fs._strip_protocol(path))
             with self._fs.open(key, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != staged.sha256:
                     raise Damaged
@@ -48,12 +48,12 @@ class FsspecStore:
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
-        with _translate_errors(key):
+        with _translate_fsspec_errors(key):
             return int(self._fs.size(key))
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
-        with _translate_errors(key), self._fs.open(key, "rb") as file:
+        with _translate_fsspec_errors(key), self._fs.open(key, "rb") as file:
             file.seek(start)
             while start < end and (piece := file.read(min(PART_BYTES, end - start))):
                 start += len(piece)
@@ -62,14 +62,14 @@ class FsspecStore:
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
         try:
-            with _translate_errors(key):
+            with _translate_fsspec_errors(key):
                 self._fs.rm_file(key)
         except KeyError:
             pass
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _translate_errors(prefix):
+        with _translate_fsspec_errors(prefix):
             yield from (str(self._fs.unstrip_protocol(path)) for path in self._fs.find(prefix))
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
@@ -85,7 +85,7 @@ class FsspecStore:
 
 
 @contextmanager
-def _translate_errors(key: str) -> Iterator[None]:
+def _translate_fsspec_errors(key: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:

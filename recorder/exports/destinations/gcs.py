@@ -34,8 +34,8 @@ class GcsStore:
     def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
         self._timeout = (patience.connect_s, patience.read_s)
-        self._retry = _retry(patience)
-        with _translate_errors(""):
+        self._retry = _make_gcs_retry(patience)
+        with _translate_gcs_errors(""):
             client = open_client(target.service_account, target.endpoint)
         self._client = client
         self._bucket = client.bucket(target.bucket)
@@ -47,7 +47,7 @@ class GcsStore:
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""
-        with _translate_errors(key):
+        with _translate_gcs_errors(key):
             if not replace:
                 # Before the bytes travel; the condition below decides.
                 with suppress(KeyError):
@@ -76,7 +76,7 @@ class GcsStore:
         blob = self._bucket.blob(key)
         while start < end:
             last = min(start + _PIECE_BYTES, end) - 1
-            with _translate_errors(key):
+            with _translate_gcs_errors(key):
                 piece = blob.download_as_bytes(
                     start=start, end=last, raw_download=True, checksum=None, **self._wait_options()
                 )
@@ -87,12 +87,12 @@ class GcsStore:
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
-        with suppress(KeyError), _translate_errors(key):
+        with suppress(KeyError), _translate_gcs_errors(key):
             self._bucket.blob(key).delete(**self._wait_options())
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _translate_errors(prefix):
+        with _translate_gcs_errors(prefix):
             for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._wait_options()):
                 yield blob.name
 
@@ -109,7 +109,7 @@ class GcsStore:
 
     def _load_blob(self, key: str) -> Any:
         blob = self._bucket.blob(key)
-        with _translate_errors(key):
+        with _translate_gcs_errors(key):
             blob.reload(**self._wait_options())
         return blob
 
@@ -143,7 +143,7 @@ def credentials_of(service_account: str | None) -> Any:
     )
 
 
-def _retry(patience: Patience) -> Any:
+def _make_gcs_retry(patience: Patience) -> Any:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     if patience.attempts == 1:
@@ -162,7 +162,7 @@ def _compute_crc32c(staged: Staged) -> str:
 
 
 @contextmanager
-def _translate_errors(key: str) -> Iterator[None]:
+def _translate_gcs_errors(key: str) -> Iterator[None]:
     from google.api_core.exceptions import GoogleAPICallError, RetryError
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
@@ -173,9 +173,9 @@ def _translate_errors(key: str) -> Iterator[None]:
     except DataCorruption as error:
         raise Damaged from error
     except InvalidResponse as error:
-        raise _convert_error(error.response.status_code, key) from error
+        raise _convert_gcs_error(error.response.status_code, key) from error
     except GoogleAPICallError as error:
-        raise _convert_error(int(error.code or 500), key) from error
+        raise _convert_gcs_error(int(error.code or 500), key) from error
     except DefaultCredentialsError as error:
         log.warning("the service has no Google credentials of its own; see docs/destinations.md")
         raise Unavailable(_NAME) from error
@@ -188,7 +188,7 @@ def _translate_errors(key: str) -> Iterator[None]:
         raise Unavailable(_NAME) from error
 
 
-def _convert_error(status: int, key: str) -> Exception:
+def _convert_gcs_error(status: int, key: str) -> Exception:
     if status == _TAKEN:
         return AlreadyThere()
     if status == _MISSING:

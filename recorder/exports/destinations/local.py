@@ -15,7 +15,7 @@ from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.base import Destination, FileConflict, PinnedFile
 from recorder.exports.destinations.hashing import DiskFull, HashedFile
 from recorder.ids import new_id
-from recorder.storage.durable_files import make_folder, sync_path
+from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
 _STAGING = ".staging"
 # Other users may get the right to read, never to write.
@@ -51,7 +51,7 @@ class Folder(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise_write_error(error, hashed)
+            raise_local_write_error(error, hashed)
         finally:
             with suppress(OSError):  # what happened before says more
                 staged.unlink(missing_ok=True)
@@ -73,17 +73,17 @@ class Folder(Destination):
 
     def size(self, path: str) -> int:
         """Return the size of a file."""
-        with _read_errors(path):
+        with _translate_local_read_errors(path):
             return (self.root / path).stat().st_size
 
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`, in pieces."""
-        with self.open(path) as file, _read_errors(path):
+        with self.open(path) as file, _translate_local_read_errors(path):
             yield from _read_pieces(file, start, end)
 
     def open(self, path: str) -> BinaryIO:
         """Return the file itself."""
-        with _read_errors(path):
+        with _translate_local_read_errors(path):
             return (self.root / path).open("rb")
 
     def pin(self, path: str) -> PinnedFile:
@@ -132,7 +132,7 @@ class Folder(Destination):
             with target.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                     raise FileConflict(path)
-        sync_path(target.parent)
+        sync_path_to_disk(target.parent)
 
 
 def _read_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
@@ -148,14 +148,14 @@ def _make_folder(folder: Path) -> None:
     The process creates private files; the folder that a local export is sent to decides who may read it.
     """
     missing = list(takewhile(lambda path: not path.exists(), [folder, *folder.parents]))
-    make_folder(folder)
+    make_durable_folder(folder)
     for path in reversed(missing):
         with suppress(OSError):
             path.chmod(path.parent.stat().st_mode & _FOLDER_MODE)
 
 
 @contextmanager
-def _read_errors(path: str) -> Iterator[None]:
+def _translate_local_read_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -164,7 +164,7 @@ def _read_errors(path: str) -> Iterator[None]:
         raise Unavailable(_NAME) from error
 
 
-def raise_write_error(error: Exception, file: HashedFile | None) -> NoReturn:
+def raise_local_write_error(error: Exception, file: HashedFile | None) -> NoReturn:
     """Raise the error of the export for an error in writing.
 
     Args:

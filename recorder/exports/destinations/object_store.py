@@ -24,10 +24,10 @@ from recorder.exports.destinations.base import (
     Patience,
     Staged,
     Store,
-    call_within,
+    call_within_time_limit,
 )
 from recorder.exports.destinations.hashing import HashedFile
-from recorder.exports.destinations.local import raise_write_error
+from recorder.exports.destinations.local import raise_local_write_error
 from recorder.ids import new_id
 
 #: `<this>/<workspace id>` is the key of the object, whose content does not matter.
@@ -92,11 +92,11 @@ class ObjectStore(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise_write_error(error, hashed)
+            raise_local_write_error(error, hashed)
 
     def probe(self) -> None:
         """Write and remove one object, in ten seconds at most."""
-        call_within(self._probe_store)
+        call_within_time_limit(self._probe_store)
 
     def require_owner(self) -> None:
         """Check that the bucket still takes files of this workspace."""

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.aws import open_client, require_external_id, require_own_identity
+from recorder.exports.destinations.aws import open_aws_client, require_external_id, require_own_identity
 from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
@@ -20,7 +20,7 @@ from recorder.exports.destinations.base import (
     ExportLocation,
     Patience,
     Staged,
-    part_bytes,
+    upload_part_bytes,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
 
@@ -49,8 +49,8 @@ class S3Store:
     def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
         self._patience = patience
-        with _translate_errors(""):
-            self._client = open_client("s3", target, patience)
+        with _translate_s3_errors(""):
+            self._client = open_aws_client("s3", target, patience)
 
     def require_owner(self) -> None:
         """Check that the bucket takes files of this workspace."""
@@ -64,7 +64,7 @@ class S3Store:
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""
         condition = {} if replace else {"IfNoneMatch": "*"}
-        with _translate_errors(key):
+        with _translate_s3_errors(key):
             if staged.size_bytes <= PART_BYTES:
                 etag, checksum = self._put_whole(staged, key, condition)
             else:
@@ -73,24 +73,24 @@ class S3Store:
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
-        with _translate_errors(key):
+        with _translate_s3_errors(key):
             return int(self._client.head_object(Bucket=self._target.bucket, Key=key)["ContentLength"])
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
-        with _translate_errors(key):
+        with _translate_s3_errors(key):
             part = f"bytes={start}-{end - 1}"
             answer = self._client.get_object(Bucket=self._target.bucket, Key=key, Range=part)
             yield from answer["Body"].iter_chunks(_PIECE_BYTES)
 
     def delete(self, key: str) -> None:
         """Remove an object; S3 reports a missing one as removed."""
-        with _translate_errors(key):
+        with _translate_s3_errors(key):
             self._client.delete_object(Bucket=self._target.bucket, Key=key)
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _translate_errors(prefix):
+        with _translate_s3_errors(prefix):
             pages = self._client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._target.bucket, Prefix=prefix):
                 yield from (item["Key"] for item in page.get("Contents", ()))
@@ -99,11 +99,11 @@ class S3Store:
         """Copy an object if S3 stores this digest of it; return False if not, or if the key is taken."""
         bucket = self._target.bucket
         try:
-            with _translate_errors(source_key):
+            with _translate_s3_errors(source_key):
                 stored = self._client.head_object(Bucket=bucket, Key=source_key, ChecksumMode="ENABLED")
                 # The digest that S3 computed; anyone may write metadata. A file that was sent in parts has a
                 # checksum of checksums instead.
-                if stored.get("ChecksumSHA256") != _encode_digest(bytes.fromhex(sha256)):
+                if stored.get("ChecksumSHA256") != _encode_s3_digest(bytes.fromhex(sha256)):
                     return False
                 with suppress(KeyError):
                     self.size(key)
@@ -121,7 +121,7 @@ class S3Store:
     def abort_uploads(self, prefix: str) -> None:
         """Abort uploads of killed runs; without the right to list them, the bucket's own rule must."""
         try:
-            with _translate_errors(prefix):
+            with _translate_s3_errors(prefix):
                 pages = self._client.get_paginator("list_multipart_uploads")
                 for page in pages.paginate(Bucket=self._target.bucket, Prefix=prefix):
                     for upload in page.get("Uploads", ()):
@@ -136,7 +136,7 @@ class S3Store:
     def _put_whole(self, staged: Staged, key: str, condition: dict[str, str]) -> tuple[str, str]:
         staged.file.seek(0)
         data = staged.file.read()
-        checksum = _encode_digest(bytes.fromhex(staged.sha256))
+        checksum = _encode_s3_digest(bytes.fromhex(staged.sha256))
         self._client.put_object(
             Bucket=self._target.bucket,
             Key=key,
@@ -156,7 +156,11 @@ class S3Store:
         try:
             parts = self._send_parts(staged, key, upload_id)
             listed = [
-                {"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": _encode_digest(part.sha256)}
+                {
+                    "PartNumber": part.number,
+                    "ETag": part.etag,
+                    "ChecksumSHA256": _encode_s3_digest(part.sha256),
+                }
                 for part in parts
             ]
             self._client.complete_multipart_upload(
@@ -167,11 +171,11 @@ class S3Store:
             raise
         whole_md5 = hashlib.md5(b"".join(part.md5 for part in parts), usedforsecurity=False).hexdigest()
         whole_sha256 = hashlib.sha256(b"".join(part.sha256 for part in parts)).digest()
-        return f"{whole_md5}-{len(parts)}", f"{_encode_digest(whole_sha256)}-{len(parts)}"
+        return f"{whole_md5}-{len(parts)}", f"{_encode_s3_digest(whole_sha256)}-{len(parts)}"
 
     def _send_parts(self, staged: Staged, key: str, upload_id: str) -> list[_UploadPart]:
         """Send the parts, a few at once; no more are in memory."""
-        size = part_bytes(staged.size_bytes, _MAX_PARTS)
+        size = upload_part_bytes(staged.size_bytes, _MAX_PARTS)
         starts = range(0, staged.size_bytes, size)
         with ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="upload") as pool:
             try:
@@ -191,7 +195,7 @@ class S3Store:
             UploadId=upload_id,
             PartNumber=number,
             Body=data,
-            ChecksumSHA256=_encode_digest(sha256),
+            ChecksumSHA256=_encode_s3_digest(sha256),
         )
         return _UploadPart(number, answer["ETag"], sha256, hashlib.md5(data, usedforsecurity=False).digest())
 
@@ -215,19 +219,19 @@ class S3Store:
             raise Damaged
 
 
-def _encode_digest(digest: bytes) -> str:
+def _encode_s3_digest(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
 @contextmanager
-def _translate_errors(key: str) -> Iterator[None]:
+def _translate_s3_errors(key: str) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
         yield
     except ClientError as error:
         require_own_identity(error)
-        raise _convert_error(error.response, key) from error
+        raise _convert_s3_error(error.response, key) from error
     except NoCredentialsError as error:
         log.warning("the service has no AWS credentials of its own; see docs/destinations.md")
         raise Unavailable(_NAME) from error
@@ -235,7 +239,7 @@ def _translate_errors(key: str) -> Iterator[None]:
         raise Unavailable(_NAME) from error
 
 
-def _convert_error(answer: Any, key: str) -> Exception:
+def _convert_s3_error(answer: Any, key: str) -> Exception:
     """Return the error for a refusal of S3, whose own text may have names that the client must not see."""
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

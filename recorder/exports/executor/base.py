@@ -35,7 +35,7 @@ class WorkerLost(RecorderError):
 _TASKS_PER_WORKER = 3
 
 
-def divide_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardTask]:
+def divide_shard_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardTask]:
     """Return the same shards in tasks that keep some workers busy, the largest first.
 
     A task with more than a worker's share of all bytes is cut between shards; a single worker gets the tasks
@@ -43,23 +43,23 @@ def divide_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardTask]:
     """
     if workers == 1:
         return list(tasks)
-    share = sum(_estimate_bytes(task, task.shards) for task in tasks) / (workers * _TASKS_PER_WORKER)
-    cut = [replace(task, shards=shards) for task in tasks for shards in _cut_task(task, share)]
-    return sorted(cut, key=lambda task: _estimate_bytes(task, task.shards), reverse=True)
+    share = sum(_estimate_task_bytes(task, task.shards) for task in tasks) / (workers * _TASKS_PER_WORKER)
+    cut = [replace(task, shards=shards) for task in tasks for shards in _cut_shard_task(task, share)]
+    return sorted(cut, key=lambda task: _estimate_task_bytes(task, task.shards), reverse=True)
 
 
-def _cut_task(task: ShardTask, share: float) -> Iterator[list[PlannedShard]]:
+def _cut_shard_task(task: ShardTask, share: float) -> Iterator[list[PlannedShard]]:
     """Yield neighbouring shards of a task, together no larger than the share unless there is only one."""
     portion: list[PlannedShard] = []
     for shard in task.shards:
-        if portion and _estimate_bytes(task, [*portion, shard]) > share:
+        if portion and _estimate_task_bytes(task, [*portion, shard]) > share:
             yield portion
             portion = []
         portion.append(shard)
     yield portion
 
 
-def _estimate_bytes(task: ShardTask, shards: Sequence[PlannedShard]) -> int:
+def _estimate_task_bytes(task: ShardTask, shards: Sequence[PlannedShard]) -> int:
     """Estimate the bytes to write: rows, and the pictures that the format carries."""
     rows = sum(shard.bytes_read for shard in shards)
     if task.shards[0].kind == "events" or not FORMATS[task.format].carries_images:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.destinations import open_location
-from recorder.exports.executor.base import WorkerLost, divide_tasks
+from recorder.exports.executor.base import WorkerLost, divide_shard_tasks
 from recorder.exports.planning.plan import writer_versions
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
@@ -79,24 +79,24 @@ class DaskCluster:
         if not tasks:
             return
         times = self._times
-        with _connect_client(self._address, times.connect_s) as client:
-            _wait_for(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
-            waiting = deque(divide_tasks(tasks, _count_threads(client)))
+        with _connect_dask_client(self._address, times.connect_s) as client:
+            _wait_for_dask_cluster(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
+            waiting = deque(divide_shard_tasks(tasks, _count_dask_threads(client)))
             running: dict[Future[list[WrittenShard]], ShardTask] = {}
             try:
                 while waiting or running:
-                    while waiting and len(running) < _AHEAD * _count_threads(client):
+                    while waiting and len(running) < _AHEAD * _count_dask_threads(client):
                         task = waiting.popleft()
-                        running[_submit_task(client, task)] = task
-                    for future in _wait_for_any(client, list(running), times):
-                        written = _await_result(client, future, running[future], times)
+                        running[_submit_dask_task(client, task)] = task
+                    for future in _wait_for_any_future(client, list(running), times):
+                        written = _await_dask_result(client, future, running[future], times)
                         yield from _check_files(written, running.pop(future))
             finally:
-                _cancel_tasks(client, list(running), times.stop_s)
+                _cancel_dask_tasks(client, list(running), times.stop_s)
 
 
 @contextmanager
-def _connect_client(address: str, timeout_s: float) -> Iterator["Client"]:
+def _connect_dask_client(address: str, timeout_s: float) -> Iterator["Client"]:
     from distributed import Client
 
     try:
@@ -109,35 +109,37 @@ def _connect_client(address: str, timeout_s: float) -> Iterator["Client"]:
         client.close(timeout_s)
 
 
-def _submit_task(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
+def _submit_dask_task(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
     # A key of its own: a repeated export must not get the results of an earlier one.
-    return client.submit(write_task, task, writer_versions(), key=f"shards-{new_id('req')}")
+    return client.submit(write_dask_task, task, writer_versions(), key=f"shards-{new_id('req')}")
 
 
-def _wait_for_any(
+def _wait_for_any_future(
     client: "Client", futures: list["Future[list[WrittenShard]]"], times: ClusterTimes
 ) -> list["Future[list[WrittenShard]]"]:
     """Wait until at least one has ended, and return all that have."""
     from distributed import wait
 
     with client.as_current():  # `wait` takes no client as argument
-        ended = _wait_for(client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"), times)
+        ended = _wait_for_dask_cluster(
+            client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"), times
+        )
     return list(ended.done)
 
 
-def _await_result(
+def _await_dask_result(
     client: "Client", future: "Future[list[WrittenShard]]", task: ShardTask, times: ClusterTimes
 ) -> list[WrittenShard]:
     """Return the results of a task, or raise its error."""
     from distributed.scheduler import KilledWorker
 
-    error = _wait_for(client, future.exception, times)
+    error = _wait_for_dask_cluster(client, future.exception, times)
     if isinstance(error, KilledWorker):
         # The cluster limits the starts of a task: `distributed.scheduler.allowed-failures`.
         raise WorkerLost(task.shards[0].path, error.allowed_failures + 1) from error
     if error is not None:
         raise error
-    return _wait_for(client, future.result, times)
+    return _wait_for_dask_cluster(client, future.result, times)
 
 
 def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
@@ -153,7 +155,9 @@ def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[Writt
         yield written
 
 
-def _wait_for(client: "Client", call: Callable[[float], _Answer], times: ClusterTimes) -> _Answer:
+def _wait_for_dask_cluster(
+    client: "Client", call: Callable[[float], _Answer], times: ClusterTimes
+) -> _Answer:
     """Repeat a call until it returns, as long as the cluster has workers.
 
     Raises:
@@ -164,7 +168,7 @@ def _wait_for(client: "Client", call: Callable[[float], _Answer], times: Cluster
         try:
             return call(times.poll_s)
         except TimeoutError:
-            if _count_threads(client):
+            if _count_dask_threads(client):
                 last_worker_s = time.monotonic()
             elif time.monotonic() - last_worker_s > times.no_worker_s:
                 raise Unavailable(_CLUSTER) from None
@@ -172,7 +176,7 @@ def _wait_for(client: "Client", call: Callable[[float], _Answer], times: Cluster
             raise Unavailable(_CLUSTER) from error
 
 
-def _count_threads(client: "Client") -> int:
+def _count_dask_threads(client: "Client") -> int:
     try:
         threads: dict[str, int] = client.nthreads()
     except (OSError, CancelledError) as error:
@@ -180,14 +184,19 @@ def _count_threads(client: "Client") -> int:
     return sum(threads.values())
 
 
-def _cancel_tasks(client: "Client", futures: list["Future[list[WrittenShard]]"], timeout_s: float) -> None:
+def _cancel_dask_tasks(
+    client: "Client", futures: list["Future[list[WrittenShard]]"], timeout_s: float
+) -> None:
     """Cancel tasks; a worker leaves a task after the shard that it is writing."""
     keys = [future.key for future in futures]
     until = time.monotonic() + timeout_s
     # A cluster that is gone has nothing to stop.
     with suppress(OSError, CancelledError):
         client.cancel(futures, force=True)
-        while any(client.run(is_running, keys, on_error="ignore").values()) and time.monotonic() < until:
+        while (
+            any(client.run(is_dask_task_running, keys, on_error="ignore").values())
+            and time.monotonic() < until
+        ):
             time.sleep(0.1)
 
 
@@ -206,7 +215,7 @@ class OtherRelease(RecorderError):
         )
 
 
-def write_task(task: ShardTask, versions: dict[str, str]) -> list[WrittenShard]:
+def write_dask_task(task: ShardTask, versions: dict[str, str]) -> list[WrittenShard]:
     """Write the files of a task on a worker; leave a cancelled task after the shard that is being written.
 
     Args:
@@ -230,7 +239,7 @@ def write_task(task: ShardTask, versions: dict[str, str]) -> list[WrittenShard]:
     return results
 
 
-def is_running(keys: list[str], dask_worker: "Worker") -> bool:
+def is_dask_task_running(keys: list[str], dask_worker: "Worker") -> bool:
     """Return whether a worker still has one of these tasks."""
     return any(key in dask_worker.state.tasks for key in keys)
 

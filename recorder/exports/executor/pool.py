@@ -13,7 +13,7 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
-from recorder.exports.executor.base import MAX_STARTS, WorkerLost, divide_tasks
+from recorder.exports.executor.base import MAX_STARTS, WorkerLost, divide_shard_tasks
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.settings import environment_with
 
@@ -34,7 +34,7 @@ class ProcessPool:
         Raises:
             WorkerLost: if all workers that tried one task died.
         """
-        waiting = deque(_Job(task) for task in divide_tasks(tasks, self.workers))
+        waiting = deque(_Job(task) for task in divide_shard_tasks(tasks, self.workers))
         workers = [_Worker() for _ in range(min(self.workers, len(waiting)))]
         try:
             for worker in workers:

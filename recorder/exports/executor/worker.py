@@ -26,18 +26,18 @@ def serve(connection: "Connection[object, ShardTask]") -> None:
         except EOFError:
             return
         except Exception as error:  # the task cannot be read here
-            connection.send(_make_sendable(error))
+            connection.send(_make_sendable_error(error))
             continue
         try:
             for written in write_shards(task):
                 connection.send(written)
         except Exception as error:
-            connection.send(_make_sendable(error))
+            connection.send(_make_sendable_error(error))
         else:
             connection.send(None)
 
 
-def _make_sendable(error: Exception) -> Exception:
+def _make_sendable_error(error: Exception) -> Exception:
     """Return the error with a note on the worker; an error that cannot be pickled becomes its description."""
     error.add_note(f"In worker {os.getpid()} of the export.")
     try:
@@ -52,7 +52,7 @@ def _stop_worker(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(1)
 
 
-def _end_with_parent() -> None:
+def _end_with_pool() -> None:
     """End this process when the pool's process ends, which has the other end of standard input."""
     while os.read(0, 1):
         pass
@@ -64,7 +64,7 @@ def main() -> None:
     # Ctrl-C is sent to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop_worker)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_pool, daemon=True).start()
     with Connection(int(sys.argv[1])) as connection:
         serve(connection)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to discard

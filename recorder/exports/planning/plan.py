@@ -111,7 +111,7 @@ def writer_versions() -> dict[str, str]:
     }
 
 
-def canonical_spec(spec: dict[str, Any]) -> dict[str, Any]:
+def canonical_export_spec(spec: dict[str, Any]) -> dict[str, Any]:
     """Return a resolved request in the form that equal requests share."""
     filters = dict(spec["filter"])
     if "exclude_session_ids" in filters:
@@ -199,7 +199,7 @@ class Plan:
         )
 
 
-def make_plan(
+def make_export_plan(
     *,
     format: FormatName,
     spec: dict[str, Any],
@@ -222,7 +222,7 @@ def make_plan(
     bits = {workflow: bucket_bits(size) for workflow, size in sizes.iter_rows()}
     return Plan(
         format=format,
-        spec=canonical_spec(spec),
+        spec=canonical_export_spec(spec),
         versions=versions,
         graph=graph,
         bucket_bits=bits,
@@ -241,6 +241,6 @@ def bucket_bits(total_bytes: int) -> int:
     return bits
 
 
-def without_sessions(plan: Plan, gone: Iterable[str]) -> Plan:
+def plan_without_sessions(plan: Plan, gone: Iterable[str]) -> Plan:
     """Return the plan without some sessions; the buckets stay, so that other shards keep their content."""
     return replace(plan, sessions=plan.sessions.filter(~pl.col("session_id").is_in(list(gone))))

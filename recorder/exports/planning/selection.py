@@ -15,7 +15,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.datasets.formats import FORMATS
 from recorder.exports.planning.lake_stats import LakeFacts
-from recorder.exports.planning.plan import Plan, Sampling, make_plan
+from recorder.exports.planning.plan import Plan, Sampling, make_export_plan
 from recorder.memory.queries.subpaths import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
@@ -31,7 +31,7 @@ from recorder.tenant import Tenant
 _RANGE = 2**64
 
 
-def split_of(unit: str, rule: SplitRule) -> str:
+def split_of_unit(unit: str, rule: SplitRule) -> str:
     """Return the split of all sessions of a unit, by hash: the same in every export.
 
     A larger share moves units out of `train` only: `test` takes one end of the hash range, `validation` the
@@ -74,7 +74,7 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     graph: dict[str, int] = {}
     with database.transaction(write=False) as db:
         on_path = _find_sessions_of_path(db, row, graph)
-        chosen = select_sessions(db, row.tenant, row.spec)
+        chosen = select_export_sessions(db, row.tenant, row.spec)
     if on_path is not None:
         chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
     # After the choice: a session is marked as sealed only once the lake has it.
@@ -86,7 +86,7 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
         Sampling(**row.spec["frame_sampling"]),
         with_events="samples" in FORMATS[format].kinds,
     )
-    return make_plan(format=format, spec=row.spec, versions=versions, graph=graph, sessions=sessions)
+    return make_export_plan(format=format, spec=row.spec, versions=versions, graph=graph, sessions=sessions)
 
 
 def _find_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:
@@ -102,7 +102,7 @@ def _find_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int])
     return pl.Series(path.session_ids(), dtype=pl.String)
 
 
-def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.DataFrame:
+def select_export_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.DataFrame:
     """Return the sealed sessions that pass every filter of a resolved request, in no order.
 
     Returns:
@@ -115,7 +115,7 @@ def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.D
         col(SessionRow.outcome),
         col(SessionRow.actor_kind),
         col(SessionRow.actor_id),
-    ).where(*_make_conditions(tenant, spec))
+    ).where(*_make_selection_conditions(tenant, spec))
     rows = db.connection().execution_options(yield_per=_ROWS_AT_ONCE).execute(statement)
     parts = [
         pl.DataFrame([tuple(row) for row in part], schema=_CHOSEN, orient="row") for part in rows.partitions()
@@ -136,7 +136,7 @@ class SelectionSize:
     bytes: int
 
 
-def measure_selection(
+def measure_export_selection(
     db: DbSession, tenant: Tenant, spec: dict[str, Any], *, most_sessions: int
 ) -> SelectionSize:
     """Add up what the sessions of a resolved request recorded, without regard to `path` and exclusions.
@@ -149,7 +149,10 @@ def measure_selection(
     """
     counted = (SessionRow.event_count, SessionRow.frame_count, SessionRow.event_bytes, SessionRow.frame_bytes)
     chosen = (
-        select(*counted).where(*_make_conditions(tenant, spec)).limit(most_sessions + 1).subquery("chosen")
+        select(*counted)
+        .where(*_make_selection_conditions(tenant, spec))
+        .limit(most_sessions + 1)
+        .subquery("chosen")
     )
     columns = chosen.c
     sums = sqlalchemy.select(
@@ -162,22 +165,22 @@ def measure_selection(
     return SelectionSize(sessions, int(events or 0), int(frames or 0), int(size_bytes or 0))
 
 
-def count_awaited(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> int:
+def count_awaited_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> int:
     """Count the sessions of a resolved request whose replayability its filter needs and is not computed yet.
 
     Counting ends after one more than `MOST_AWAITED`. `path` and exclusions are disregarded, as in
-    `measure_selection`.
+    `measure_export_selection`.
     """
     others = {name: value for name, value in spec["filter"].items() if name != "min_replayability"}
     if others == spec["filter"]:
         return 0
-    conditions = _make_conditions(tenant, spec | {"filter": others})
+    conditions = _make_selection_conditions(tenant, spec | {"filter": others})
     waiting = select(SessionRow.id).where(*conditions, WAITS_FOR_REPLAYABILITY).limit(MOST_AWAITED + 1)
     return db.exec(select(sqlalchemy.func.count()).select_from(waiting.subquery())).one()
 
 
-def describe_awaited(count: int) -> str:
-    """Return the result of `count_awaited` in words: "1 session", "more than 1,000 sessions"."""
+def describe_awaited_sessions(count: int) -> str:
+    """Return the result of `count_awaited_sessions` in words: "1 session", "more than 1,000 sessions"."""
     return f"more than {MOST_AWAITED:,} sessions" if count > MOST_AWAITED else counted(count, "session")
 
 
@@ -185,7 +188,7 @@ def _add_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
     """Return the sessions with their split, without the actor's id, which may be a person's."""
     rule = SplitRule.model_validate(spec["split"])
     unit = pl.coalesce("actor_id", "session_id") if rule.by == "actor" else pl.col("session_id")
-    parts = [split_of(name, rule) for name in chosen.select(unit).to_series()]
+    parts = [split_of_unit(name, rule) for name in chosen.select(unit).to_series()]
     return chosen.drop("actor_id").with_columns(pl.Series("split", parts, pl.String))
 
 
@@ -206,7 +209,9 @@ class DeletedSessions:
         return self.deleted + self.erased + self.expired
 
 
-def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> DeletedSessions:
+def find_deleted_sessions(
+    db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series
+) -> DeletedSessions:
     """Return the sessions that were deleted.
 
     Args:
@@ -247,7 +252,7 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
     return gone
 
 
-def _make_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
+def _make_selection_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
     yield from in_tenant(SessionRow, tenant)
     yield col(SessionRow.status) == "sealed"
     yield col(SessionRow.deleted_at).is_(None)

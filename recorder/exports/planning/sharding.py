@@ -70,7 +70,7 @@ def plan_shards(plan: Plan) -> list[PlannedShard]:
     return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket, shard.split or ""))
 
 
-def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
+def group_neighbouring_shards(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
     """Yield neighbouring shards in portions that one read of the lake can hold.
 
     A lake file has sessions of all buckets, so that each read covers more than one shard needs.

@@ -7,7 +7,7 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.access.quota import require_rows
+from recorder.access.quota import require_quota_rows
 from recorder.audit.log import Origin, record
 from recorder.errors import (
     InvalidDestination,
@@ -16,9 +16,9 @@ from recorder.errors import (
     ValidationFailed,
 )
 from recorder.exports.destinations import open_destination
-from recorder.exports.planning.selection import count_awaited
+from recorder.exports.planning.selection import count_awaited_sessions
 from recorder.exports.requests.validation import draft_export
-from recorder.exports.requests.wire_objects import emit
+from recorder.exports.requests.wire_objects import emit_export_event
 from recorder.ids import is_id
 from recorder.memory.queries.subpaths import workflow_of_path
 from recorder.models.export import ExportRow, ExportWorkflowRow
@@ -27,11 +27,11 @@ from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 
-def require_known(db: DbSession, draft: ExportRow) -> None:
+def require_exportable_draft(db: DbSession, draft: ExportRow) -> None:
     """Check that the workflows and the path of a draft exist, and that rows may be exported.
 
     Raises:
@@ -40,11 +40,11 @@ def require_known(db: DbSession, draft: ExportRow) -> None:
         QuotaExceeded: if no rows to export are left.
     """
     _require_workflows(db, draft.tenant, draft.spec["workflow"])
-    _require_path(db, draft.tenant, draft.spec)
-    require_rows(db, draft.tenant)
+    _require_exported_path(db, draft.tenant, draft.spec)
+    require_quota_rows(db, draft.tenant)
 
 
-def probe_destination(draft: ExportRow, settings: Settings) -> None:
+def probe_draft_destination(draft: ExportRow, settings: Settings) -> None:
     """Write and remove one file at the destination of a draft. Takes seconds: call it outside transactions.
 
     Raises:
@@ -60,15 +60,15 @@ def probe_destination(draft: ExportRow, settings: Settings) -> None:
         raise Unavailable("The export store") from error
 
 
-def store_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin: Origin) -> ExportRow:
+def queue_draft_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin: Origin) -> ExportRow:
     """Queue the export of a draft whose destination was probed. Needs a write transaction.
 
     Raises:
-        NotFound, ValidationFailed, QuotaExceeded: as `require_known`.
+        NotFound, ValidationFailed, QuotaExceeded: as `require_exportable_draft`.
     """
-    require_known(db, draft)
+    require_exportable_draft(db, draft)
     row, workflows = draft, draft.spec["workflow"]
-    row.awaited_sessions = count_awaited(db, row.tenant, row.spec) or None
+    row.awaited_sessions = count_awaited_sessions(db, row.tenant, row.spec) or None
     db.add(row)
     for workflow in workflows:
         db.add(
@@ -76,7 +76,7 @@ def store_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin:
                 export_id=row.id, workflow=workflow, workspace_id=row.workspace_id, mode=row.mode
             )
         )
-    emit(db, row, settings, "export.queued")
+    emit_export_event(db, row, settings, "export.queued")
     details = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
     record(db, origin, "export.create", resource_type="export", resource_id=row.id, details=details)
     return row
@@ -100,14 +100,14 @@ def create_export(
         on_stored: called in the transaction that queues the export.
 
     Raises:
-        RecorderError: as `draft_export`, `require_known` and `probe_destination`.
+        RecorderError: as `draft_export`, `require_exportable_draft` and `probe_draft_destination`.
     """
     draft = draft_export(tenant, body)
     with runtime.database.transaction(write=False) as db:
-        require_known(db, draft)
-    probe_destination(draft, runtime.settings)
+        require_exportable_draft(db, draft)
+    probe_draft_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        row = store_export(db, runtime.settings, draft, origin=origin)
+        row = queue_draft_export(db, runtime.settings, draft, origin=origin)
         if on_stored is not None:
             on_stored(db, row)
         return row
@@ -161,7 +161,7 @@ def list_exports(
     if before_id is not None:
         statement = statement.where(col(ExportRow.id) < before_id)
     statement = statement.order_by(col(ExportRow.id).desc())
-    return fetch_page(
+    return fetch_list_page(
         lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
 
@@ -175,7 +175,7 @@ def _require_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> N
         raise NotFound("workflow")
 
 
-def _require_path(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:
+def _require_exported_path(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:
     for name in ("path", "subpath"):
         path_id = spec["filter"].get(name)
         if path_id is None:

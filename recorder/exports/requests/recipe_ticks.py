@@ -14,14 +14,14 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError, Unavailable
-from recorder.exports.requests.queue import probe_destination, store_export
+from recorder.exports.requests.queue import probe_draft_destination, queue_draft_export
 from recorder.exports.requests.recipes import (
     ListedRecipe,
-    draft_at,
-    key_of,
     last_export,
-    note_export,
-    read_cron,
+    note_recipe_export,
+    read_recipe_cron,
+    recipe_draft_at,
+    recipe_key,
 )
 from recorder.models.export import RecipeRow
 from recorder.models.workspace import WorkspaceRow
@@ -52,29 +52,29 @@ def _make_due_export(runtime: Runtime, recipe: RecipeRow, now: datetime) -> List
     """Queue the export of a recipe's tick; return None if another process did, or will."""
     try:
         # Before the tick is claimed, since a store that does not answer must hold up no other writer.
-        probe_destination(draft_at(recipe, now), runtime.settings)
+        probe_draft_destination(recipe_draft_at(recipe, now), runtime.settings)
         with runtime.database.transaction(write=True) as db:
-            held = _claim_tick(db, recipe, now)
+            held = _claim_recipe_tick(db, recipe, now)
             if held is None:
                 return None
             assert held.last_at is not None
             origin = Origin.system(held.workspace_id, "recipes")
-            draft = draft_at(held, held.last_at)
-            export = store_export(db, runtime.settings, draft, origin=origin)
-            note_export(db, held, export)
+            draft = recipe_draft_at(held, held.last_at)
+            export = queue_draft_export(db, runtime.settings, draft, origin=origin)
+            note_recipe_export(db, held, export)
             return ListedRecipe(held, export)
     except Unavailable as error:
-        return _note_error(runtime, recipe, error.code, str(error), claimed_at=None)
+        return _note_recipe_tick_error(runtime, recipe, error.code, str(error), claimed_at=None)
     except RecorderError as error:
-        return _note_error(runtime, recipe, error.code, str(error), claimed_at=now)
+        return _note_recipe_tick_error(runtime, recipe, error.code, str(error), claimed_at=now)
     except Exception:
         # An unexpected error of one recipe must not hold up the others.
         log.exception("the export of recipe %s of %s could not be queued", recipe.name, recipe.workspace_id)
         text = "Something went wrong on our side; the daemon's log has the details."
-        return _note_error(runtime, recipe, "internal_error", text, claimed_at=now)
+        return _note_recipe_tick_error(runtime, recipe, "internal_error", text, claimed_at=now)
 
 
-def _claim_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
+def _claim_recipe_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
     """Return the row with its tick claimed and the next one set; None if it changed since it was read."""
     same = select(RecipeRow).where(
         *in_tenant(RecipeRow, recipe.tenant),
@@ -83,7 +83,7 @@ def _claim_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | 
     )
     row = db.exec(same.with_for_update()).one_or_none()
     if row is not None:
-        cron = read_cron(row.cron, row.timezone)
+        cron = read_recipe_cron(row.cron, row.timezone)
         # At the earliest the tick that waits, even if the rules of the zone changed since.
         row.last_at = max(row.next_at, cron.last_until(now) or row.next_at)
         row.next_at = cron.next_after(now)
@@ -91,12 +91,16 @@ def _claim_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | 
     return row
 
 
-def _note_error(
+def _note_recipe_tick_error(
     runtime: Runtime, recipe: RecipeRow, code: str, message: str, *, claimed_at: datetime | None
 ) -> ListedRecipe | None:
     """Store at the recipe why its tick made no export; a claimed tick is over."""
     with runtime.database.transaction(write=True) as db:
-        row = db.get(RecipeRow, key_of(recipe)) if claimed_at is None else _claim_tick(db, recipe, claimed_at)
+        row = (
+            db.get(RecipeRow, recipe_key(recipe))
+            if claimed_at is None
+            else _claim_recipe_tick(db, recipe, claimed_at)
+        )
         if row is None:
             return None
         row.last_error = {"code": code, "message": message}

@@ -21,7 +21,7 @@ from recorder.errors import (
     QuotaExceeded,
     json_pointer,
 )
-from recorder.exports.requests.queue import create_export, probe_destination, require_known
+from recorder.exports.requests.queue import create_export, probe_draft_destination, require_exportable_draft
 from recorder.exports.requests.validation import dataset_name, draft_export
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
@@ -74,7 +74,7 @@ class Cron:
         return None
 
 
-def read_cron(line: str, timezone: str) -> Cron:
+def read_recipe_cron(line: str, timezone: str) -> Cron:
     """Return the schedule that a cron line describes.
 
     Args:
@@ -87,7 +87,7 @@ def read_cron(line: str, timezone: str) -> Cron:
     texts = line.upper().split()
     if len(texts) != _FIELDS:
         raise InvalidCron(f"This has {len(texts)} fields.")
-    cron = Cron(" ".join(texts), _parse_zone(timezone))
+    cron = Cron(" ".join(texts), _parse_time_zone(timezone))
     try:
         cron.next_after(datetime(2024, 1, 1, tzinfo=UTC))
     except CronSimError as error:
@@ -95,7 +95,7 @@ def read_cron(line: str, timezone: str) -> Cron:
     return cron
 
 
-def _parse_zone(name: str) -> ZoneInfo:
+def _parse_time_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -141,7 +141,7 @@ class ListedRecipe:
         return self.recipe.last_error or (None if self.export is None else self.export.error)
 
 
-def read_request(members: Mapping[str, Any]) -> ExportCreate:
+def read_recipe_request(members: Mapping[str, Any]) -> ExportCreate:
     """Return the request that these members of the body describe.
 
     Raises:
@@ -179,12 +179,12 @@ def add_recipe(
         body=body.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"tag"}),
         cron=cron,
         timezone=timezone,
-        next_at=read_cron(cron, timezone).next_after(now),
+        next_at=read_recipe_cron(cron, timezone).next_after(now),
         created_at=now,
     )
-    _check_request(runtime, row)
+    _check_recipe_request(runtime, row)
     with runtime.database.transaction(write=True) as db:
-        if db.get(RecipeRow, key_of(row)) is not None:
+        if db.get(RecipeRow, recipe_key(row)) is not None:
             raise RecipeExists
         db.add(row)
         shown = {name: row.body[name] for name in ("workflow", "format", "destination")}
@@ -214,7 +214,7 @@ def list_recipes(
         statement = statement.where(RecipeRow.workspace_id == workspace_id)
     if mode is not None:
         statement = statement.where(RecipeRow.mode == mode)
-    recipes = sorted(db.exec(statement), key=key_of)
+    recipes = sorted(db.exec(statement), key=recipe_key)
     return [ListedRecipe(recipe, last_export(db, recipe)) for recipe in recipes]
 
 
@@ -226,25 +226,25 @@ def run_recipe(runtime: Runtime, tenant: Tenant, name: str, *, origin: Origin) -
         RecorderError: as `create_export`.
     """
     with runtime.database.transaction(write=False) as db:
-        body = request_at(_find_recipe(db, tenant, name), clock.now())
+        body = recipe_request_at(_find_recipe(db, tenant, name), clock.now())
     return create_export(
         runtime,
         tenant,
         body,
         origin=origin,
-        on_stored=lambda db, row: note_export(db, _find_recipe(db, tenant, name), row),
+        on_stored=lambda db, row: note_recipe_export(db, _find_recipe(db, tenant, name), row),
     )
 
 
-def note_export(db: DbSession, recipe: RecipeRow, export: ExportRow) -> None:
+def note_recipe_export(db: DbSession, recipe: RecipeRow, export: ExportRow) -> None:
     """Store at a recipe that it made an export."""
     recipe.last_export_id, recipe.last_error = export.id, None
     db.add(recipe)
 
 
-def request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
+def recipe_request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
     """Return the request of a recipe at a moment, from which relative times count without a gap."""
-    body = read_request({**recipe.body, "tag": recipe.name})
+    body = read_recipe_request({**recipe.body, "tag": recipe.name})
     filters = body.filter or ExportFilter()
     times = {"until": clock.to_iso(moment)}
     for name in ("since", "until"):
@@ -254,17 +254,17 @@ def request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
     return body.model_copy(update={"filter": filters.model_copy(update=times)})
 
 
-def draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
+def recipe_draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
     """Return the export that a recipe makes at a moment, not stored yet."""
-    return draft_export(recipe.tenant, request_at(recipe, moment))
+    return draft_export(recipe.tenant, recipe_request_at(recipe, moment))
 
 
-def _check_request(runtime: Runtime, row: RecipeRow) -> None:
+def _check_recipe_request(runtime: Runtime, row: RecipeRow) -> None:
     """Check that the export would be accepted if it were due."""
-    draft = draft_at(row, row.created_at)
+    draft = recipe_draft_at(row, row.created_at)
     with runtime.database.transaction(write=False) as db, suppress(QuotaExceeded):
-        require_known(db, draft)
-    probe_destination(draft, runtime.settings)
+        require_exportable_draft(db, draft)
+    probe_draft_destination(draft, runtime.settings)
 
 
 def _find_recipe(db: DbSession, tenant: Tenant, name: str) -> RecipeRow:
@@ -279,6 +279,6 @@ def last_export(db: DbSession, recipe: RecipeRow) -> ExportRow | None:
     return None if recipe.last_export_id is None else db.get(ExportRow, recipe.last_export_id)
 
 
-def key_of(recipe: RecipeRow) -> tuple[str, str, str]:
+def recipe_key(recipe: RecipeRow) -> tuple[str, str, str]:
     """Return the primary key of a recipe's row."""
     return recipe.workspace_id, recipe.mode, recipe.name

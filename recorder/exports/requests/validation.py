@@ -30,7 +30,7 @@ def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
     workflows = list(dict.fromkeys(body.workflow))
     spec = {
         "workflow": workflows,
-        "filter": resolve_filter(body.filter or ExportFilter(), now=created_at),
+        "filter": resolve_export_filter(body.filter or ExportFilter(), now=created_at),
         "frame_sampling": _resolve_sampling(body.frame_sampling or FrameSampling()),
         "split": _resolve_split(body.split or SplitRule(validation=0, test=0)),
     }
@@ -47,7 +47,7 @@ def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
         request_id=current_request_id(),
         created_at=created_at,
     )
-    row.series_sha256 = series_of(row)
+    row.series_sha256 = export_series_of(row)
     return row
 
 
@@ -60,14 +60,14 @@ def dataset_name(tag: str | None, workflows: list[str]) -> str:
     return name.replace("...", "…")[:_DATASET_NAME_CHARACTERS]
 
 
-def resolve_filter(requested: ExportFilter, *, now: datetime) -> dict[str, Any]:
+def resolve_export_filter(requested: ExportFilter, *, now: datetime) -> dict[str, Any]:
     """Return the stored form of a filter: absolute times, always with `until`.
 
     Raises:
         InvalidTime, InvalidRange, TooManyIds, ValidationFailed: if a member is wrong.
     """
-    since = None if requested.since is None else _resolve_time(requested.since, now=now, name="since")
-    until = now if requested.until is None else _resolve_time(requested.until, now=now, name="until")
+    since = None if requested.since is None else _resolve_filter_time(requested.since, now=now, name="since")
+    until = now if requested.until is None else _resolve_filter_time(requested.until, now=now, name="until")
     if until > now:
         detail = "until must not be in the future; leave it out to export everything up to now."
         raise InvalidRange("/filter/until", "now", where="body", detail=detail)
@@ -80,19 +80,19 @@ def resolve_filter(requested: ExportFilter, *, now: datetime) -> dict[str, Any]:
         **requested.model_dump(by_alias=True, exclude_none=True),
         "since": since and clock.to_iso(since),
         "until": clock.to_iso(until),
-        "exclude_session_ids": _check_excluded(requested.exclude_session_ids),
+        "exclude_session_ids": _check_excluded_sessions(requested.exclude_session_ids),
     }
     return {name: value for name, value in resolved.items() if value is not None}
 
 
-def _resolve_time(text: str, *, now: datetime, name: str) -> datetime:
+def _resolve_filter_time(text: str, *, now: datetime, name: str) -> datetime:
     try:
         return clock.resolve_time(text, now=now, name=name)
     except InvalidTime as error:
         raise InvalidTime(f"/filter/{name}", str(error), where="body") from error
 
 
-def _check_excluded(session_ids: list[str] | None) -> list[str] | None:
+def _check_excluded_sessions(session_ids: list[str] | None) -> list[str] | None:
     pointer = "/filter/exclude_session_ids"
     if not session_ids:
         return None
@@ -125,7 +125,7 @@ def _resolve_split(requested: SplitRule) -> dict[str, Any]:
     return requested.model_dump()
 
 
-def series_of(row: ExportRow) -> str:
+def export_series_of(row: ExportRow) -> str:
     """Return the digest of the members that exports with common files share: the series.
 
     Filters may differ: an export after an exclusion or a deletion has most shards in common with its parent.

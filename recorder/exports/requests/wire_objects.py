@@ -10,9 +10,9 @@ from sqlmodel import Session as DbSession
 from recorder import clock, limits
 from recorder.digest import canonical_json, keyed_digest
 from recorder.errors import InvalidSignature, UrlExpired
-from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited
+from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited_sessions
 from recorder.models.export import Export, ExportCreated, ExportRow
-from recorder.request_context import following
+from recorder.request_context import following_request
 from recorder.settings import Settings
 from recorder.webhooks.outbox import add_event
 
@@ -33,7 +33,7 @@ _COLUMNS = {
 }
 
 
-def to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Export:
+def export_to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Export:
     """Return the export object of spec §2.5.
 
     Args:
@@ -46,7 +46,7 @@ def to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Ex
     return Export.model_validate(
         {
             **row.model_dump(include=_COLUMNS),
-            **(spec if is_whole else spec | {"filter": _shorten_filter(spec["filter"])}),
+            **(spec if is_whole else spec | {"filter": _shorten_excluded_sessions(spec["filter"])}),
             "manifest_url": manifest_url(row, settings),
             "progress": {
                 "shards_done": row.shards_done,
@@ -57,7 +57,7 @@ def to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Ex
     )
 
 
-def _shorten_filter(filter: dict[str, Any]) -> dict[str, Any]:
+def _shorten_excluded_sessions(filter: dict[str, Any]) -> dict[str, Any]:
     excluded = len(filter.get("exclude_session_ids", ()))
     if excluded <= limits.EXCLUDED_SESSIONS_SHOWN:
         return filter
@@ -71,13 +71,13 @@ def _describe_wait(row: ExportRow) -> str | None:
     if count is None:
         return None
     until = clock.to_iso(row.created_at + LONGEST_WAIT)
-    return f"Waits for the replayability of {describe_awaited(count)}, until {until} at the latest."
+    return f"Waits for the replayability of {describe_awaited_sessions(count)}, until {until} at the latest."
 
 
-def to_created(row: ExportRow, settings: Settings) -> ExportCreated:
+def created_export_to_wire(row: ExportRow, settings: Settings) -> ExportCreated:
     """Return the four members that `POST /v1/exports` answers."""
     return ExportCreated.model_validate(
-        to_wire(row, settings).model_dump(include=set(ExportCreated.model_fields))
+        export_to_wire(row, settings).model_dump(include=set(ExportCreated.model_fields))
     )
 
 
@@ -97,15 +97,15 @@ def manifest_url(row: ExportRow, settings: Settings) -> str | None:
     )
 
 
-def emit(db: DbSession, row: ExportRow, settings: Settings, type: str) -> None:
+def emit_export_event(db: DbSession, row: ExportRow, settings: Settings, type: str) -> None:
     """Queue an event of the export's life, with the whole object as it is now."""
-    with following(row.request_id):
+    with following_request(row.request_id):
         add_event(
             db,
             tenant=row.tenant,
             type=type,
             subject_id=row.id,
-            data={"export": to_wire(row, settings).model_dump(mode="json")},
+            data={"export": export_to_wire(row, settings).model_dump(mode="json")},
         )
 
 
@@ -115,12 +115,14 @@ _KEY_ID_CHARACTERS = 8
 def signed_url(base_url: str, path: str, *, workspace_id: str, expires_at: datetime, secret: bytes) -> str:
     """Return an address of a path below `base_url`, valid for GET until `expires_at` (whole seconds)."""
     expires_s = clock.to_ms(expires_at) // 1000
-    key_id = _compute_key_id(secret)
-    signature = _sign_path(path, expires_s=expires_s, key_id=key_id, workspace_id=workspace_id, secret=secret)
+    key_id = _compute_signing_key_id(secret)
+    signature = _sign_url_path(
+        path, expires_s=expires_s, key_id=key_id, workspace_id=workspace_id, secret=secret
+    )
     return f"{base_url}{quote(path, safe='/=')}?exp={expires_s}&kid={key_id}&sig={signature}"
 
 
-def check_signature(
+def check_url_signature(
     path: str,
     *,
     expires_s: int,
@@ -136,21 +138,25 @@ def check_signature(
         InvalidSignature: if path, time, key or workspace differ from the signed ones.
         UrlExpired: if the address has expired.
     """
-    expected = _sign_path(
-        path, expires_s=expires_s, key_id=_compute_key_id(secret), workspace_id=workspace_id, secret=secret
+    expected = _sign_url_path(
+        path,
+        expires_s=expires_s,
+        key_id=_compute_signing_key_id(secret),
+        workspace_id=workspace_id,
+        secret=secret,
     )
-    same_key = hmac.compare_digest(key_id.encode(), _compute_key_id(secret).encode())
+    same_key = hmac.compare_digest(key_id.encode(), _compute_signing_key_id(secret).encode())
     if not hmac.compare_digest(signature.encode(), expected.encode()) or not same_key:
         raise InvalidSignature
     if clock.to_ms(now) // 1000 >= expires_s:
         raise UrlExpired
 
 
-def _compute_key_id(secret: bytes) -> str:
+def _compute_signing_key_id(secret: bytes) -> str:
     """Return an id of the secret that does not disclose it; another secret has another id."""
     return keyed_digest(secret, "url-key-id", b"").hex()[:_KEY_ID_CHARACTERS]
 
 
-def _sign_path(path: str, *, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
+def _sign_url_path(path: str, *, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
     signed = canonical_json(["GET", path, expires_s, key_id, workspace_id])
     return keyed_digest(secret, "export-url", signed).hex()

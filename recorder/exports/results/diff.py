@@ -14,14 +14,14 @@ from sqlmodel import col, select
 from recorder.datasets.formats import MANIFEST
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.destinations import open_destination
-from recorder.exports.destinations.base import READ_SECONDS, READING, call_within
-from recorder.exports.runner.shard_store import PlanTooLarge, read_stored_plan
+from recorder.exports.destinations.base import READ_SECONDS, READING, call_within_time_limit
+from recorder.exports.runner.shard_store import PlanTooLarge, read_stored_export_plan
 from recorder.models.export import ChangeCause, DifferenceCounts, ExportRow, ExportShardRow, SessionDifference
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_page
+from recorder.storage.pages import FetchedPage, fetch_list_page
 
 #: Largest compressed plan that the API's process reads, about 300,000 sessions.
 MOST_BYTES = 32 * 1024 * 1024
@@ -63,7 +63,7 @@ _cache: LRUCache[tuple[str | None, str | None], PlanDifference] = LRUCache(
 _comparing = Lock()
 
 
-def compare_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDifference:
+def diff_export_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDifference:
     """Return the difference of the plans of two completed exports. Takes seconds: call outside transactions.
 
     Raises:
@@ -73,13 +73,15 @@ def compare_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDiffe
     """
     for export in (row, against):
         if export.plan_key is None:
-            raise _plan_gone(export)
+            raise _missing_plan_error(export)
     pair = (row.plan_sha256, against.plan_sha256)
     with _comparing:
         if pair in _cache:
             _require_plans(blobs, row, against)
             return _cache[pair]
-        difference = _cache[pair] = _compare_sides(_read_side(blobs, row), _read_side(blobs, against))
+        difference = _cache[pair] = _compare_sides(
+            _read_compared_plan(blobs, row), _read_compared_plan(blobs, against)
+        )
         return difference
 
 
@@ -88,14 +90,14 @@ def _require_plans(blobs: Blobs, *rows: ExportRow) -> None:
         try:
             blobs.get(row.plan_key or "", 0, 1)
         except KeyError as error:
-            raise _plan_gone(row) from error
+            raise _missing_plan_error(row) from error
 
 
-def _read_side(blobs: Blobs, row: ExportRow) -> _Side:
+def _read_compared_plan(blobs: Blobs, row: ExportRow) -> _Side:
     try:
-        plan = read_stored_plan(blobs, row.plan_key or "", most_bytes=MOST_BYTES)
+        plan = read_stored_export_plan(blobs, row.plan_key or "", most_bytes=MOST_BYTES)
     except KeyError as error:
-        raise _plan_gone(row) from error
+        raise _missing_plan_error(row) from error
     except PlanTooLarge as error:
         text = f"{row.id} has too many sessions to be compared here; compare the shards of the two manifests."
         raise ValidationFailed.of("against", "invalid_value", message=text, where="query") from error
@@ -104,12 +106,12 @@ def _read_side(blobs: Blobs, row: ExportRow) -> _Side:
     return _Side(plan.spec, plan.graph, plan.sessions.select("session_id", *_CONTENT))
 
 
-def _plan_gone(row: ExportRow) -> NotFound:
+def _missing_plan_error(row: ExportRow) -> NotFound:
     return NotFound("manifest", f"The files of {row.id} are gone.")
 
 
 def _compare_sides(ours: _Side, theirs: _Side) -> PlanDifference:
-    changes = _compare_sessions(ours.sessions, theirs.sessions)
+    changes = _compare_plan_sessions(ours.sessions, theirs.sessions)
     return PlanDifference(
         changes=changes,
         same=ours.sessions.height - changes.filter(pl.col("change") != "removed").height,
@@ -119,7 +121,7 @@ def _compare_sides(ours: _Side, theirs: _Side) -> PlanDifference:
     )
 
 
-def _compare_sessions(ours: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
+def _compare_plan_sessions(ours: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
     """Return the sessions that are in one only or differ, and whether outcome or events differ."""
     both = ours.join(theirs, on="session_id", how="full", coalesce=False)
     differs = {name: pl.col(name).ne_missing(pl.col(f"{name}_right")) for name in _CONTENT}
@@ -169,7 +171,7 @@ class Compared:
         named = self.changes.filter(pl.col("cause") != "deletion")
         if after_id is not None:
             named = named.filter(pl.col("session_id") > after_id)
-        page = fetch_page(
+        page = fetch_list_page(
             lambda count: named.head(count).to_dicts(),
             limit=limit,
             position_of=lambda row: str(row["session_id"]),
@@ -188,12 +190,12 @@ def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Com
     """
     for export in (row, against):
         _require_files(runtime, export)
-    difference = compare_plans(runtime.blobs, row, against)
-    today = _read_sessions(runtime, row, against, difference.changes["session_id"])
-    explained = _explain_changes(difference, today)
+    difference = diff_export_plans(runtime.blobs, row, against)
+    today = _read_compared_sessions(runtime, row, against, difference.changes["session_id"])
+    explained = _explain_session_changes(difference, today)
     counts = Counter(explained["change"].to_list())
     with runtime.database.transaction(write=False) as db:
-        shards = _compare_shards(db, row, against)
+        shards = _compare_export_shards(db, row, against)
     return Compared(
         same_rows=row.row_set_sha256 == against.row_set_sha256,
         same_request=difference.same_request,
@@ -212,12 +214,12 @@ def _require_files(runtime: Runtime, row: ExportRow) -> None:
         return
     destination = open_destination(row, runtime.settings, READING)
     try:
-        call_within(lambda: destination.size(MANIFEST), seconds=READ_SECONDS)
+        call_within_time_limit(lambda: destination.size(MANIFEST), seconds=READ_SECONDS)
     except KeyError as error:
         raise NotFound("manifest", f"The files of {row.id} are gone.") from error
 
 
-def _read_sessions(
+def _read_compared_sessions(
     runtime: Runtime, row: ExportRow, against: ExportRow, session_ids: pl.Series
 ) -> pl.DataFrame:
     """Return whether some sessions still exist, and whether they were imported after `against` began."""
@@ -236,7 +238,7 @@ def _read_sessions(
     return pl.concat(known)
 
 
-def _explain_changes(difference: PlanDifference, known: pl.DataFrame) -> pl.DataFrame:
+def _explain_session_changes(difference: PlanDifference, known: pl.DataFrame) -> pl.DataFrame:
     """Return the sessions that differ with their cause, the most certain one that applies."""
     in_one = pl.col("change") != "changed"
     cause = (
@@ -260,8 +262,8 @@ def _explain_changes(difference: PlanDifference, known: pl.DataFrame) -> pl.Data
     return explained.select("session_id", "change", cause.alias("cause"))
 
 
-def _compare_shards(db: DbSession, row: ExportRow, against: ExportRow) -> DifferenceCounts:
-    ours, theirs = _read_hashes(db, row), _read_hashes(db, against)
+def _compare_export_shards(db: DbSession, row: ExportRow, against: ExportRow) -> DifferenceCounts:
+    ours, theirs = _read_export_file_hashes(db, row), _read_export_file_hashes(db, against)
     in_both = ours.keys() & theirs.keys()
     same = sum(ours[path] == theirs[path] for path in in_both)
     return DifferenceCounts(
@@ -272,7 +274,7 @@ def _compare_shards(db: DbSession, row: ExportRow, against: ExportRow) -> Differ
     )
 
 
-def _read_hashes(db: DbSession, row: ExportRow) -> dict[str, str | None]:
+def _read_export_file_hashes(db: DbSession, row: ExportRow) -> dict[str, str | None]:
     """Return the files of an export: path and SHA-256."""
     statement = select(ExportShardRow.path, ExportShardRow.sha256).where(ExportShardRow.export_id == row.id)
     return dict(db.exec(statement).all())

@@ -19,7 +19,7 @@ from recorder.storage.leases import HeldLease
 _HOSTED = timedelta(days=limits.HOSTED_EXPORT_DAYS)
 
 
-def list_expired(db: DbSession, *, at: datetime, workspace_id: str) -> list[ExportRow]:
+def list_expired_exports(db: DbSession, *, at: datetime, workspace_id: str) -> list[ExportRow]:
     """Return the hosted exports of a workspace whose files are due to be deleted at an instant."""
     # The plan goes last: an export that still has one was not cleaned up to the end.
     has_files = or_(col(ExportRow.expired_at).is_(None), col(ExportRow.plan_key).is_not(None))
@@ -33,12 +33,12 @@ def list_expired(db: DbSession, *, at: datetime, workspace_id: str) -> list[Expo
     return [row for row in rows if row.destination["kind"] == "signed_url"]
 
 
-def count_bytes(db: DbSession, export_id: str) -> int:
+def count_export_bytes(db: DbSession, export_id: str) -> int:
     """Return the size of an export's shards."""
     return sum(shard.size_bytes or 0 for shard in read_shards(db, export_id))
 
 
-def delete_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datetime) -> bool:
+def delete_expired_export_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datetime) -> bool:
     """Delete the files and the plan of a hosted export; from the first moment they are no longer served.
 
     Args:

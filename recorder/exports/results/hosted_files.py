@@ -12,9 +12,9 @@ from recorder import clock
 from recorder.datasets.formats import CARD, FORMATS, MANIFEST
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import open_destination
-from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, call_within
+from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, call_within_time_limit
 from recorder.exports.manifest import read_own_manifest
-from recorder.exports.requests.wire_objects import check_signature, signed_url
+from recorder.exports.requests.wire_objects import check_url_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.export_request import ExportFormat
 from recorder.models.workspace import WorkspaceRow
@@ -23,7 +23,7 @@ from recorder.settings import Settings
 _PLAIN_FILES = {CARD: "text/markdown; charset=utf-8", MANIFEST: "application/json"}
 
 
-def open_by_signature(
+def open_signed_export(
     db: DbSession,
     settings: Settings,
     export_id: str,
@@ -52,7 +52,7 @@ def open_by_signature(
     row = db.get(ExportRow, export_id)
     if row is None or row.destination["kind"] != "signed_url":
         raise InvalidSignature
-    check_signature(
+    check_url_signature(
         path,
         expires_s=expires_s,
         key_id=key_id,
@@ -87,14 +87,14 @@ def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None 
     if row.expired_at is not None:
         raise NotFound("manifest", f"The files of {row.id} were deleted after their 30 days.")
     destination = open_destination(row, settings, READING)
-    data = call_within(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
+    data = call_within_time_limit(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
     manifest: dict[str, Any] = orjson.loads(data)
     if row.destination["kind"] == "signed_url":
         end = until or clock.now() + timedelta(seconds=row.destination["expires_in"])
         for shard in manifest["shards"]:
-            shard["url"] = _sign_file_url(row, settings, shard["path"], end)
+            shard["url"] = _sign_hosted_file_url(row, settings, shard["path"], end)
             shard["url_expires_at"] = clock.to_iso(end)
-        manifest["card_url"] = _sign_file_url(row, settings, CARD, end)
+        manifest["card_url"] = _sign_hosted_file_url(row, settings, CARD, end)
     return manifest
 
 
@@ -117,7 +117,7 @@ class HostedFile:
         yield from self.pinned.read(start, end)
 
 
-def require_file(db: DbSession, row: ExportRow, path: str) -> None:
+def require_hosted_file(db: DbSession, row: ExportRow, path: str) -> None:
     """Check that a path names a file of a completed hosted export; other paths are never opened.
 
     Raises:
@@ -129,8 +129,8 @@ def require_file(db: DbSession, row: ExportRow, path: str) -> None:
         raise NotFound("file")
 
 
-def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
-    """Open a file that `require_file` accepted. Waits for the store for seconds: call outside transactions.
+def open_hosted_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
+    """Open a file that `require_hosted_file` accepted; waits for the store: call outside transactions.
 
     Raises:
         NotFound: if it is gone.
@@ -138,7 +138,7 @@ def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
     """
     destination = open_destination(row, settings, READING)
     try:
-        pinned = call_within(lambda: destination.pin(path), seconds=READ_SECONDS)
+        pinned = call_within_time_limit(lambda: destination.pin(path), seconds=READ_SECONDS)
     except KeyError as error:
         raise NotFound("file") from error
     return HostedFile(
@@ -148,7 +148,7 @@ def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
     )
 
 
-def _sign_file_url(row: ExportRow, settings: Settings, path: str, expires_at: datetime) -> str:
+def _sign_hosted_file_url(row: ExportRow, settings: Settings, path: str, expires_at: datetime) -> str:
     return signed_url(
         settings.public_url,
         f"/v1/exports/{row.id}/files/{path}",

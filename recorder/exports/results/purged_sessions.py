@@ -22,10 +22,10 @@ from recorder.exports.runner.session_index import (
     find_purged,
     forget_export,
     forget_sessions,
-    index_sessions,
-    list_not_indexed,
+    index_export_sessions,
+    list_unindexed_exports,
 )
-from recorder.exports.runner.shard_store import read_stored_plan
+from recorder.exports.runner.shard_store import read_stored_export_plan
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseLost
@@ -93,11 +93,11 @@ def _index_earlier_exports(runtime: Runtime, held: HeldLease, workspace_id: str)
     """Store the sessions of exports whose plans were made by an earlier release."""
     open_transaction = partial(held.transaction, runtime.database)
     with runtime.database.transaction(write=False) as db:
-        rows = list(list_not_indexed(db, workspace_id))
+        rows = list(list_unindexed_exports(db, workspace_id))
     for row in rows:
         plan = _read_plan(runtime, row)
         if plan is not None:
-            index_sessions(open_transaction, row.id, plan.sessions["session_id"])
+            index_export_sessions(open_transaction, row.id, plan.sessions["session_id"])
         with open_transaction() as db:
             locked = lock_export(db, row.id)
             if locked is not None:
@@ -107,7 +107,7 @@ def _index_earlier_exports(runtime: Runtime, held: HeldLease, workspace_id: str)
 
 def _read_plan(runtime: Runtime, row: ExportRow) -> Plan | None:
     try:
-        return None if row.plan_key is None else read_stored_plan(runtime.blobs, row.plan_key)
+        return None if row.plan_key is None else read_stored_export_plan(runtime.blobs, row.plan_key)
     except KeyError:
         return None
 
@@ -128,7 +128,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
         result: _Result = "removed"
     elif row.expired_at is not None or row.plan_key is None:
         at = row.expired_at or clock.now()
-        return "removed" if expiry.delete_files(runtime, held, export_id, at=at) else "waits"
+        return "removed" if expiry.delete_expired_export_files(runtime, held, export_id, at=at) else "waits"
     elif row.destination["kind"] in _OURS:
         result = _rewrite_export(runtime, held, row)
     else:

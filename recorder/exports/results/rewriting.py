@@ -22,16 +22,16 @@ from recorder.exports.card import dataset_card, read_statistics
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import open_executor
 from recorder.exports.manifest import ExportFacts, Lineage, build_manifest, read_own_manifest
-from recorder.exports.planning.plan import Plan, without_sessions
-from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
+from recorder.exports.planning.plan import Plan, plan_without_sessions
+from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
 from recorder.exports.runner.lease import ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, has_session
 from recorder.exports.runner.shard_store import (
     as_written,
     make_shard_task,
     plan_folder,
-    put_plan,
     read_shards,
+    store_export_plan,
 )
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
@@ -107,7 +107,7 @@ class _Rewriting:
         destination.require_owner()
         text = read_own_manifest(destination, row)
         document: dict[str, Any] = orjson.loads(text)
-        shorter = without_sessions(plan, dropped)
+        shorter = plan_without_sessions(plan, dropped)
         files = _compare_files(plan, shorter, dropped, document)
         written = self._write_shards(shorter, files)
         lineage = self._make_lineage(dropped)
@@ -123,7 +123,9 @@ class _Rewriting:
             self._claim.require_lease()
             destination.remove(path)
         destination.finish()
-        key, sha256 = put_plan(runtime.blobs, shorter, workspace_id=row.workspace_id, export_id=row.id)
+        key, sha256 = store_export_plan(
+            runtime.blobs, shorter, workspace_id=row.workspace_id, export_id=row.id
+        )
         dropped_by_file = {
             shard.path: set(shard.sessions["session_id"]) & dropped.keys() for shard in plan_shards(plan)
         }
@@ -142,7 +144,7 @@ class _Rewriting:
         to_write = [shard for shard in files.planned if shard.path in files.rewritten]
         tasks = [
             make_shard_task(self._runtime, self._row, plan, portion, replaces_files=True)
-            for portion in read_together(to_write)
+            for portion in group_neighbouring_shards(to_write)
         ]
         written = {}
         self._claim.require_lease()
@@ -239,7 +241,7 @@ class _Rewriting:
                 if entry is None:
                     db.delete(shard)
                 elif shard.path in written:
-                    _update_shard(shard, entry)
+                    _update_rewritten_shard(shard, entry)
                     db.add(shard)
             row.plan_key, row.plan_sha256 = plan
             row.lineage, row.revision = asdict(lineage), manifest["revision"]
@@ -249,10 +251,10 @@ class _Rewriting:
             row.row_set_sha256 = manifest["row_set_sha256"]
             row.manifest_sha256 = hashlib.sha256(data).hexdigest()
             row.next_manifest_sha256 = None
-            _count_shards(db, dropped_by_file)
+            _count_rewritten_shards(db, dropped_by_file)
 
 
-def _count_shards(db: DbSession, dropped_by_file: dict[str, set[str]]) -> None:
+def _count_rewritten_shards(db: DbSession, dropped_by_file: dict[str, set[str]]) -> None:
     """Add to the counts of erasures the files that had their sessions, once each."""
     ids = sorted(set().union(*dropped_by_file.values()))
     purges = select(PurgeRow.session_id, PurgeRow.erasure_id).where(col(PurgeRow.session_id).in_(ids))
@@ -282,7 +284,7 @@ def _compare_files(plan: Plan, shorter: Plan, dropped: dict[str, str], document:
     return _Files(planned, rewritten=touched & left, removed=touched - left)
 
 
-def _update_shard(shard: ExportShardRow, entry: dict[str, Any]) -> None:
+def _update_rewritten_shard(shard: ExportShardRow, entry: dict[str, Any]) -> None:
     shard.content_key, shard.reused_from = entry["content_key"], entry["reused_from"]
     shard.rows, shard.sessions = entry["rows"], entry["sessions"]
     shard.size_bytes, shard.sha256 = entry["size_bytes"], entry["sha256"]

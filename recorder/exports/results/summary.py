@@ -10,10 +10,10 @@ import msgspec
 import polars as pl
 
 from recorder.datasets.formats import FormatName
-from recorder.datasets.jsonl import text_schema
+from recorder.datasets.jsonl import jsonl_text_schema
 from recorder.datasets.schemas import SCHEMAS
 from recorder.datasets.tables import scan
-from recorder.datasets.webdataset import read_members
+from recorder.datasets.webdataset import read_tar_members
 from recorder.exports.destinations import Destination
 
 #: The recording's contents stay in the files: a summary is shown in places that erasure does not rewrite.
@@ -52,7 +52,7 @@ class _PartSummary(NamedTuple):
     first_rows: pl.DataFrame
 
 
-def summarize(
+def summarize_dataset(
     destination: Destination, paths: list[str], *, format: FormatName = "parquet", rows: int = 8
 ) -> DatasetSummary | None:
     """Return figures read from the files, one after the other; None where there are no files.
@@ -102,11 +102,11 @@ def _summarize_part(events: pl.LazyFrame, rows: int) -> _PartSummary:
 
 def _read_bound_events(destination: Destination, path: str) -> Iterator[pl.DataFrame]:
     """Yield the events of an archive, some at a time; pictures are skipped."""
-    schema = pl.Schema(text_schema(_FIELDS))
+    schema = pl.Schema(jsonl_text_schema(_FIELDS))
     decoder = msgspec.json.Decoder(list[dict[str, Any]])
     held: list[dict[str, Any]] = []
     with destination.open(path) as file:
-        for name, size in read_members(file):
+        for name, size in read_tar_members(file):
             if name.endswith(".events.json"):
                 held += decoder.decode(file.read(size))
             if len(held) >= _EVENTS_AT_ONCE:

@@ -18,11 +18,17 @@ from recorder.exports.card import dataset_card, read_statistics
 from recorder.exports.destinations import Destination, FileConflict, open_destination
 from recorder.exports.manifest import ExportFacts, build_manifest
 from recorder.exports.planning.plan import Plan
-from recorder.exports.planning.selection import find_gone
+from recorder.exports.planning.selection import find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.requests.queue import create_export
-from recorder.exports.requests.wire_objects import emit
-from recorder.exports.runner.lease import ExportCancelled, ExportClaim, claim_export, is_over, lock_export
+from recorder.exports.requests.wire_objects import emit_export_event
+from recorder.exports.runner.lease import (
+    ExportCancelled,
+    ExportClaim,
+    claim_export,
+    is_export_over,
+    lock_export,
+)
 from recorder.exports.runner.session_index import forget_export
 from recorder.exports.runner.shard_store import Ledger, count_delivered_rows, read_shards, settle_reservation
 from recorder.models.export import ExportRow
@@ -52,11 +58,11 @@ def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *,
     if row.status not in ("queued", "running"):
         raise InvalidState(row.status, needed="export must be queued or running to be cancelled")
     record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
-    end_as_failed(db, row, settings, ExportCancelled.code, str(ExportCancelled()))
+    end_export_as_failed(db, row, settings, ExportCancelled.code, str(ExportCancelled()))
     return row
 
 
-def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, message: str) -> None:
+def end_export_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, message: str) -> None:
     """End an export as failed: charge what its client holds, release its quota, emit its event."""
     row.status, row.completed_at = "failed", clock.now()
     row.error = {"code": code, "message": message}
@@ -65,7 +71,7 @@ def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, 
     row.files_left = row.plan_key is not None
     settle_reservation(db, row, exported=count_delivered_rows(db, row))
     db.add(row)
-    emit(db, row, settings, "export.failed")
+    emit_export_event(db, row, settings, "export.failed")
 
 
 def remove_files(
@@ -124,7 +130,7 @@ def missing_files(shards: list[PlannedShard], destination: Destination) -> set[s
     return missing
 
 
-def publish(
+def publish_dataset(
     runtime: Runtime,
     export: ExportRow,
     claim: ExportClaim,
@@ -160,21 +166,21 @@ def publish(
     )
     manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
     statistics = read_statistics(runtime.lake, export.tenant, plan)
-    _write_file(claim, destination, CARD, dataset_card(manifest, statistics).encode())
-    manifest_sha256 = _write_file(claim, destination, MANIFEST, format_manifest(manifest))
+    _write_dataset_file(claim, destination, CARD, dataset_card(manifest, statistics).encode())
+    manifest_sha256 = _write_dataset_file(claim, destination, MANIFEST, format_manifest(manifest))
     claim.require()
     destination.finish()
     totals = manifest["totals"]
     with claim.transaction() as (db, row):
         # In the transaction that completes the export, so that it has no session that was deleted before.
-        if not find_gone(db, row.tenant, plan.spec["workflow"], plan.sessions["session_id"]).ids:
+        if not find_deleted_sessions(db, row.tenant, plan.spec["workflow"], plan.sessions["session_id"]).ids:
             row.status, row.completed_at = "completed", clock.now()
             row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
             row.shards = totals["shards"]
             row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
             row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
             settle_reservation(db, row, exported=totals["rows"])
-            emit(db, row, runtime.settings, "export.completed")
+            emit_export_event(db, row, runtime.settings, "export.completed")
             claim.lease.release(db)
             return row
     claim.require()
@@ -182,7 +188,7 @@ def publish(
     return None
 
 
-def _write_file(claim: ExportClaim, destination: Destination, path: str, data: bytes) -> str:
+def _write_dataset_file(claim: ExportClaim, destination: Destination, path: str, data: bytes) -> str:
     """Write a file about the whole dataset and return its SHA-256.
 
     The lease is checked first: a run that was suspended must not overwrite the files of its successor.
@@ -229,14 +235,14 @@ def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
         ExportBusy: if a run works on it.
     """
     with runtime.database.transaction(write=True) as db:
-        if is_over(db.get_one(ExportRow, export_id)):
+        if is_export_over(db.get_one(ExportRow, export_id)):
             return
         claim = claim_export(runtime.database, db, export_id, owner=owner)
         row = lock_export(db, export_id)
         assert row is not None
         if row.status in ("queued", "running"):
             text = "The run of this export was cancelled."
-            end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
+            end_export_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
             origin = _make_dagster_origin(row.workspace_id)
             record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
         claim.lease.release(db)

@@ -11,11 +11,11 @@ from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.manifest import Lineage, read_own_manifest
 from recorder.exports.planning.plan import Plan
-from recorder.exports.planning.selection import DeletedSessions, find_gone
+from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.requests.validation import series_of
+from recorder.exports.requests.validation import export_series_of
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
-from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_plan
+from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_export_plan
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -63,13 +63,13 @@ class Parent:
         return replace(file, reused_from=self.export_id)
 
 
-def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
+def find_parent_export(runtime: Runtime, row: ExportRow) -> Parent | None:
     """Return the newest completed export of the same series whose files exist."""
     statement = (
         select(ExportRow.id)
         .where(
             *in_tenant(ExportRow, row.tenant),
-            ExportRow.series_sha256 == series_of(row),
+            ExportRow.series_sha256 == export_series_of(row),
             ExportRow.status == "completed",
             col(ExportRow.expired_at).is_(None),
         )
@@ -78,11 +78,11 @@ def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
     )
     with runtime.database.transaction(write=False) as db:
         candidates = list(db.exec(statement))
-    opened = (open_parent(runtime, export_id) for export_id in candidates)
+    opened = (open_parent_export(runtime, export_id) for export_id in candidates)
     return next((parent for parent in opened if parent is not None), None)
 
 
-def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
+def open_parent_export(runtime: Runtime, export_id: str) -> Parent | None:
     """Return an export as a source of files; None if its manifest, plan or destination is gone."""
     with runtime.database.transaction(write=False) as db:
         row = db.get(ExportRow, export_id)
@@ -92,7 +92,7 @@ def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
     try:
         destination = open_destination(row, runtime.settings)
         read_own_manifest(destination, row)
-        plan = read_stored_plan(runtime.blobs, row.plan_key)
+        plan = read_stored_export_plan(runtime.blobs, row.plan_key)
     except (RecorderError, KeyError) as error:
         log.info("the files of %s are not copied: %r", export_id, error)
         return None
@@ -104,13 +104,13 @@ def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
     return Parent(export_id, plan.sessions["session_id"], destination, files)
 
 
-def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None) -> Lineage:
+def lineage_since_parent(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None) -> Lineage:
     """Return the changes of a new plan's sessions since the parent export."""
     if parent is None:
         return Lineage()
     planned = plan.sessions["session_id"]
     missing = parent.sessions.filter(~parent.sessions.is_in(planned.implode()))
-    gone = find_gone(db, row.tenant, plan.spec["workflow"], missing)
+    gone = find_deleted_sessions(db, row.tenant, plan.spec["workflow"], missing)
     return Lineage(
         parent_id=parent.export_id,
         sessions_added=planned.len() - (parent.sessions.len() - missing.len()),
@@ -121,7 +121,7 @@ def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None)
     )
 
 
-def add_deletions(lineage: Lineage, gone: DeletedSessions, parent: Parent | None) -> Lineage:
+def add_lineage_deletions(lineage: Lineage, gone: DeletedSessions, parent: Parent | None) -> Lineage:
     """Return the changes after sessions of the plan were deleted."""
     inherited = 0
     if parent is not None:

@@ -57,7 +57,7 @@ def due_exports(
         per_workspace: most exports of a workspace, so that one client does not block the others.
         first_tries: whether to return exports that the process for small exports has not tried.
     """
-    free = is_free()
+    free = is_export_lease_free()
     order = (col(ExportRow.attempt), col(ExportRow.id))
     rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
     ids: set[str] = set()
@@ -75,7 +75,7 @@ def due_exports(
     return list(rows)[:limit]
 
 
-def is_free() -> ColumnElement[bool]:
+def is_export_lease_free() -> ColumnElement[bool]:
     """Return the condition that no run holds the lease of an export."""
     held = select(LeaseRow.name).where(
         col(LeaseRow.name) == literal(_PREFIX) + col(ExportRow.id), col(LeaseRow.expires_ms) > clock.now_ms()
@@ -83,7 +83,7 @@ def is_free() -> ColumnElement[bool]:
     return ~exists(held.correlate(ExportRow))
 
 
-def is_over(row: ExportRow) -> bool:
+def is_export_over(row: ExportRow) -> bool:
     """Return whether an export needs no further run."""
     return row.status in ("completed", "failed") and not row.files_left
 

@@ -11,7 +11,11 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError
-from recorder.exports.planning.selection import LONGEST_WAIT, count_awaited, describe_awaited
+from recorder.exports.planning.selection import (
+    LONGEST_WAIT,
+    count_awaited_sessions,
+    describe_awaited_sessions,
+)
 from recorder.exports.runner.lease import ExportClaim, lock_export
 from recorder.models.export import ExportRow
 from recorder.storage.database import Database
@@ -27,13 +31,13 @@ class ReplayabilityMissing(RecorderError):
 
     def __init__(self, count: int) -> None:
         super().__init__(
-            f"The replayability of {describe_awaited(count)} was not computed within "
+            f"The replayability of {describe_awaited_sessions(count)} was not computed within "
             f"{LONGEST_WAIT.total_seconds() / 60:g} minutes. Check that runs of the job replay_sessions "
             "succeed, and send the request again."
         )
 
 
-def recount_awaited(database: Database) -> None:
+def recount_awaited_replayability(database: Database) -> None:
     """Count again what queued exports wait for; those that wait for nothing, or too long, may run."""
     with database.transaction(write=False) as db:
         waiting = select(ExportRow).where(
@@ -50,7 +54,7 @@ def recount_awaited(database: Database) -> None:
                 db.add(locked)
 
 
-def wait_for_values(database: Database, claim: ExportClaim, export: ExportRow) -> None:
+def wait_for_replayability(database: Database, claim: ExportClaim, export: ExportRow) -> None:
     """Wait until the replayability of an export's selection is computed; at once if it needs none.
 
     Raises:
@@ -59,8 +63,8 @@ def wait_for_values(database: Database, claim: ExportClaim, export: ExportRow) -
     """
     while True:
         with database.transaction(write=False) as db:
-            count = count_awaited(db, export.tenant, export.spec)
-        if count and _is_late(export):
+            count = count_awaited_sessions(db, export.tenant, export.spec)
+        if count and _has_waited_too_long(export):
             raise ReplayabilityMissing(count)
         if count or export.awaited_sessions is not None:
             with claim.transaction() as (_, row):
@@ -71,8 +75,8 @@ def wait_for_values(database: Database, claim: ExportClaim, export: ExportRow) -
 
 
 def _count_sessions(db: DbSession, row: ExportRow) -> int:
-    return 0 if _is_late(row) else count_awaited(db, row.tenant, row.spec)
+    return 0 if _has_waited_too_long(row) else count_awaited_sessions(db, row.tenant, row.spec)
 
 
-def _is_late(row: ExportRow) -> bool:
+def _has_waited_too_long(row: ExportRow) -> bool:
     return clock.now() - row.created_at >= LONGEST_WAIT

@@ -13,21 +13,32 @@ from recorder.errors import NotFound, RecorderError, Unavailable
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.planning.lake_stats import FactsMissing
-from recorder.exports.planning.plan import Plan, without_sessions
-from recorder.exports.planning.selection import DeletedSessions, find_gone, read_plan
-from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
-from recorder.exports.requests.validation import series_of
-from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
-from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
+from recorder.exports.planning.plan import Plan, plan_without_sessions
+from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions, read_plan
+from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
+from recorder.exports.requests.validation import export_series_of
+from recorder.exports.runner.finalize import (
+    end_export_as_failed,
+    missing_files,
+    publish_dataset,
+    remove_files,
+)
+from recorder.exports.runner.incremental import (
+    Parent,
+    add_lineage_deletions,
+    find_parent_export,
+    lineage_since_parent,
+    open_parent_export,
+)
 from recorder.exports.runner.lease import (
     LEASE_MS,
     ExportCancelled,
     ExportClaim,
     claim_export,
-    is_over,
+    is_export_over,
     lock_export,
 )
-from recorder.exports.runner.replayability_wait import wait_for_values
+from recorder.exports.runner.replayability_wait import wait_for_replayability
 from recorder.exports.runner.shard_store import Ledger, make_shard_task
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
@@ -108,7 +119,7 @@ def run_export(
         stored = db.get(ExportRow, export_id)
         if stored is None:
             raise NotFound("export")
-        if is_over(stored):
+        if is_export_over(stored):
             return stored
         claim = claim_export(runtime.database, db, export_id, owner=owner, lease_ms=lease_ms)
         row = lock_export(db, export_id)
@@ -119,7 +130,7 @@ def run_export(
             row.started_at = row.started_at or clock.now()
             # Rows of an earlier release have no `split`.
             row.spec = {"split": SplitRule(validation=0, test=0).model_dump()} | row.spec
-            row.series_sha256 = series_of(row)
+            row.series_sha256 = export_series_of(row)
         db.add(row)
     run = _Run(runtime, row, claim, executor)
     with claim.kept_alive():
@@ -175,7 +186,7 @@ class _Run:
         plan, shards = self._write_present(plan, shards, destination)
         for _ in range(_PUBLICATIONS):
             plan, shards = self._make_whole(plan, shards, destination)
-            published = publish(
+            published = publish_dataset(
                 self._runtime, self._export, self._claim, self._ledger, plan, shards, destination
             )
             if published is not None:
@@ -208,9 +219,9 @@ class _Run:
     ) -> tuple[Plan, list[PlannedShard]]:
         """Return plan and shards without deleted sessions; files that hold some are removed."""
         while (gone := self._find_gone(plan)).ids:
-            plan = without_sessions(plan, gone.ids)
+            plan = plan_without_sessions(plan, gone.ids)
             shards = plan_shards(plan)
-            lineage = add_deletions(self._ledger.lineage(), gone, self._parent)
+            lineage = add_lineage_deletions(self._ledger.lineage(), gone, self._parent)
             for path in self._ledger.store_plan(plan, shards, lineage, dropped=gone.ids):
                 self._remove_file(path, destination)
         return plan, shards
@@ -241,11 +252,11 @@ class _Run:
         return None if plan is None else (plan, plan_shards(plan))
 
     def _make_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
-        wait_for_values(self._runtime.database, self._claim, self._export)
+        wait_for_replayability(self._runtime.database, self._claim, self._export)
         plan = self._read_plan()
-        parent = find_parent(self._runtime, self._export)
+        parent = find_parent_export(self._runtime, self._export)
         with self._runtime.database.transaction(write=False) as db:
-            lineage = lineage_of(db, self._export, plan, parent)
+            lineage = lineage_since_parent(db, self._export, plan, parent)
         shards = plan_shards(plan)
         for path in self._ledger.store_plan(plan, shards, lineage):
             self._remove_file(path, destination)  # of a plan of an earlier release
@@ -264,7 +275,7 @@ class _Run:
     def _parent(self) -> Parent | None:
         """Parent export of the plan, if its files still exist."""
         parent_id = self._ledger.lineage().parent_id
-        return None if parent_id is None else open_parent(self._runtime, parent_id)
+        return None if parent_id is None else open_parent_export(self._runtime, parent_id)
 
     def _write(self, plan: Plan, shards: list[PlannedShard], destination: Destination) -> None:
         """Write the shards that are not done, and store the progress of each."""
@@ -273,10 +284,11 @@ class _Run:
             for path in paths:
                 # A killed run may have written it by another form of the plan.
                 self._remove_file(path, destination)
-        paths -= self._copy_from_parent([shard for shard in shards if shard.path in paths], destination)
+        paths -= self._copy_parent_files([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
         tasks = [
-            make_shard_task(self._runtime, self._export, plan, portion) for portion in read_together(to_write)
+            make_shard_task(self._runtime, self._export, plan, portion)
+            for portion in group_neighbouring_shards(to_write)
         ]
         results = self._executor.run(tasks)
         try:
@@ -286,7 +298,7 @@ class _Run:
             # Wait here until workers have ended their tasks.
             getattr(results, "close", lambda: None)()
 
-    def _copy_from_parent(self, shards: list[PlannedShard], destination: Destination) -> set[str]:
+    def _copy_parent_files(self, shards: list[PlannedShard], destination: Destination) -> set[str]:
         """Copy the files that are identical in the parent export; return their paths."""
         copied = set()
         for shard in shards if shards and self._parent else ():
@@ -298,7 +310,7 @@ class _Run:
     def _find_gone(self, plan: Plan) -> DeletedSessions:
         export, sessions = self._export, plan.sessions["session_id"]
         with self._runtime.database.transaction(write=False) as db:
-            return find_gone(db, export.tenant, plan.spec["workflow"], sessions)
+            return find_deleted_sessions(db, export.tenant, plan.spec["workflow"], sessions)
 
     def _store_error(self, error: Unavailable) -> None:
         try:
@@ -311,5 +323,5 @@ class _Run:
         log.warning("export %s failed: %s", self._export.id, message)
         with self._claim.ending_transaction() as (db, row):
             if row.status == "running":
-                end_as_failed(db, row, self._runtime.settings, code, message)
+                end_export_as_failed(db, row, self._runtime.settings, code, message)
         return remove_files(self._runtime, self._claim, row)

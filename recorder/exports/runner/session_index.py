@@ -23,7 +23,9 @@ _ROWS = 5_000
 _IDS_AT_ONCE = 500
 
 
-def index_sessions(open_transaction: OpenTransaction, export_id: str, session_ids: Iterable[str]) -> None:
+def index_export_sessions(
+    open_transaction: OpenTransaction, export_id: str, session_ids: Iterable[str]
+) -> None:
     """Store the sessions of an export."""
     ids = iter(session_ids)
     while chunk := list(islice(ids, _ROWS)):
@@ -76,7 +78,7 @@ def has_session(db: DbSession, export_id: str, session_id: str) -> bool:
     return db.get(ExportSessionRow, (session_id, export_id)) is not None
 
 
-def list_not_indexed(db: DbSession, workspace_id: str) -> Iterator[ExportRow]:
+def list_unindexed_exports(db: DbSession, workspace_id: str) -> Iterator[ExportRow]:
     """Yield the exports of a workspace with a plan of an earlier release, whose sessions are not stored."""
     statement = select(ExportRow).where(
         ExportRow.workspace_id == workspace_id,

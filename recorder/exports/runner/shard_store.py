@@ -9,7 +9,7 @@ import zstandard
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.access.quota import reserve_rows, settle_rows
+from recorder.access.quota import reserve_quota_rows, settle_quota_rows
 from recorder.datasets.formats import FORMATS, FormatName
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
@@ -18,7 +18,7 @@ from recorder.exports.manifest import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
-from recorder.exports.runner.session_index import forget_sessions, index_sessions
+from recorder.exports.runner.session_index import forget_sessions, index_export_sessions
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.runtime import Runtime
@@ -37,14 +37,16 @@ def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
     if row.reserved_rows is not None and row.reserved_rows < rows:
         settle_reservation(db, row, exported=0)
     if row.reserved_period is None:
-        row.reserved_period = reserve_rows(db, row.tenant, rows)
+        row.reserved_period = reserve_quota_rows(db, row.tenant, rows)
         row.reserved_rows = rows
 
 
 def settle_reservation(db: DbSession, row: ExportRow, *, exported: int) -> None:
     """Count the rows of an export that ended, and end its reservation; a second call changes nothing."""
     if row.reserved_period is not None and row.reserved_rows is not None:
-        settle_rows(db, row.workspace_id, row.reserved_period, reserved=row.reserved_rows, exported=exported)
+        settle_quota_rows(
+            db, row.workspace_id, row.reserved_period, reserved=row.reserved_rows, exported=exported
+        )
     row.reserved_rows = row.reserved_period = None
 
 
@@ -60,7 +62,7 @@ def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
     return sum(shard.rows for shard in read_shards(db, row.id) if shard.is_done and shard.kind == counted)
 
 
-def put_plan(blobs: Blobs, plan: Plan, *, workspace_id: str, export_id: str) -> tuple[str, str]:
+def store_export_plan(blobs: Blobs, plan: Plan, *, workspace_id: str, export_id: str) -> tuple[str, str]:
     """Store a plan under a name of its content, before the row that names it; return key and digest."""
     text = plan.to_json()
     sha256 = sha256_of(text)
@@ -104,7 +106,7 @@ class PlanTooLarge(Exception):
     """A stored plan is larger than its reader allows."""
 
 
-def read_stored_plan(blobs: Blobs, key: str, *, most_bytes: int | None = None) -> Plan | None:
+def read_stored_export_plan(blobs: Blobs, key: str, *, most_bytes: int | None = None) -> Plan | None:
     """Return the plan of a key; None for one that another release stored.
 
     Args:
@@ -141,7 +143,7 @@ class Ledger:
         """Return the plan that an earlier run stored; None if this run has to make one."""
         with self._claim.transaction() as (_, row):
             key = row.plan_key
-        return None if key is None else read_stored_plan(self._blobs, key)
+        return None if key is None else read_stored_export_plan(self._blobs, key)
 
     def lineage(self) -> Lineage:
         """Return the lineage that was stored with the plan."""
@@ -172,8 +174,8 @@ class Ledger:
         """
         if dropped is None:
             # Before the plan: a purge finds every export that has the session.
-            index_sessions(self._open_transaction, self._claim.export_id, plan.sessions["session_id"])
-        key, sha256 = put_plan(
+            index_export_sessions(self._open_transaction, self._claim.export_id, plan.sessions["session_id"])
+        key, sha256 = store_export_plan(
             self._blobs, plan, workspace_id=self._workspace_id, export_id=self._claim.export_id
         )
         planned = {shard.path: shard for shard in shards}

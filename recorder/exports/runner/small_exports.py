@@ -11,13 +11,13 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.exports.planning.selection import measure_selection
+from recorder.exports.planning.selection import measure_export_selection
 from recorder.exports.runner.lease import (
     LEASE_MS,
     ExportBusy,
     ExportClaim,
     claim_export,
-    is_free,
+    is_export_lease_free,
     lock_export,
 )
 from recorder.models.export import ExportRow
@@ -70,7 +70,7 @@ def list_writers(db: DbSession) -> list[str]:
     return list(db.exec(held))
 
 
-def claim_next(
+def claim_next_small_export(
     database: Database,
     owner: str,
     at_work: Collection[ExportRow],
@@ -102,7 +102,7 @@ def claim_next(
             continue
         with database.transaction(write=True) as db:
             locked = lock_export(db, row.id)
-            if locked is None or not is_first_try(locked):
+            if locked is None or not awaits_small_export_writer(locked):
                 continue
             try:
                 return locked, claim_export(database, db, locked.id, owner=owner, lease_ms=lease_ms)
@@ -111,7 +111,7 @@ def claim_next(
     return None
 
 
-def is_first_try(row: ExportRow) -> bool:
+def awaits_small_export_writer(row: ExportRow) -> bool:
     """Return whether an export waits for the process that writes small exports."""
     return row.status == "queued" and row.attempt == 0 and not row.has_own_run
 
@@ -121,10 +121,10 @@ def is_cloud(row: ExportRow) -> bool:
     return row.destination["kind"] in _CLOUDS
 
 
-def is_small(database: Database, row: ExportRow) -> bool:
+def is_small_export(database: Database, row: ExportRow) -> bool:
     """Return whether the sessions of an export recorded so little that it is written in about two seconds."""
     with database.transaction(write=False) as db:
-        size = measure_selection(db, row.tenant, row.spec, most_sessions=SMALL_SESSIONS)
+        size = measure_export_selection(db, row.tenant, row.spec, most_sessions=SMALL_SESSIONS)
     return (
         size.sessions <= SMALL_SESSIONS
         and size.events <= SMALL_EVENTS
@@ -133,7 +133,7 @@ def is_small(database: Database, row: ExportRow) -> bool:
     )
 
 
-def leave_to_own_run(claim: ExportClaim) -> None:
+def release_claimed_export(claim: ExportClaim) -> None:
     """Give a claimed export back, for a run of its own.
 
     Raises:
@@ -150,7 +150,10 @@ def give_own_run(db: DbSession, export_id: str) -> bool:
     Needs a write transaction.
     """
     row = lock_export(db, export_id)
-    if row is None or db.exec(select(is_free()).where(ExportRow.id == export_id)).one() is not True:
+    if (
+        row is None
+        or db.exec(select(is_export_lease_free()).where(ExportRow.id == export_id)).one() is not True
+    ):
         return False
     row.has_own_run = True
     db.add(row)
@@ -172,7 +175,7 @@ def _list_first_tries(db: DbSession) -> list[ExportRow]:
             ExportRow.attempt == 0,
             ~col(ExportRow.has_own_run),
             col(ExportRow.awaited_sessions).is_(None),
-            is_free(),
+            is_export_lease_free(),
         )
         .subquery()
     )

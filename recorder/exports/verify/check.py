@@ -17,8 +17,8 @@ from recorder.datasets.sources import (
     DatasetSource,
     DestinationSource,
     Directory,
-    copy_file,
-    open_source,
+    copy_source_file,
+    open_dataset_source,
 )
 from recorder.exports.verify.contents import MOST_PROBLEMS, FileContents, read_contents
 from recorder.rowset import SessionRows, row_set_sha256
@@ -37,7 +37,7 @@ def open_dataset(source: str | Path | Directory) -> DatasetSource:
     Raises:
         ManifestUnreadable: if no library opens the address.
     """
-    return open_source(str(source)) if isinstance(source, str | Path) else DestinationSource(source)
+    return open_dataset_source(str(source)) if isinstance(source, str | Path) else DestinationSource(source)
 
 
 @dataclass
@@ -106,7 +106,7 @@ def verify_manifest(
     with tempfile.TemporaryDirectory(prefix="recorder-verify-") as folder:
         for shard in manifest.shards:
             try:
-                path = copy_file(dataset, shard, Path(folder))
+                path = copy_source_file(dataset, shard, Path(folder))
             except FILE_ERRORS as error:
                 check.report.add(f"{shard.path} {_explain_error(error)}.")
                 check.advance(shard.size_bytes)

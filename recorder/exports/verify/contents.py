@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from recorder.datasets.formats import FileKind, FormatName
-from recorder.datasets.webdataset import Sample, read_samples
+from recorder.datasets.webdataset import Sample, read_webdataset_samples
 from recorder.exports.verify.rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
 from recorder.rowset import SessionRows, events_digest, frames_digest, samples_digest
 
@@ -55,7 +55,7 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
                 pairs = [(frame.frame_id, frame.sha256) for frame in _check_images(frames, name, contents)]
                 contents.sessions.append(SessionRows("frames", session_id, len(pairs), frames_digest(pairs)))
         case "samples":
-            for session_id, samples in groupby(read_samples(path), key=_get_session_id):
+            for session_id, samples in groupby(read_webdataset_samples(path), key=_get_session_id):
                 bound = [sample[1:4] for sample in _check_images(samples, name, contents)]
                 contents.sessions.append(
                     SessionRows("samples", session_id, len(bound), samples_digest(bound))

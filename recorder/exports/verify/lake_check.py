@@ -19,8 +19,8 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.datasets.errors import Unreadable
 from recorder.datasets.manifest import Shard
-from recorder.datasets.sources import FILE_ERRORS, copy_file
-from recorder.datasets.webdataset import read_samples
+from recorder.datasets.sources import FILE_ERRORS, copy_source_file
+from recorder.datasets.webdataset import read_webdataset_samples
 from recorder.digest import sha256_of
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
@@ -32,7 +32,7 @@ from recorder.models.session import SessionRow, TagRow
 from recorder.rowset import EventKey, events_digest, frames_digest, samples_digest
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import Kind
 
 _KEY = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
@@ -76,7 +76,7 @@ class PinnedLake:
             return read()
         except FileNotFoundError:
             self._versions = {}
-            return read_again(read)
+            return retry_lake_read(read)
 
     def _count_rows(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
         rows = self._select_sessions(
@@ -219,7 +219,7 @@ class LakeReport:
     problems: list[str] = field(default_factory=list)
 
 
-def compare_with_lake(
+def compare_export_with_lake(
     runtime: Runtime, row: ExportRow, *, seed: int | None = None, rows_hashed: int = ROWS_HASHED
 ) -> LakeReport:
     """Select, count and hash again the sessions that a completed export should hold.
@@ -323,7 +323,7 @@ def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) 
         FileGone, Unreadable: if it is missing, broken, or another file than was listed.
     """
     with tempfile.TemporaryDirectory(prefix="recorder-lake-check-") as folder:
-        path = copy_file(open_dataset(destination), msgspec.convert(entry, Shard), Path(folder))
+        path = copy_source_file(open_dataset(destination), msgspec.convert(entry, Shard), Path(folder))
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 raise Unreadable("has another SHA-256 than the manifest says")
@@ -333,7 +333,7 @@ def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) 
             case "frames":
                 return dict(_digest_rows(read_frames(path, format), slice(1, 3), frames_digest))
             case _:
-                return dict(_digest_rows(read_samples(path), slice(1, 4), samples_digest))
+                return dict(_digest_rows(read_webdataset_samples(path), slice(1, 4), samples_digest))
 
 
 def _digest_rows(

@@ -22,8 +22,8 @@ from recorder.governance.backup.manifest import (
     BackupManifest,
     FileEntry,
     deployment_digest,
+    parse_backup_manifest,
     parse_listing,
-    parse_manifest,
 )
 from recorder.ids import is_id
 from recorder.storage.blobs import Blobs
@@ -70,7 +70,7 @@ class BackupStore:
                 data = self._store.get(_manifest_key(backup_id))
         except KeyError as error:
             raise NoBackup(self.url, self.list_ids()) from error
-        return parse_manifest(data, backup_id)
+        return parse_backup_manifest(data, backup_id)
 
     def write_manifest(self, manifest: BackupManifest) -> None:
         """Store the manifest: from now on the backup exists."""

@@ -29,8 +29,8 @@ from recorder.governance.backup.manifest import (
     deployment_digest,
 )
 from recorder.governance.backup.records import note_backup
-from recorder.governance.backup.snapshot import Engine, Snapshot, open_snapshot
-from recorder.governance.backup.sources import OnProgress, copy_objects
+from recorder.governance.backup.snapshot import Engine, Snapshot, open_database_snapshot
+from recorder.governance.backup.sources import OnProgress, copy_stored_objects
 from recorder.ids import new_timed_id
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
@@ -182,7 +182,10 @@ class _BackupRun:
         """Copy the database and the lake as they are at one instant."""
         for _ in range(_MOMENTS):
             try:
-                with self._make_folder() as folder, open_snapshot(self._runtime.database, folder) as snapshot:
+                with (
+                    self._make_folder() as folder,
+                    open_database_snapshot(self._runtime.database, folder) as snapshot,
+                ):
                     return self._copy_snapshot(snapshot)
             except FilesChanged:
                 continue
@@ -251,7 +254,7 @@ class _BackupRun:
     def _copy_files(
         self, store: Store, blobs: Blobs, objects: Sequence[StoredObject]
     ) -> Iterator[FileEntry | None]:
-        return copy_objects(
+        return copy_stored_objects(
             self._archive, blobs, store, objects, known=self._known, on_progress=self._on_progress
         )
 

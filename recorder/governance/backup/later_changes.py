@@ -15,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder import clock
-from recorder.audit.log import Origin, entry_of, first_hash, hash_entry, record
+from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record
 from recorder.governance.backup.errors import AuditDoesNotFit
 from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
@@ -76,7 +76,7 @@ class LaterChanges:
                 for line in file:
                     row = _parse_line(line)
                     chains.add(row.workspace_id)
-                    _require_next(row, rows, heads)
+                    _require_next_entry(row, rows, heads)
         except OSError as error:
             raise AuditDoesNotFit(f"the file cannot be read ({error.strerror})") from error
         for workspace_id, (number, _) in heads.items():
@@ -113,12 +113,12 @@ def _parse_line(line: bytes) -> AuditRow:
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise AuditDoesNotFit("a line is no entry of an export by `recorder audit export`") from error
-    if hash_entry(entry_of(row)) != row.hash:
+    if hash_audit_entry(audit_entry_of(row)) != row.hash:
         raise AuditDoesNotFit(f"entry {row.number} of {row.workspace_id} was changed")
     return row
 
 
-def _require_next(
+def _require_next_entry(
     row: AuditRow, rows: dict[str, list[AuditRow]], heads: Mapping[str, tuple[int, str]]
 ) -> None:
     """Keep an entry that came after the backup, if it follows the one before.
@@ -126,7 +126,7 @@ def _require_next(
     Raises:
         AuditDoesNotFit: if an entry between them is missing.
     """
-    number, last_hash = heads.get(row.workspace_id, (0, first_hash(row.workspace_id)))
+    number, last_hash = heads.get(row.workspace_id, (0, first_audit_hash(row.workspace_id)))
     if row.number <= number:
         if row.number == number and row.hash != last_hash:
             raise AuditDoesNotFit(f"entry {row.number} of {row.workspace_id} is not the backup's")
@@ -139,7 +139,7 @@ def _require_next(
     later.append(row)
 
 
-def apply_changes(
+def apply_later_changes(
     runtime: Runtime, manifest: BackupManifest, changes: LaterChanges, gone: Mapping[str, str]
 ) -> AppliedChanges:
     """Apply what came after the backup, and purge to the end; nothing else works on the deployment.
@@ -151,7 +151,7 @@ def apply_changes(
         gone: sessions that were purged while the backup was made, with the cause.
     """
     applied = AppliedChanges()
-    _hide_sessions(runtime, gone)
+    _hide_purged_sessions(runtime, gone)
     for workspace_id, entries in changes.entries.items():
         with runtime.database.transaction(write=True) as db:
             if db.get(WorkspaceRow, workspace_id) is None:
@@ -160,7 +160,7 @@ def apply_changes(
             applied.entries += len(entries)
         for entry in entries:
             if entry.outcome == "success":
-                _apply_entry(runtime, entry, applied)
+                _apply_audit_entry(runtime, entry, applied)
         requests = [entry for entry in entries if entry.action == "privacy.request"]
         repeat_erasures(runtime, workspace_id, requests)
         applied.erasures += len(requests)
@@ -174,7 +174,7 @@ def _append_entries(db: DbSession, workspace_id: str, entries: list[AuditRow]) -
     """Continue the restored chain by the later entries."""
     last = entries[-1]
     insert_if_missing(
-        db, AuditHeadRow, {"workspace_id": workspace_id, "number": 0, "hash": first_hash(workspace_id)}
+        db, AuditHeadRow, {"workspace_id": workspace_id, "number": 0, "hash": first_audit_hash(workspace_id)}
     )
     moved = update(AuditHeadRow).where(col(AuditHeadRow.workspace_id) == workspace_id)
     db.connection().execute(moved.values(number=last.number, hash=last.hash))
@@ -182,7 +182,7 @@ def _append_entries(db: DbSession, workspace_id: str, entries: list[AuditRow]) -
         db.add(AuditRow(**entry.model_dump()))
 
 
-def _apply_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChanges) -> None:
+def _apply_audit_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChanges) -> None:
     match entry.action:
         case "session.delete":
             applied.deleted_sessions += _delete_session(runtime, entry)
@@ -222,7 +222,7 @@ def _delete_session(runtime: Runtime, entry: AuditRow) -> bool:
     return True
 
 
-def _hide_sessions(runtime: Runtime, gone: Mapping[str, str]) -> None:
+def _hide_purged_sessions(runtime: Runtime, gone: Mapping[str, str]) -> None:
     """Request the purge of sessions that were purged while the backup was made."""
     causes: dict[str, PurgeCause] = {
         cause: cause for cause in ("hard_delete", "deletion", "test_expiry", "retention", "erasure")

@@ -95,7 +95,7 @@ class BackupManifest(BaseModel):
         return keyed_digest(secret, "backup-manifest", canonical_json(content)).hex()
 
 
-def parse_manifest(data: bytes, backup_id: str) -> BackupManifest:
+def parse_backup_manifest(data: bytes, backup_id: str) -> BackupManifest:
     """Return the manifest of a backup.
 
     Raises:

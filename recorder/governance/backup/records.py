@@ -14,7 +14,7 @@ from recorder.errors import RecorderError
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import NoBackup
 from recorder.governance.backup.manifest import BackupManifest
-from recorder.storage.durable_files import sync_path
+from recorder.storage.durable_files import sync_path_to_disk
 
 #: Days that a backup may be kept.
 LONGEST_DAYS = 30
@@ -36,7 +36,7 @@ _RECORDS = TypeAdapter(list[BackupRecord])
 def note_backup(data: Path, to: str, manifest: BackupManifest) -> None:
     """Add a backup to the record; drop those that were deleted."""
     address = to if "://" in to else str(Path(to).resolve())
-    others = [record for record in read_records(data) if record.to != address]
+    others = [record for record in read_backup_records(data) if record.to != address]
     archive = BackupStore(to)
     for backup_id in archive.list_ids():
         moment = manifest.moment if backup_id == manifest.id else archive.read_manifest(backup_id).moment
@@ -45,11 +45,11 @@ def note_backup(data: Path, to: str, manifest: BackupManifest) -> None:
     path = data / _FILE
     fresh = path.with_name(f".{_FILE}.new")
     fresh.write_bytes(orjson.dumps([record.model_dump(mode="json") for record in newest]))
-    sync_path(fresh)
+    sync_path_to_disk(fresh)
     fresh.rename(path)
 
 
-def read_records(data: Path) -> list[BackupRecord]:
+def read_backup_records(data: Path) -> list[BackupRecord]:
     """Return the backups that are recorded; a file that cannot be read counts as empty."""
     try:
         return _RECORDS.validate_json((data / _FILE).read_bytes())
@@ -60,10 +60,14 @@ def read_records(data: Path) -> list[BackupRecord]:
 def find_old_backups(data: Path) -> list[BackupRecord]:
     """Return the recorded backups of 30 days or more that are still there, or whose place does not answer."""
     oldest = clock.now() - timedelta(days=LONGEST_DAYS)
-    return [record for record in read_records(data) if record.moment <= oldest and _may_exist(record)]
+    return [
+        record
+        for record in read_backup_records(data)
+        if record.moment <= oldest and _may_backup_exist(record)
+    ]
 
 
-def _may_exist(record: BackupRecord) -> bool:
+def _may_backup_exist(record: BackupRecord) -> bool:
     try:
         BackupStore(record.to).read_manifest(record.id)
     except NoBackup:

@@ -21,7 +21,7 @@ from sqlmodel import delete
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import GONE
 from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
-from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_changes
+from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_later_changes
 from recorder.governance.backup.manifest import BackupManifest, FileEntry, Store
 from recorder.governance.backup.snapshot import FILE, make_copy
 from recorder.ids import new_id
@@ -32,7 +32,7 @@ from recorder.settings import Settings, store_secret
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, UnknownSchema
 from recorder.storage.deployment import WrongRegion
-from recorder.storage.durable_files import keep_files_private, make_folder, sync_path
+from recorder.storage.durable_files import keep_files_private, make_durable_folder, sync_path_to_disk
 
 _KEY = re.compile(r"[A-Za-z0-9_\-.=%+@, ]+(?:/[A-Za-z0-9_\-.=%+@, ]+)*", re.ASCII)
 #: Files that are read or written at a time, and that are listed at a time.
@@ -114,7 +114,7 @@ def restore_backup(
     manifest.check(wanted.secret)
     if manifest.region != wanted.region:
         raise WrongRegion("The backup", stored=manifest.region, region=wanted.region)
-    _require_empty(target, manifest)
+    _require_empty_target(target, manifest)
     changes = LaterChanges.read(audit, manifest.audit_heads)
     on_step("check")
     files = _work_on_files(archive.read_listing(manifest), partial(_check_file, archive, on_bytes))
@@ -122,12 +122,12 @@ def restore_backup(
         raise DamagedBackup("its list of files is incomplete")
     with _staged_folder(target):
         on_step("write")
-        gone = _write_files(archive, manifest, target, on_bytes)
+        gone = _restore_files(archive, manifest, target, on_bytes)
         on_step("changes")
         runtime = Runtime.open(target.staged, create=True)
         try:
             _release_work(runtime.database)
-            applied = apply_changes(runtime, manifest, changes, gone)
+            applied = apply_later_changes(runtime, manifest, changes, gone)
         finally:
             runtime.close()
         if secret is not None:
@@ -142,7 +142,7 @@ def restore_backup(
     )
 
 
-def _require_empty(target: _Target, manifest: BackupManifest) -> None:
+def _require_empty_target(target: _Target, manifest: BackupManifest) -> None:
     """Check that nothing is overwritten, and that the database takes the backup.
 
     Raises:
@@ -212,20 +212,20 @@ def _check_entry(entry: FileEntry) -> None:
 def _staged_folder(target: _Target) -> Iterator[None]:
     """Create the folder beside the wanted one; rename it at the end, delete it after an error."""
     staged, wanted = target.staged.data_dir, target.wanted.data_dir
-    make_folder(staged.parent)
+    make_durable_folder(staged.parent)
     staged.mkdir(mode=0o700)
     try:
         yield
         if wanted.exists():
             wanted.rmdir()
         staged.rename(wanted)
-        sync_path(wanted.parent)
+        sync_path_to_disk(wanted.parent)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
 
 
-def _write_files(
+def _restore_files(
     archive: BackupStore, manifest: BackupManifest, target: _Target, on_bytes: OnBytes
 ) -> dict[str, str]:
     """Write the files of a backup, the database last; return the sessions that were purged during it."""
@@ -251,15 +251,17 @@ def _write_files(
 
     _work_on_files(select_objects(), write)
     if manifest.engine == "sqlite":
-        _write_sqlite(archive, database, target, on_bytes)
+        _restore_sqlite(archive, database, target, on_bytes)
     else:
-        _write_postgres(archive, manifest, database, target, on_bytes)
+        _restore_postgres(archive, manifest, database, target, on_bytes)
     return gone
 
 
-def _write_sqlite(archive: BackupStore, entries: list[FileEntry], target: _Target, on_bytes: OnBytes) -> None:
+def _restore_sqlite(
+    archive: BackupStore, entries: list[FileEntry], target: _Target, on_bytes: OnBytes
+) -> None:
     path = Path(target.staged.database_url.removeprefix("sqlite:///"))
-    make_folder(path.parent)
+    make_durable_folder(path.parent)
     for entry in entries:
         if entry.key != FILE:
             raise DamagedBackup("its list of files names a file that cannot exist")
@@ -267,11 +269,11 @@ def _write_sqlite(archive: BackupStore, entries: list[FileEntry], target: _Targe
             for part in archive.read_file(entry):
                 file.write(part)
                 on_bytes(len(part))
-        sync_path(path)
-    sync_path(path.parent)
+        sync_path_to_disk(path)
+    sync_path_to_disk(path.parent)
 
 
-def _write_postgres(
+def _restore_postgres(
     archive: BackupStore,
     manifest: BackupManifest,
     entries: list[FileEntry],

@@ -64,7 +64,7 @@ class _SqliteSnapshot(Snapshot):
             self._connection.backup(target, pages=_PAGES)
         finally:
             target.close()
-        yield FILE, _read_file(self._copy)
+        yield FILE, _read_snapshot_file(self._copy)
 
 
 class _PostgresSnapshot(Snapshot):
@@ -106,7 +106,7 @@ def make_copy(table: str, columns: list[str], direction: str) -> str:
 
 
 @contextmanager
-def open_snapshot(database: Database, folder: Path) -> Iterator[Snapshot]:
+def open_database_snapshot(database: Database, folder: Path) -> Iterator[Snapshot]:
     """Fix an instant; yield the state of the database at it.
 
     Args:
@@ -130,7 +130,7 @@ def open_snapshot(database: Database, folder: Path) -> Iterator[Snapshot]:
         connection.close()
 
 
-def _read_file(path: Path) -> Iterator[bytes]:
+def _read_snapshot_file(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(_READ_BYTES):
             yield chunk

@@ -16,7 +16,7 @@ _BATCH = 1_000
 OnProgress = Callable[[int, int], object]
 
 
-def copy_objects(
+def copy_stored_objects(
     archive: BackupStore,
     blobs: Blobs,
     store: Store,

@@ -36,7 +36,7 @@ from recorder.importers.miniwob.format import (
     Demonstration,
     PageElement,
     event_members,
-    read_file,
+    read_demonstration_file,
     whole_actions,
 )
 from recorder.importers.screen_drawing import ScreenBox, draw_screen
@@ -56,7 +56,7 @@ FIRST_STARTED_AT = datetime(2018, 1, 1, tzinfo=UTC)
 ACTOR = {"id": "miniwob", "kind": "human"}
 
 
-def workflow_of(task: str, prefix: str = "") -> str:
+def workflow_of_task(task: str, prefix: str = "") -> str:
     """Return the slug of a task's workflow, such as `click_tab_2` for click-tab-2.
 
     Raises:
@@ -83,8 +83,8 @@ def read_demonstration(
         UnreadableRecording: if the file is damaged or of another shape.
     """
     task = path.resolve().parent.name
-    slug = workflow or workflow_of(task, workflow_prefix)
-    demonstration, content = read_file(path)
+    slug = workflow or workflow_of_task(task, workflow_prefix)
+    demonstration, content = read_demonstration_file(path)
     prefix = f"frm_{hashlib.blake2b(content, digest_size=8).hexdigest()}"
     try:
         frames, events = _convert_states(demonstration, prefix)

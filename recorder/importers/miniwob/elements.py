@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from recorder.importers.miniwob.format import PageElement
-from recorder.importers.screen_drawing import BLACK, CLEAR, Colour, ScreenBox, colour_of
+from recorder.importers.screen_drawing import BLACK, CLEAR, Colour, ScreenBox, parse_css_colour
 
 #: The task's own area; pages without the task frame are drawn whole, up to a limit.
 AREA = (160, 210)
@@ -120,7 +120,7 @@ def _walk_elements(root: PageElement) -> Iterator[tuple[PageElement, Colour]]:
     stack = [(root, BLACK)]
     while stack:
         node, ink = stack.pop()
-        colour = colour_of(node.fg) if node.fg else ink
+        colour = parse_css_colour(node.fg) if node.fg else ink
         yield node, colour
         stack += [(child, colour) for child in reversed(node.children or ())]
 
@@ -130,7 +130,7 @@ def _make_boxes(node: PageElement, ink: Colour) -> Iterator[ScreenBox]:
         return
     bounds = (node.left, node.top, node.width, node.height)
     yield ScreenBox(
-        *bounds, colour_of(node.bg), _choose_border(node), _read_shown_text(node), ink,
+        *bounds, parse_css_colour(node.bg), _choose_border(node), _read_shown_text(node), ink,
         _estimate_type_px(node), is_centred=node.tag in _BUTTONS, shape=_choose_shape(node.tag),
     )  # fmt: skip
     if node.value is True:

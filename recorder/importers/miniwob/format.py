@@ -80,7 +80,7 @@ class Demonstration(msgspec.Struct):
 _decoder = msgspec.json.Decoder(Demonstration)
 
 
-def read_file(path: Path) -> tuple[Demonstration, bytes]:
+def read_demonstration_file(path: Path) -> tuple[Demonstration, bytes]:
     """Return a demonstration and the bytes of its file's content.
 
     Raises:

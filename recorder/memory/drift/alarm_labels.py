@@ -12,18 +12,18 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder.memory.graph.node_labels import MIN_ACTORS, MIN_SESSIONS
-from recorder.memory.steps.step_labels import make_label
-from recorder.memory.steps.targets import template_of
+from recorder.memory.steps.step_labels import make_step_label
+from recorder.memory.steps.targets import text_template_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.drift import DriftAlarmRow
 from recorder.models.memory import GraphLabelRow, GraphNodeRow
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow
 from recorder.tenant import GraphScope
-from recorder.webhooks.outbox import encode_event
+from recorder.webhooks.outbox import encode_outbox_event
 
 
-def remove_from_alarms(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int:
+def remove_alarm_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int:
     """Remove the texts from alarms of a graph that sessions no longer share without some of them.
 
     Call it before the texts of these sessions are deleted.
@@ -38,7 +38,7 @@ def remove_from_alarms(db: DbSession, scope: GraphScope, session_ids: Collection
     """
     statement = select(DriftAlarmRow).where(*in_scope(DriftAlarmRow, scope)).with_for_update()
     alarms = db.exec(statement.order_by(col(DriftAlarmRow.event_id))).all()
-    shown = {template_of(label) for alarm in alarms for label in _list_labels(alarm.data)}
+    shown = {text_template_of(label) for alarm in alarms for label in _list_labels(alarm.data)}
     texts = _find_unshared(db, scope, session_ids, shown) if shown else set()
     changed = 0
     for alarm in alarms if texts else ():
@@ -67,7 +67,7 @@ def _find_unshared(
     """
     label = GraphLabelRow
     given = select(label.text).where(*in_scope(label, scope), col(label.session_id).in_(session_ids))
-    sent = {template_of(text) for text in db.exec(given)}
+    sent = {text_template_of(text) for text in db.exec(given)}
     templates = {template for template in sent if any(template in label for label in shown)}
     if not templates:
         return set()
@@ -76,7 +76,7 @@ def _find_unshared(
     sessions_by_text: dict[str, set[str]] = {template: set() for template in templates}
     actors_by_text: dict[str, set[int]] = {template: set() for template in templates}
     for text, other_id, actor in db.exec(select(label.text, label.session_id, label.actor).where(*others)):
-        template = template_of(text)
+        template = text_template_of(text)
         if template in templates:
             sessions_by_text[template].add(other_id)
             actors_by_text[template].add(actor)
@@ -94,7 +94,7 @@ def _replace_labels(
     """Return the data of an alarm without labels that hold one of the texts."""
 
     def replace(node_id: str, label: str) -> str:
-        shown = template_of(label)
+        shown = text_template_of(label)
         return _read_bare_label(db, scope, node_id) if any(text in shown for text in texts) else label
 
     if "path" in data:
@@ -111,7 +111,7 @@ def _read_bare_label(db: DbSession, scope: GraphScope, node_id: str) -> str:
     """Return the label of a node without any text of a page; empty for a node that no longer exists."""
     columns = select(GraphNodeRow.label, GraphNodeRow.kind).where(*in_scope(GraphNodeRow, scope))
     row = db.exec(columns.where(GraphNodeRow.node_id == node_id)).first()
-    return "" if row is None else row[0] or make_label(row[1], "")
+    return "" if row is None else row[0] or make_step_label(row[1], "")
 
 
 def _replace_event(db: DbSession, event_id: str, data: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def _replace_event(db: DbSession, event_id: str, data: dict[str, Any]) -> None:
         return
     event.data = data
     if event.body is not None:
-        event.body = encode_event(event)
+        event.body = encode_outbox_event(event)
     db.add(event)
     answered = (DeliveryRow.event_id == event_id, col(DeliveryRow.response).is_not(None))
     attempts = select(DeliveryRow.id).where(*answered).order_by(col(DeliveryRow.id)).with_for_update()

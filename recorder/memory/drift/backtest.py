@@ -12,7 +12,7 @@ from recorder.memory.drift.detector import DetectorState, check_terms
 from recorder.memory.drift.payloads import describe_alarm
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.queries.columns import read_columns
+from recorder.memory.queries.columns import read_graph_columns
 from recorder.memory.storage.versions import read_head
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope
@@ -46,7 +46,7 @@ class Backtest:
         return {type: counts[type] * 2_000 / judged for type in (PATH_DISAPPEARED, NEW_NODE)}
 
 
-def replay_history(
+def backtest_history(
     database: Database,
     scope: GraphScope,
     rules: DriftRules,
@@ -68,7 +68,7 @@ def replay_history(
         head = read_head(db, scope)
         if head is None:
             raise NotFound("workflow")
-        columns = read_columns(db, scope, head.version)
+        columns = read_graph_columns(db, scope, head.version)
         history = read_history(db, scope, columns, by_start=True)
     alarms: list[PastAlarm] = []
     terms = judged = 0

@@ -33,13 +33,13 @@ class Term:
         return self.end + rules.term * self.sessions
 
 
-def first_term(rules: DriftRules) -> Term:
+def first_baseline_term(rules: DriftRules) -> Term:
     """Return the term that a workflow begins with, once it has so many sessions."""
     sessions = min(rules.least_baseline, rules.baseline)
     return Term(0, sessions, sessions, known=sessions)
 
 
-def next_term(term: Term, rules: DriftRules, inherited: tuple[Inherited, ...] = ()) -> Term:
+def next_baseline_term(term: Term, rules: DriftRules, inherited: tuple[Inherited, ...] = ()) -> Term:
     """Return the term that follows.
 
     Nodes first seen within a window before its beginning are still new: no alarm could name them yet.
@@ -49,9 +49,9 @@ def next_term(term: Term, rules: DriftRules, inherited: tuple[Inherited, ...] = 
     return Term(start, end, end - start, max(0, end - rules.window), inherited)
 
 
-def latest_term(sessions: int, rules: DriftRules) -> Term:
+def latest_baseline_term(sessions: int, rules: DriftRules) -> Term:
     """Return the term that the last of so many sessions belongs to."""
-    term = first_term(rules)
+    term = first_baseline_term(rules)
     while term.over_at(rules) <= sessions:
-        term = next_term(term, rules)
+        term = next_baseline_term(term, rules)
     return term

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from recorder.memory.drift.appearance import Growth, find_growth
-from recorder.memory.drift.baseline_terms import Term, latest_term, next_term
-from recorder.memory.drift.changes import Change, order_of
+from recorder.memory.drift.baseline_terms import Term, latest_baseline_term, next_baseline_term
+from recorder.memory.drift.changes import Change, report_order_of
 from recorder.memory.drift.disappearance import Fall, compute_fall_evidence, find_falls
 from recorder.memory.drift.explained_changes import explain_fall, explain_growth, leave_out_reported
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch, inherit_watches, watch_subjects
+from recorder.memory.drift.watched_subjects import Watch, inherit_watches, list_watched_subjects
 
 Alarm = Fall | Growth
 
@@ -61,7 +61,7 @@ def check_terms(
     if term is None or term.end - term.start < min(rules.least_baseline, rules.baseline):
         # None yet, or most of it was deleted.
         back = len(history) if from_the_start else rules.term * rules.baseline
-        term = latest_term(len(history) - back, rules)
+        term = latest_baseline_term(len(history) - back, rules)
     if term.end > len(history):
         return
     while True:
@@ -79,7 +79,7 @@ def _check_term(history: History, state: DetectorState, term: Term, rules: Drift
     """Judge one term, the earliest change first: what it explains is not reported."""
     begin, end = max(state.judged, term.end), min(len(history), term.over_at(rules))
     changes, reported, alarms = dict(state.changes), state.reported, []
-    watched = watch_subjects(history, term, rules)
+    watched = list_watched_subjects(history, term, rules)
     waiting = _notice(history, term, watched, changes, reported, (begin, end), rules)
     while waiting:
         alarm = waiting.pop(0)
@@ -124,7 +124,7 @@ def _notice(
         alarms += find_falls(history, watch, besides, begin=begin, end=end, fallen=fallen, rules=rules)
     known = {*reported, *(change.subject for change in changes.values() if change.rose)}
     alarms += find_growth(history, term, begin=begin, end=end, known=known, rules=rules)
-    return sorted(alarms, key=lambda alarm: order_of(history, alarm.as_change(is_reported=True)))
+    return sorted(alarms, key=lambda alarm: report_order_of(history, alarm.as_change(is_reported=True)))
 
 
 def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules) -> tuple[Term, TermCheck]:
@@ -140,7 +140,7 @@ def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules)
         )
         >= 0.5
     }
-    following = next_term(term, rules)
+    following = next_baseline_term(term, rules)
     inherited = inherit_watches(check.watched, suspects, changes, following.start)
     following = replace(following, inherited=inherited)
     # What the next baseline holds from its first session on is what is expected now.

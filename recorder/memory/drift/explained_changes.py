@@ -12,7 +12,7 @@ from recorder.memory.drift.disappearance import Fall, compute_fall_evidence
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch, leave_out
+from recorder.memory.drift.watched_subjects import Watch, watch_without_subjects
 
 #: Share of the sessions of the rarer of two subjects from which on they change together.
 _SHARED = 0.5
@@ -28,7 +28,7 @@ def explain_fall(history: History, fall: Fall, changes: Collection[Change], rule
     for other in changes:
         if other.subject == fall.subject or (earlier and other.position <= earlier[0]):
             continue
-        if other.rose and other.is_reported and _leads_around(history, fall.subject, other.subject):
+        if other.rose and other.is_reported and _leads_around_subject(history, fall.subject, other.subject):
             return True
         is_together = not other.rose and since <= other.position + rules.window
         if (
@@ -54,7 +54,7 @@ def leave_out_reported(
         and change.subject != watch.subject
         and not (change.rose and change.most_after > 0.5)
     }
-    return leave_out(history, watch, tuple(sorted(reported)), rules)
+    return watch_without_subjects(history, watch, tuple(sorted(reported)), rules)
 
 
 def explain_growth(
@@ -66,7 +66,11 @@ def explain_growth(
     for other in others:
         if other.rose and _measure_overlap(history, growth.subject, other.subject, start, end) >= _SHARED:
             return True
-        if not other.rose and other.is_reported and _leads_around(history, growth.subject, other.subject):
+        if (
+            not other.rose
+            and other.is_reported
+            and _leads_around_subject(history, growth.subject, other.subject)
+        ):
             return True
     fallen = [other.subject for other in others if other.is_reported and not other.rose]
     if fallen and growth.baseline_seen:
@@ -90,7 +94,7 @@ def _measure_overlap(history: History, subject: int, other: int, start: int, end
     return float((has & has_other).sum() / least) if least else 0.0
 
 
-def _leads_around(history: History, subject: int, other: int) -> bool:
+def _leads_around_subject(history: History, subject: int, other: int) -> bool:
     """Return whether an edge or path leads through the neighbourhood of another subject."""
     if history.subjects.kind[subject] == NODE:
         return False

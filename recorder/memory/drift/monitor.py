@@ -18,13 +18,13 @@ from recorder.memory.drift.store import (
     read_history,
     read_state,
     restore_state,
-    store_alarm,
+    store_drift_alarm,
     store_state,
     subject_id_of,
 )
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch, watch_subjects
-from recorder.memory.queries.columns import GraphColumns, read_columns
+from recorder.memory.drift.watched_subjects import Watch, list_watched_subjects
+from recorder.memory.queries.columns import GraphColumns, read_graph_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
@@ -102,7 +102,7 @@ def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RU
         state = checks[-1].state if checks else reading.state
         store_state(row, state, reading.up_to_seq, reading.history, reading.columns)
         db.add(row)
-    return _summarize_check(scope, reading, checks, alarms)
+    return _summarize_drift_check(scope, reading, checks, alarms)
 
 
 def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:
@@ -110,7 +110,7 @@ def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:
     looked_seq = 0 if row is None else row.looked_seq
     if head is None or head.up_to_seal_seq <= looked_seq:
         return None
-    columns = read_columns(db, scope, head.version)
+    columns = read_graph_columns(db, scope, head.version)
     history = read_history(db, scope, columns)
     state = restore_state(row, read_alarms(db, scope), history, columns)
     return _GraphReading(columns, history, state, head.up_to_seal_seq, looked_seq)
@@ -130,11 +130,11 @@ def _queue_alarms(
             subject_id=subject_id,
             data=data.model_dump(mode="json"),
         )
-        store_alarm(db, scope, event, int(reading.history.seal_seq[alarm.position]))
+        store_drift_alarm(db, scope, event, int(reading.history.seal_seq[alarm.position]))
         yield type, event.data
 
 
-def _summarize_check(
+def _summarize_drift_check(
     scope: GraphScope,
     reading: _GraphReading,
     checks: list[TermCheck],
@@ -171,19 +171,21 @@ class LastCheck:
     check: DriftCheck
 
 
-def read_last_check(database: Database, scope: GraphScope, *, rules: DriftRules = RULES) -> LastCheck | None:
+def read_last_drift_check(
+    database: Database, scope: GraphScope, *, rules: DriftRules = RULES
+) -> LastCheck | None:
     """Return the figures of a graph as the last check left them; None before the first one."""
     with database.transaction(write=False) as db:
         head, row = read_head(db, scope), read_state(db, scope)
         if head is None or row is None:
             return None
-        columns = read_columns(db, scope, head.version)
+        columns = read_graph_columns(db, scope, head.version)
         history = read_history(db, scope, columns)
         stored = read_alarms(db, scope)
         state = restore_state(row, stored, history, columns)
     reading = _GraphReading(columns, history, state, head.up_to_seal_seq, row.looked_seq)
     term = state.term
-    watches = watch_subjects(history, term, rules) if term and term.end <= len(history) else []
+    watches = list_watched_subjects(history, term, rules) if term and term.end <= len(history) else []
     alarms = [(alarm.type, alarm.data) for alarm in stored[-_SHOWN_ALARMS:]]
     baseline = term.end - term.start if term else 0
     return LastCheck(row.updated_at, DriftCheck(scope, 0, baseline, _list_watched(reading, watches), alarms))

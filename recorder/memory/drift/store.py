@@ -15,7 +15,7 @@ from recorder.memory.drift.baseline_terms import Inherited, Term
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.detector import DetectorState
 from recorder.memory.drift.history import NO_ACTOR, History
-from recorder.memory.drift.subjects import Subject, list_subjects
+from recorder.memory.drift.subjects import Subject, list_drift_subjects
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.versions import in_scope, place_of
@@ -63,7 +63,7 @@ def list_alarms(
     return db.exec(alarms.order_by(*newest).limit(limit)).all()
 
 
-def store_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_seq: int) -> None:
+def store_drift_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_seq: int) -> None:
     """Remember an alarm, in the transaction that queues its event."""
     row = DriftAlarmRow(
         **place_of(scope),
@@ -251,7 +251,7 @@ def read_history(
         actor=_number_actors(
             db, scope, [session_id.decode() for session_id in columns.session_id[rows].tolist()]
         ),
-        subjects=list_subjects(columns.variant_path, columns.variant_start, columns.variant_nodes),
+        subjects=list_drift_subjects(columns.variant_path, columns.variant_start, columns.variant_nodes),
     )
 
 

@@ -86,7 +86,7 @@ class Subjects:
         return frozenset(self.first[sort_distinct(self.owner[is_visited])].tolist())
 
 
-def list_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: Ints) -> Subjects:
+def list_drift_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: Ints) -> Subjects:
     """Return the subjects of variants.
 
     Args:

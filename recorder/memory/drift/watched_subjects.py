@@ -40,7 +40,7 @@ class Watch:
         return self.seen / self.sessions if self.sessions else 0.0
 
 
-def watch_subjects(history: History, term: Term, rules: DriftRules) -> list[Watch]:
+def list_watched_subjects(history: History, term: Term, rules: DriftRules) -> list[Watch]:
     """Return the subjects that a term watches, the most common first; then those of the term before."""
     counts = history.counts(term.start, term.end)
     sessions = term.end - term.start
@@ -50,14 +50,14 @@ def watch_subjects(history: History, term: Term, rules: DriftRules) -> list[Watc
     fresh = [
         Inherited(number, term.start, term.end, term.end) for number in common.tolist() if number not in left
     ]
-    watched = _count_distinct(history, common, term) + len(left - set(common.tolist()))
+    watched = _count_distinct_subjects(history, common, term) + len(left - set(common.tolist()))
     return [
         *(_make_watch(history, entry, watched, rules, is_inherited=False) for entry in fresh),
         *(_make_watch(history, entry, watched, rules, is_inherited=True) for entry in term.inherited),
     ]
 
 
-def _count_distinct(history: History, numbers: Ints, term: Term) -> int:
+def _count_distinct_subjects(history: History, numbers: Ints, term: Term) -> int:
     """Return the number of distinct columns: subjects that come in the same sessions are one."""
     variants = sort_distinct(history.variant[term.start : term.end])
     return len({history.subjects.variants_with(number)[variants].tobytes() for number in numbers.tolist()})
@@ -77,10 +77,12 @@ def _make_watch(
         watched=watched,
         is_inherited=is_inherited,
     )
-    return leave_out(history, watch, (), rules)
+    return watch_without_subjects(history, watch, (), rules)
 
 
-def leave_out(history: History, watch: Watch, subjects: tuple[int, ...], rules: DriftRules) -> Watch:
+def watch_without_subjects(
+    history: History, watch: Watch, subjects: tuple[int, ...], rules: DriftRules
+) -> Watch:
     """Return the same watch among the sessions that have none of some subjects."""
     is_left = ~history.has_any(subjects, watch.start, watch.end)
     sessions = int(is_left.sum())

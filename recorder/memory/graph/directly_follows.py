@@ -1,8 +1,8 @@
 """Directly-follows graph and variants: the only place where edges and variants are counted. Spec §2.6.
 
-`count_graph` counts sessions that are walks through numbered nodes; the views of a memory graph use it.
-`aggregate_log` makes such walks of the rows of an event log, in any order, and uses it too; the event-log
-commands call that. The terms are those of van der Aalst, Process Mining (2016). Pure: no database.
+`count_directly_follows_graph` counts sessions that are walks through numbered nodes; the views of a memory
+graph use it. `aggregate_log` makes such walks of the rows of an event log, in any order, and uses it too; the
+event-log commands call that. The terms are those of van der Aalst, Process Mining (2016). Pure: no database.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Crossings:
     starts: Ints
 
 
-def list_crossings(nodes: Ints, starts: Ints, node_count: int) -> Crossings:
+def list_variant_crossings(nodes: Ints, starts: Ints, node_count: int) -> Crossings:
     """Return the crossings of variants.
 
     Args:
@@ -102,12 +102,15 @@ class GraphCounts:
     total: Ints
 
 
-def count_graph(walks: Walks) -> GraphCounts:
+def count_directly_follows_graph(walks: Walks) -> GraphCounts:
     """Count variants, nodes and edges of sessions.
 
     Structure is counted once per variant and weighted with its sessions; times are counted per session.
     """
-    variant_count, edges = len(walks.starts) - 1, list_crossings(walks.nodes, walks.starts, walks.node_count)
+    variant_count, edges = (
+        len(walks.starts) - 1,
+        list_variant_crossings(walks.nodes, walks.starts, walks.node_count),
+    )
     cells = np.bincount(
         walks.variant * walks.outcome_count + walks.outcome, minlength=variant_count * walks.outcome_count
     )
@@ -122,8 +125,8 @@ def count_graph(walks: Walks) -> GraphCounts:
     median, total = _summarize_times(crossed, walks.gaps, crossings)
     return GraphCounts(
         variants=variants,
-        nodes=_count_sessions(walks.nodes, owner, variants, walks.node_count),
-        edges=_count_sessions(edges.edge, edges.variant, variants, edge_count),
+        nodes=_count_sessions_by_outcome(walks.nodes, owner, variants, walks.node_count),
+        edges=_count_sessions_by_outcome(edges.edge, edges.variant, variants, edge_count),
         visits=visits.astype(np.int64),
         source=edges.edge_source,
         target=edges.edge_target,
@@ -139,7 +142,7 @@ def list_ranges(starts: Ints, lengths: Ints) -> Ints:
     return np.repeat(offsets, lengths) + np.arange(int(lengths.sum()))
 
 
-def _count_sessions(values: Ints, variant: Ints, variants: Ints, count: int) -> Ints:
+def _count_sessions_by_outcome(values: Ints, variant: Ints, variants: Ints, count: int) -> Ints:
     """Return by outcome the sessions that met each of `count` values at least once."""
     pairs = sort_distinct(variant * np.int64(count) + values)
     variant, values = np.divmod(pairs, np.int64(max(count, 1)))
@@ -202,10 +205,10 @@ def aggregate_log(
     else:
         sessions = sessions.join(outcomes, on="case", how="left", maintain_order="left")
     variants, numbers = _group_variants(steps, sessions)
-    counts = count_graph(_make_walks(steps, sessions, variants, numbers))
+    counts = count_directly_follows_graph(_make_session_walks(steps, sessions, variants, numbers))
     return LogAggregate(
-        nodes=_describe_nodes(counts, steps.labels),
-        edges=_describe_edges(counts, steps),
+        nodes=_describe_graph_nodes(counts, steps.labels),
+        edges=_describe_graph_edges(counts, steps),
         variants=_describe_variants(counts, variants, steps.labels),
         sessions=sessions.select("case", pl.Series("variant", numbers), "start", "duration_ms", "outcome"),
     )
@@ -297,7 +300,9 @@ def _group_variants(steps: _Steps, sessions: pl.DataFrame) -> tuple[pl.DataFrame
     return variants.drop("session"), numbers
 
 
-def _make_walks(steps: _Steps, sessions: pl.DataFrame, variants: pl.DataFrame, numbers: Ints) -> Walks:
+def _make_session_walks(
+    steps: _Steps, sessions: pl.DataFrame, variants: pl.DataFrame, numbers: Ints
+) -> Walks:
     """Return the sessions as walks; entering the first step and leaving the last one take no time."""
     gaps = np.zeros(len(steps.codes) + sessions.height, dtype=np.int64)
     between = np.diff(steps.times, prepend=0)
@@ -318,12 +323,12 @@ def _make_walks(steps: _Steps, sessions: pl.DataFrame, variants: pl.DataFrame, n
     )
 
 
-def _describe_nodes(counts: GraphCounts, labels: pl.Series) -> pl.DataFrame:
+def _describe_graph_nodes(counts: GraphCounts, labels: pl.Series) -> pl.DataFrame:
     nodes = {"label": labels, "visits": counts.visits, "sessions": counts.nodes.sum(axis=1)}
     return pl.DataFrame(nodes).sort(-pl.col("visits"), "label")
 
 
-def _describe_edges(counts: GraphCounts, steps: _Steps) -> pl.DataFrame:
+def _describe_graph_edges(counts: GraphCounts, steps: _Steps) -> pl.DataFrame:
     edges = pl.DataFrame(
         {
             "source": counts.source,

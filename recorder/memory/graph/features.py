@@ -63,8 +63,8 @@ class FeatureCounts:
         acts = np.array([first_with.setdefault(node.act, node.number) for node in nodes], dtype=np.int64)
         screens = np.array([node.screen for node in nodes], dtype=np.int64)
         values = (screens[flat], acts[flat], flat)
-        grams = [_list_grams(owners, value, grain) for grain, value in enumerate(values)]
-        parts = [*grams, _list_parts(owners, flat, nodes)]
+        grams = [_list_gram_features(owners, value, grain) for grain, value in enumerate(values)]
+        parts = [*grams, _list_screen_parts(owners, flat, nodes)]
         numbered = [self._number_grams(grams, grain) for grain, (_, grams) in enumerate(parts)]
         # One number for each pair: sorting pairs as such is many times slower.
         base = max(len(self._numbers), 1)
@@ -120,7 +120,7 @@ class FeatureCounts:
         return number
 
 
-def _list_grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
+def _list_gram_features(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
     """Return 1- and 2-grams of runs of equal values, packed into one number: grain, first, second."""
     starts = np.ones(len(values), dtype=np.bool_)
     starts[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])
@@ -132,7 +132,7 @@ def _list_grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
     return np.concatenate([owners, owners[1:][together]]), np.concatenate([ones, twos])
 
 
-def _list_parts(owners: Ints, flat: Ints, nodes: Sequence[Node]) -> tuple[Ints, Ints]:
+def _list_screen_parts(owners: Ints, flat: Ints, nodes: Sequence[Node]) -> tuple[Ints, Ints]:
     """Return the parts of the screens of each owner's nodes."""
     base = max(len(nodes), 1)
     owners, numbers = np.divmod(sort_distinct(owners * base + flat), base)

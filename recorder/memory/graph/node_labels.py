@@ -12,8 +12,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.step_labels import make_label
-from recorder.memory.steps.targets import key_of, template_of
+from recorder.memory.steps.step_labels import make_step_label
+from recorder.memory.steps.targets import key_of_texts, text_template_of
 
 #: Sessions that must share a text before it is shown.
 MIN_SESSIONS = 3
@@ -54,7 +54,7 @@ class LabelText(NamedTuple):
 
 def actor_key(actor_id: str | None) -> int:
     """Return the key by which actors are distinguished."""
-    return key_of("actor", actor_id) if actor_id else 0
+    return key_of_texts("actor", actor_id) if actor_id else 0
 
 
 @dataclass(slots=True)
@@ -127,10 +127,10 @@ def _join_digits(texts: Sequence[str]) -> str:
     """Return texts that differ in digits alone as one, such as `Tab 1, 2 or 3`; a template if in several."""
     parts = [_DIGITS.split(text) for text in texts]
     if len({len(part) for part in parts}) > 1:
-        return template_of(texts[0])
+        return text_template_of(texts[0])
     varied = [index for index, column in enumerate(zip(*parts, strict=True)) if len(set(column)) > 1]
     if len(varied) != 1:
-        return template_of(texts[0])
+        return text_template_of(texts[0])
     index = varied[0]
     numbers = sorted((part[index] for part in parts), key=lambda number: (len(number), number))
     return "".join([*parts[0][:index], _join_words(numbers), *parts[0][index + 1 :]])
@@ -154,7 +154,7 @@ class NodeLabels:
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
         """Take back stored texts, each with the number of its node."""
         for node, given in rows:
-            self._add(node, template_of(given.text), given)
+            self._add(node, text_template_of(given.text), given)
 
     def add_session(
         self, session_id: str, steps: Sequence[Step], number_of: Mapping[int, int], actor: int
@@ -176,7 +176,7 @@ class NodeLabels:
                     continue
                 seen.add(text_key)
                 given = LabelText(step.micro_key, kind, text, session_id, actor)
-                template = template_of(text)
+                template = text_template_of(text)
                 if self._needs(node, template, given):
                     self._add(node, template, given)
                     yield given
@@ -192,7 +192,7 @@ class NodeLabels:
         lives = [number for number in range(len(labels)) if live[number] == number]
         shown = list(labels)
         for number in lives:
-            bare = labels[number] or make_label(kinds[number], "")
+            bare = labels[number] or make_step_label(kinds[number], "")
             name = self._find_shared(number, TextKind.NAME)
             words = self._find_shared(number, TextKind.WORDS)
             # Of a name that is a number, the kind of element says more.
@@ -203,8 +203,8 @@ class NodeLabels:
                 location = next(iter(self._list_locations(number)), "")
                 shown[number] = f"{words or bare} {location}".rstrip()
         self._distinguish_by_location(shown, lives)
-        _distinguish_by_kind(shown, labels, kinds, lives)
-        _distinguish_by_number(shown, lives)
+        _distinguish_labels_by_kind(shown, labels, kinds, lives)
+        _distinguish_labels_by_number(shown, lives)
         return [shown[number] for number in live]
 
     def _needs(self, node: int, template: str, given: LabelText) -> bool:
@@ -251,7 +251,7 @@ class NodeLabels:
         """Add to equal labels the first place in which their nodes differ."""
         for preposition in _PREPOSITIONS:
             equal: defaultdict[str, dict[int, str]] = defaultdict(dict)
-            for number in _find_equal(shown, lives):
+            for number in _find_equal_labels(shown, lives):
                 located = self._list_locations(number)
                 location = next((text for text in located if text.startswith(preposition)), "")
                 equal[shown[number]][number] = location
@@ -272,29 +272,29 @@ def _list_texts(step: Step) -> Iterator[tuple[TextKind, str]]:
         yield TextKind.WORDS, step.words
 
 
-def _find_equal(shown: Sequence[str], lives: Sequence[int]) -> list[int]:
+def _find_equal_labels(shown: Sequence[str], lives: Sequence[int]) -> list[int]:
     """Return the nodes whose label another one has too."""
     counts = Counter(shown[number] for number in lives)
     return [number for number in lives if counts[shown[number]] > 1]
 
 
-def _distinguish_by_kind(
+def _distinguish_labels_by_kind(
     shown: list[str], labels: Sequence[str], kinds: Sequence[str], lives: Sequence[int]
 ) -> None:
     """Add the kind of element to equal labels of elements of different kinds."""
     equal: defaultdict[str, list[int]] = defaultdict(list)
-    for number in _find_equal(shown, lives):
+    for number in _find_equal_labels(shown, lives):
         equal[shown[number]].append(number)
     for label, numbers in equal.items():
         if len({labels[number] for number in numbers}) == 1:
             continue
         for number in numbers:
-            kind = labels[number].removeprefix(make_label(kinds[number], "")).strip()
+            kind = labels[number].removeprefix(make_step_label(kinds[number], "")).strip()
             if kind and kind not in label.split():
                 shown[number] = f"{label} ({kind})"
 
 
-def _distinguish_by_number(shown: list[str], lives: Sequence[int]) -> None:
+def _distinguish_labels_by_number(shown: list[str], lives: Sequence[int]) -> None:
     """Add a number to each label that an older node has."""
     used = {shown[number] for number in lives}
     first: dict[str, int] = {}

@@ -17,7 +17,7 @@ from recorder import ids
 from recorder.digest import canonical_json
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
-from recorder.memory.steps.targets import key_of
+from recorder.memory.steps.targets import key_of_texts
 from recorder.tenant import GraphScope
 
 #: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).
@@ -127,7 +127,7 @@ class NodeIndex:
 
     def assign(self, step: Step) -> Node | None:
         """Give a micro-state its node; returns the node if it had to be made."""
-        act, features = key_of(step.action, step.target), compared(step.features)
+        act, features = key_of_texts(step.action, step.target), compared(step.features)
         number = self.nearest(act, features)
         if number is not None:
             self.number_of[step.micro_key] = number
@@ -197,7 +197,7 @@ def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
     for states in by_act.values():
         nodes = sorted({state.node for state in states})
         if 1 < len(nodes) <= _MAX_NODES:
-            merged |= _merge_alike(nodes, *_measure_similarity(nodes, states))
+            merged |= _merge_alike_nodes(nodes, *_measure_similarity(nodes, states))
     return merged
 
 
@@ -227,7 +227,7 @@ def _measure_similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[
     return sums / np.outer(sizes, sizes), sizes
 
 
-def _merge_alike(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, int]:
+def _merge_alike_nodes(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, int]:
     """Merge the most alike pair while there is one; of equals the oldest."""
     # Rounded: the order in which floats were summed must not decide.
     likeness = np.round(likeness, 9)

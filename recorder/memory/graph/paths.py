@@ -15,7 +15,7 @@ from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_v
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import Node, free_id
-from recorder.memory.graph.shown_way import Ways, choose_way
+from recorder.memory.graph.shown_way import Ways, choose_shown_way
 from recorder.memory.steps.targets import signed
 from recorder.tenant import GraphScope
 
@@ -144,7 +144,7 @@ class PathIndex:
         if len(variants) == 1:
             return variants[0]
         ways = Ways.of([variant.nodes for variant in variants], [variant.sessions for variant in variants])
-        return variants[choose_way(ways).row]
+        return variants[choose_shown_way(ways).row]
 
     def _join(self, unseen: Sequence[int]) -> list[int]:
         """Give variants the path of what they are like; returns those that are like nothing."""

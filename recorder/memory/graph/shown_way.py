@@ -71,7 +71,7 @@ class Way:
     edits: Ints
 
 
-def choose_way(ways: Ways) -> Way:
+def choose_shown_way(ways: Ways) -> Way:
     """Return the variant that most sessions are within an edit of; of equals that of most sessions.
 
     Args:
@@ -142,12 +142,12 @@ def _divide(ways: Ways) -> Mask | None:
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:
         return None
-    way = choose_way(ways)
+    way = choose_shown_way(ways)
     is_far = way.edits > MAX_EDITS
     if int(ways.sessions[is_far].sum()) < needed:
         return None
     far = ways.part(np.flatnonzero(is_far))
-    other = choose_way(far)
+    other = choose_shown_way(far)
     if int(far.sessions[other.edits <= MAX_EDITS].sum()) < needed:
         return None
     leaves: Mask = count_edits(other.nodes, other.optional, ways) < way.edits

@@ -22,7 +22,7 @@ from recorder import clock
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.structure import Structure, no_rows, read_structure
 from recorder.memory.storage.graph_store import read_rows
-from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt
+from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt_since
 from recorder.models.memory import SessionPathRow
 from recorder.tenant import GraphScope
 
@@ -113,7 +113,7 @@ class GraphColumns(Structure):
         """Return the columns at a later version; these stay as they are, for readers that still use them."""
         if version == self.version:
             return self
-        if self.version and was_rebuilt(db, scope, self.version):
+        if self.version and was_rebuilt_since(db, scope, self.version):
             return GraphColumns().updated(db, scope, version)
         row = SessionPathRow
         structure = read_structure(db, scope, self, self.version)
@@ -218,7 +218,7 @@ class ColumnsCache:
 _caches = PerDatabase(ColumnsCache)
 
 
-def read_columns(db: DbSession, scope: GraphScope, version: int) -> GraphColumns:
+def read_graph_columns(db: DbSession, scope: GraphScope, version: int) -> GraphColumns:
     """Return the columns of a graph at its newest version, from the cache of this process and database."""
     return _caches.of(db).read(db, scope, version, keep=not is_writing(db))
 
@@ -279,7 +279,7 @@ class SessionLookup:
         return rows
 
 
-def lookup_of(columns: GraphColumns) -> SessionLookup:
+def session_lookup_of(columns: GraphColumns) -> SessionLookup:
     """Return the look-up of a graph; made once for each version."""
     return columns.derive("lookup", _make_lookup)
 

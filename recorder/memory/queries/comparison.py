@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.paths import describe_paths, filter_rows, outcome_fractions
-from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, view_of
+from recorder.memory.queries.paths import describe_session_paths, filter_rows, outcome_fractions
+from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, graph_view_of
 from recorder.models.memory import (
     Change,
     Changed,
@@ -93,8 +93,8 @@ class _Half:
             columns, since=side.since, until=side.until, actor_kind=side.actor_kind, outcome=outcome
         )
         self._median_ms = _compute_median(columns, chosen)
-        self.view: GraphView = view_of(columns, chosen, workflow=workflow)
-        self.paths = {path.path_id: path for path in describe_paths(columns, chosen)}
+        self.view: GraphView = graph_view_of(columns, chosen, workflow=workflow)
+        self.paths = {path.path_id: path for path in describe_session_paths(columns, chosen)}
         self.nodes = {node.node_id: node for node in self.view.nodes}
         self.edges = {(edge.source, edge.target): edge for edge in self.view.edges}
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from recorder.memory.graph.directly_follows import list_crossings
+from recorder.memory.graph.directly_follows import list_variant_crossings
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns, Mask
@@ -129,7 +129,7 @@ def _list_act_edges(columns: GraphColumns) -> _Edges:
 
 def _list_edges(columns: GraphColumns, values: Ints, count: int) -> _Edges:
     """Return the edges of variants as sequences of these values, below `count`."""
-    crossings = list_crossings(values, columns.variant_start, count)
+    crossings = list_variant_crossings(values, columns.variant_start, count)
     variant, edge, source = crossings.variant, crossings.edge, crossings.source
     # NO_PATH is -1.
     path = columns.variant_path[variant] + 1

@@ -26,7 +26,7 @@ from recorder.memory.queries.recovery_anchors import (
     measure_recoveries,
 )
 from recorder.memory.queries.similarity import index_similarity
-from recorder.memory.queries.success_evidence import read_evidence
+from recorder.memory.queries.success_evidence import read_success_evidence
 
 _SUCCESS = OUTCOMES.index("success")
 #: Candidates: of more, those passed last.
@@ -83,7 +83,7 @@ class PassedNodes:
         is_before = visits.entered_ms <= failed[visits.owner]
         self._before, self._after = visits.only(is_before), visits.only(~is_before)
         chosen = columns.current()
-        self._required = frozenset(read_evidence(columns, chosen, rows).network.required_nodes)
+        self._required = frozenset(read_success_evidence(columns, chosen, rows).network.required_nodes)
         succeeded = chosen & (columns.outcome == _SUCCESS)
         succeeded[rows] = False
         #: Visits of the sessions that succeeded without failing so.
@@ -210,7 +210,7 @@ class PassedNodes:
         return compute_twice_median(times) // 2
 
 
-def find_node_at(columns: GraphColumns, row: int, t_ms: int) -> int | None:
+def find_passed_node(columns: GraphColumns, row: int, t_ms: int) -> int | None:
     """Return the node that a session was on at a time; None before its first step."""
     visits = list_visits(columns, np.array([row], dtype=np.int64))
     last = int(np.searchsorted(visits.entered_ms, t_ms, side="right")) - 1

@@ -10,7 +10,7 @@ from recorder import clock, limits
 from recorder.errors import NotFound
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
+from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_graph_columns
 from recorder.memory.queries.path_fit import count_variants, shown_ways
 from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes
@@ -27,7 +27,7 @@ def read_graph(db: DbSession, scope: GraphScope) -> GraphColumns:
     head = read_head(db, scope)
     if head is None:
         raise NotFound("workflow")
-    return read_columns(db, scope, head.version)
+    return read_graph_columns(db, scope, head.version)
 
 
 def filter_rows(
@@ -96,10 +96,10 @@ def list_paths(
     """
     columns = read_graph(db, GraphScope(tenant, workflow))
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
-    return describe_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
+    return describe_session_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
 
 
-def describe_paths(
+def describe_session_paths(
     columns: GraphColumns, chosen: Mask, *, min_frequency: float = 0.0, limit: int | None = None
 ) -> list[MemoryPath]:
     """Return the paths that chosen sessions take, the most frequent first, then by id.

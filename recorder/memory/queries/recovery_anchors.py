@@ -14,7 +14,7 @@ import numpy as np
 from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
-from recorder.memory.queries.success_evidence import SuccessEvidence, read_evidence
+from recorder.memory.queries.success_evidence import SuccessEvidence, read_success_evidence
 
 Basis = Literal["in_session", "cross_session"]
 #: For rows (at least one), the times of their success tags, ascending; a row without any may be absent.
@@ -67,7 +67,7 @@ class Visits:
         return Visits(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-def find_anchors(
+def find_recovery_anchors(
     columns: GraphColumns,
     chosen: Mask,
     failed_ms: Mapping[int, int],
@@ -88,17 +88,21 @@ def find_anchors(
     if not len(rows):
         return []
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
-    evidence = read_evidence(columns, chosen, rows)
+    evidence = read_success_evidence(columns, chosen, rows)
     visits = list_visits(columns, rows)
     recoveries = _find_returns(columns, visits, failed, evidence)
     if len(recoveries.node):
         counts = np.bincount(recoveries.node, minlength=len(columns.nodes))
-        return _list_anchors(columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses)
+        return _list_recovery_anchors(
+            columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses
+        )
     left = _left_at(visits, failed, evidence)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
     succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
     passed = _first_visits(list_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
-    return _list_anchors(columns, counts, passed, len(rows), "cross_session", read_successes, witnesses)
+    return _list_recovery_anchors(
+        columns, counts, passed, len(rows), "cross_session", read_successes, witnesses
+    )
 
 
 def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
@@ -161,7 +165,7 @@ def _first_visits(visits: Visits, is_wanted: Mask) -> Visits:
     return wanted.only(np.unique(keys, return_index=True)[1])
 
 
-def _list_anchors(
+def _list_recovery_anchors(
     columns: GraphColumns,
     counts: Ints,
     witnessed: Visits,

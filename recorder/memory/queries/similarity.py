@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recorder.memory.graph.inverted_index import Floats, Ints
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, lookup_of
+from recorder.memory.queries.columns import OUTCOMES, GraphColumns, session_lookup_of
 from recorder.memory.queries.step_vectors import step_vectors
 
 #: Decimals of a similarity: the order in which floats were summed must decide no tie.
@@ -35,7 +35,7 @@ class SimilarIndex:
 
     def __init__(self, columns: GraphColumns) -> None:
         self._columns = columns
-        rows = lookup_of(columns).rows
+        rows = session_lookup_of(columns).rows
         variants = columns.variant[rows]
         self._vectors = step_vectors(columns)
         counts = np.bincount(variants, minlength=len(self._vectors.line_of))

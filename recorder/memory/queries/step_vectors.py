@@ -62,12 +62,12 @@ def step_vectors(columns: GraphColumns) -> StepVectors:
     """
     lasting = columns.lasting
     with lasting.lock:
-        vectors = _extend(lasting.made.get("vectors", StepVectors()), columns)
+        vectors = _extend_step_vectors(lasting.made.get("vectors", StepVectors()), columns)
         lasting.made["vectors"] = vectors
     return vectors
 
 
-def _extend(vectors: StepVectors, columns: GraphColumns) -> StepVectors:
+def _extend_step_vectors(vectors: StepVectors, columns: GraphColumns) -> StepVectors:
     """Return the vectors with a line for each new variant that sessions take."""
     line_of = np.full(max(len(columns.variant_path), len(vectors.line_of)), -1, dtype=np.int64)
     line_of[: len(vectors.line_of)] = vectors.line_of

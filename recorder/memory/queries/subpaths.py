@@ -71,7 +71,7 @@ def select_path(
         selections.append(PathSelection(workflow, columns, columns.variant_path == number))
     if subpath is not None:
         workflow, columns, number = _read_path(db, tenant, subpath)
-        held = find_variants_with(columns, columns.paths[number].nodes)
+        held = find_variants_with_subpath(columns, columns.paths[number].nodes)
         selections.append(PathSelection(workflow, columns, held))
     if not selections:
         return None
@@ -109,7 +109,7 @@ def _find_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
     return path
 
 
-def find_variants_with(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
+def find_variants_with_subpath(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
     """Return for each variant whether it holds these nodes, one directly after the other.
 
     No nodes are held by the variants that have none: a session without steps is a way of its own.

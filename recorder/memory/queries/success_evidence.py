@@ -51,7 +51,7 @@ class SuccessEvidence:
         return answers
 
 
-def read_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> SuccessEvidence:
+def read_success_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> SuccessEvidence:
     """Return the evidence of chosen sessions that succeeded, beside those that failed.
 
     Args:

@@ -7,7 +7,7 @@ cursor, a line of text. Both come from the cells that a picture is read into onc
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from recorder.memory.steps.targets import key_of
+from recorder.memory.steps.targets import key_of_texts
 
 #: Rises when equal pictures would get other features than before.
 PICTURE_VERSION = 2
@@ -28,10 +28,10 @@ def picture_features(cells: bytes) -> tuple[int, ...]:
     Args:
         cells: luminance of 9 × 8 cells, row by row.
     """
-    features = {_feature_of("picture", *step) for step in _list_steps(cells, _COLUMNS, _CLEAR_STEP)}
+    features = {_make_picture_feature("picture", *step) for step in _list_steps(cells, _COLUMNS, _CLEAR_STEP)}
     coarse_steps = _list_steps(_merge_cells(cells), _COARSE_COLUMNS, _PARTS * _CLEAR_STEP)
-    features |= {_feature_of("coarse picture", *step) for step in coarse_steps}
-    return tuple(sorted(features)) or (_feature_of("picture", 0, -1, 0),)
+    features |= {_make_picture_feature("coarse picture", *step) for step in coarse_steps}
+    return tuple(sorted(features)) or (_make_picture_feature("picture", 0, -1, 0),)
 
 
 def _list_steps(cells: Sequence[int], columns: int, clear_step: int) -> Iterator[tuple[int, int, int]]:
@@ -60,5 +60,5 @@ def _merge_cells(cells: bytes) -> list[int]:
 
 
 @lru_cache(maxsize=1_024)
-def _feature_of(grid: str, is_below: int, index: int, is_rise: int) -> int:
-    return key_of(grid, str(is_below), str(index), str(is_rise))
+def _make_picture_feature(grid: str, is_below: int, index: int, is_rise: int) -> int:
+    return key_of_texts(grid, str(is_below), str(index), str(is_rise))

@@ -19,10 +19,10 @@ from recorder.memory.steps.step_labels import describe_location
 from recorder.memory.steps.targets import (
     FIELD_ROLES,
     SCREEN_ROLES,
-    key_of,
+    element_role_of,
+    key_of_texts,
     normal_name,
-    role_of,
-    template_of,
+    text_template_of,
     url_template,
 )
 
@@ -58,7 +58,7 @@ class FrameScreen:
     t_ms: int
     frame_id: str
     screen: Screen
-    #: As `locate_on_screen` gives them.
+    #: As `locate_elements_on_screen` gives them.
     locations: tuple[str, ...] = ()
 
 
@@ -104,14 +104,14 @@ def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
     client_key = event.get("state_key")
     if client_key:
         # Hashed, for the client's key may say anything, and screens outlive sessions.
-        feature = key_of("client", client_key)
+        feature = key_of_texts("client", client_key)
         return Screen(_state_key("c", [feature]), (feature,), ())
     if frame is not None and frame.state_key is not None:
         return frame
     return describe_screen(dom=None, url=event.get("url"), title=event.get("title"), cells=None)
 
 
-def heading_of(tokens: Sequence[str]) -> str:
+def screen_heading_of(tokens: Sequence[str]) -> str:
     """Return the text of a screen's only heading, of its only dialog, or else its title; it may be empty.
 
     Args:
@@ -124,7 +124,7 @@ def heading_of(tokens: Sequence[str]) -> str:
     return ""
 
 
-def locate_on_screen(tokens: Sequence[str]) -> tuple[str, ...]:
+def locate_elements_on_screen(tokens: Sequence[str]) -> tuple[str, ...]:
     """Return where the elements of a screen are, for labels: in its heading, on the page with its button.
 
     Args:
@@ -133,7 +133,7 @@ def locate_on_screen(tokens: Sequence[str]) -> tuple[str, ...]:
     buttons = [token for token in tokens if token.startswith("button ")]
     button = buttons[0].removeprefix("button ") if len(buttons) == 1 else ""
     located = (
-        describe_location("in", text=heading_of(tokens)),
+        describe_location("in", text=screen_heading_of(tokens)),
         describe_location("on page with", text=_VARYING.sub("#", button)),
     )
     return tuple(location for location in located if location)
@@ -166,9 +166,9 @@ def _state_key(source: str, hashes: list[int]) -> str:
 @lru_cache(maxsize=4_096)
 def _describe_place(url: str | None, title: str | None) -> Screen:
     """Return the screen that an address and a title describe; `NO_SCREEN` without both."""
-    features = [key_of("url", url_template(url))] if url else []
+    features = [key_of_texts("url", url_template(url))] if url else []
     if title:
-        features.append(key_of("title", template_of(normal_name(title))))
+        features.append(key_of_texts("title", text_template_of(normal_name(title))))
     if not features:
         return NO_SCREEN
     features.sort()
@@ -203,9 +203,9 @@ def _read_dom(dom: Mapping[str, Any] | None) -> _DomReading | None:
         tag = tag.lower()
         if tag in _UNSEEN or attrs.get("__h") or "hidden" in attrs:
             continue
-        token = _make_token(tag[:64], _text_of(attrs, "id"), _text_of(attrs, "class"))
+        token = _make_token(tag[:64], _attribute_text_of(attrs, "id"), _attribute_text_of(attrs, "class"))
         pairs.add(_make_pair_key(parent, token))
-        role = role_of(tag, attrs)
+        role = element_role_of(tag, attrs)
         if tag == "title" and parent.startswith("head"):
             role = "title"
         if role:
@@ -217,46 +217,51 @@ def _read_dom(dom: Mapping[str, Any] | None) -> _DomReading | None:
 _NO_ATTRS: dict[str, Any] = {}
 
 
-def _text_of(attrs: Mapping[str, Any], name: str) -> str:
+def _attribute_text_of(attrs: Mapping[str, Any], name: str) -> str:
     value = attrs.get(name)
     return value[:256] if type(value) is str else ""
 
 
 @lru_cache(maxsize=65_536)
 def _make_token(tag: str, identity: str, classes: str) -> str:
-    names = sorted({template_of(name) for name in classes.split()})
-    return ".".join([f"{tag}#{template_of(identity)}", *names])
+    names = sorted({text_template_of(name) for name in classes.split()})
+    return ".".join([f"{tag}#{text_template_of(identity)}", *names])
 
 
 @lru_cache(maxsize=65_536)
 def _make_pair_key(parent: str, child: str) -> int:
-    return key_of(parent, child)
+    return key_of_texts(parent, child)
 
 
 def _screen_tokens(named: list[tuple[str, Mapping[str, Any], list[Any]]]) -> tuple[str, ...]:
     """Return `role name` of the elements that make up the text of the screen."""
     labels = {
-        attrs["for"]: _text_below(node)
+        attrs["for"]: _text_inside_element(node)
         for role, attrs, node in named
         if role == "label" and type(attrs.get("for")) is str
     }
     tokens: set[str] = set()
     for role, attrs, node in named:
         if role in SCREEN_ROLES:
-            tokens.add(f"{role} {normal_name(_name_of(role, attrs, node, labels))}".rstrip())
+            tokens.add(f"{role} {normal_name(_element_name_of(role, attrs, node, labels))}".rstrip())
         if len(tokens) >= _MAX_TOKENS:
             break
     return tuple(sorted(tokens))
 
 
-def _name_of(role: str, attrs: Mapping[str, Any], node: list[Any], labels: Mapping[str, str]) -> str:
-    name = _text_of(attrs, "aria-label") or labels.get(_text_of(attrs, "id"), "")
+def _element_name_of(role: str, attrs: Mapping[str, Any], node: list[Any], labels: Mapping[str, str]) -> str:
+    name = _attribute_text_of(attrs, "aria-label") or labels.get(_attribute_text_of(attrs, "id"), "")
     if not name and role in FIELD_ROLES:
-        return _text_of(attrs, "placeholder") or _text_of(attrs, "name")
-    return name or _text_below(node) or _text_of(attrs, "alt") or _text_of(attrs, "title")
+        return _attribute_text_of(attrs, "placeholder") or _attribute_text_of(attrs, "name")
+    return (
+        name
+        or _text_inside_element(node)
+        or _attribute_text_of(attrs, "alt")
+        or _attribute_text_of(attrs, "title")
+    )
 
 
-def _text_below(node: list[Any]) -> str:
+def _text_inside_element(node: list[Any]) -> str:
     """Return the first words inside an element; bounded, since elements with names may be nested."""
     texts: list[str] = []
     stack: list[Any] = [node]

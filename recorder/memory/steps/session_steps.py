@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from recorder.event_types import TYPING, step_type
 from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
-from recorder.memory.steps.targets import action_token, key_of, target_token
+from recorder.memory.steps.targets import action_token, key_of_texts, target_token
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
 ALGO_VERSION = 2
@@ -137,7 +137,7 @@ class StepWalk:
             self.announced -= {event["url"]}
             return
         self.announced = _list_announced_urls(event)
-        step = _make_step(event, action_token(kind, given), frame)
+        step = _make_session_step(event, action_token(kind, given), frame)
         if kind in _PRESSED_ACTS and not is_press and self.pointer_acts and self.pointer_acts[-1].is_press:
             self._undo(self.pointer_acts.pop())
         if kind == "dblclick":
@@ -188,10 +188,10 @@ class StepWalk:
             double.t_in_ms = act.t_ms
             double.screen_key, double.features = clicked.screen_key, clicked.features
             double.frame_id = clicked.frame_id
-            double.micro_key = key_of(double.screen_key, double.action, double.target)
+            double.micro_key = key_of_texts(double.screen_key, double.action, double.target)
 
     def _is_repeated(self, last: Step, step: Step) -> bool:
-        return (self._collapse and last.micro_key == step.micro_key) or _is_typing_on(last, step)
+        return (self._collapse and last.micro_key == step.micro_key) or _continues_typing(last, step)
 
 
 def _event_order(event: Mapping[str, Any]) -> tuple[int, str]:
@@ -209,13 +209,13 @@ def _list_announced_urls(event: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(url for url in urls if isinstance(url, str))
 
 
-def _make_step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
+def _make_session_step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
     screen = event_screen(event, None if frame is None else frame.screen)
     screen_key = screen.state_key or ""
     target, texts = target_token(action, event, () if frame is None else frame.locations)
     return Step(
         pos=0,
-        micro_key=key_of(screen_key, action, target),
+        micro_key=key_of_texts(screen_key, action, target),
         screen_key=screen_key,
         action=action,
         target=target,
@@ -232,5 +232,5 @@ def _make_step(event: Mapping[str, Any], action: str, frame: FrameScreen | None)
     )
 
 
-def _is_typing_on(last: Step, step: Step) -> bool:
+def _continues_typing(last: Step, step: Step) -> bool:
     return last.action == step.action == TYPING and last.target == step.target

@@ -64,7 +64,7 @@ _WORD_ENDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])")
 _WORD_LETTERS = 3
 
 
-def make_label(action: str, noun: str) -> str:
+def make_step_label(action: str, noun: str) -> str:
     """Return the label of an action on something.
 
     Args:

@@ -16,7 +16,7 @@ from recorder.memory.steps.step_labels import (
     describe_location,
     describe_named,
     describe_words,
-    make_label,
+    make_step_label,
     name_kind,
 )
 
@@ -46,7 +46,7 @@ _URL_CHARACTERS = 256
 _NAMES = 2
 
 
-def template_of(text: str) -> str:
+def text_template_of(text: str) -> str:
     """Return the text with every number, date, UUID and random id replaced by `#`."""
     return _VOLATILE.sub("#", text) if _DIGIT.search(text) else text
 
@@ -84,7 +84,7 @@ def url_template(url: str) -> str:
     route = fragment.partition("?")[0] if fragment.startswith(("/", "!")) else ""
     names = sorted({part.partition("=")[0] for part in query.split("&")} - {""}) if query else ()
     text = rest.rstrip("/") + ("?" + "&".join(names) if names else "") + ("#" + route if route else "")
-    return readable(template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
+    return readable(text_template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
 
 
 def readable(text: str) -> str:
@@ -94,7 +94,7 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-def key_of(*parts: str) -> int:
+def key_of_texts(*parts: str) -> int:
     """Return a signed 64-bit key of some texts, the same on every machine (xxh64)."""
     digest = xxhash.xxh64_intdigest("\0".join(parts).encode("utf-8", "replace"))
     return signed(digest)
@@ -150,7 +150,7 @@ SCREEN_ROLES = CONTROL_ROLES | frozenset(
 )
 
 
-def role_of(tag: str, attrs: Mapping[str, Any]) -> str:
+def element_role_of(tag: str, attrs: Mapping[str, Any]) -> str:
     """Return the role an element states, if it counts here, else the one its tag implies; may be empty.
 
     Args:
@@ -204,13 +204,13 @@ def target_token(
     Args:
         action: as `action_token` gives it.
         event: the item.
-        screen_locations: as `locate_on_screen` gives them.
+        screen_locations: as `locate_elements_on_screen` gives them.
     """
     if action in _PLACES and event.get("url"):
         token = url_template(event["url"])
         host = token.partition("/")[0].partition("?")[0]
-        names = dict.fromkeys(make_label(action, noun) for noun in (token, host))
-        return token, StepTexts(make_label(action, "page"), names=tuple(names))
+        names = dict.fromkeys(make_step_label(action, noun) for noun in (token, host))
+        return token, StepTexts(make_step_label(action, "page"), names=tuple(names))
     target = event.get("target") or _NO_MEMBERS
     is_named_elsewhere = event.get("app") or event.get("data")
     if target.get("role") or target.get("tag") or not is_named_elsewhere:
@@ -222,7 +222,7 @@ def target_token(
             packed = b""
         if 0 < len(packed) <= _REMEMBERED_BYTES:
             return _describe_element(action, packed)
-    return _describe_target(action, event, target, screen_locations)
+    return _describe_step_target(action, event, target, screen_locations)
 
 
 @lru_cache(maxsize=8_192)
@@ -230,15 +230,15 @@ def _describe_element(action: str, packed: bytes) -> tuple[str, StepTexts]:
     """Return token and texts of an element that the program and the event's data do not name."""
     *members, title, screen_locations = orjson.loads(packed)
     target = dict(zip(_TARGET_MEMBERS, members, strict=True))
-    return _describe_target(action, {"title": title}, target, screen_locations)
+    return _describe_step_target(action, {"title": title}, target, screen_locations)
 
 
-def _describe_target(
+def _describe_step_target(
     action: str, event: Mapping[str, Any], target: Mapping[str, Any], screen_locations: Sequence[str]
 ) -> tuple[str, StepTexts]:
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
-    role = (target.get("role") or role_of(tag, attrs)).lower()
+    role = (target.get("role") or element_role_of(tag, attrs)).lower()
     identity = _describe_identity(attrs)
     name = target.get("name") if role in CONTROL_ROLES else None
     given_name = None
@@ -252,7 +252,7 @@ def _describe_target(
     identity = identity or _last_resort(target, attrs)
     token = _make_token(role or tag, identity)
     if given_name and action in _NAMED_ACTIONS:
-        return token, StepTexts(make_label(action, readable(given_name)))
+        return token, StepTexts(make_step_label(action, readable(given_name)))
     kind = name_kind(role, tag)
     nouns = [*_list_names(target, attrs, role), *([given_name] if given_name else [])]
     texts = _make_texts(action, kind, nouns, attrs)
@@ -286,20 +286,21 @@ def _list_locations(
 
 def _make_texts(action: str, kind: str, nouns: Sequence[str], attrs: Mapping[str, Any]) -> StepTexts:
     names = dict.fromkeys(
-        make_label(action, describe_named(readable(noun[: 4 * _NAME_CHARACTERS]), kind)) for noun in nouns
+        make_step_label(action, describe_named(readable(noun[: 4 * _NAME_CHARACTERS]), kind))
+        for noun in nouns
     )
     given = {key: attrs.get(key) for key in LABEL_ATTRIBUTES}
-    words = {key: template_of(readable(value)) for key, value in given.items() if isinstance(value, str)}
+    words = {key: text_template_of(readable(value)) for key, value in given.items() if isinstance(value, str)}
     described = describe_words(kind, words)
     is_number = bool(nouns and kind) and not any(map(str.isalpha, nouns[0]))
     return StepTexts(
-        make_label(action, f"numbered {kind}" if is_number else kind),
+        make_step_label(action, f"numbered {kind}" if is_number else kind),
         names=tuple(names)[:_NAMES],
-        words=make_label(action, described) if described else "",
+        words=make_step_label(action, described) if described else "",
     )
 
 
-def texts_of_label(action: str, *, target: str, label: str) -> StepTexts:
+def step_texts_of_label(action: str, *, target: str, label: str) -> StepTexts:
     """Return the texts of a step whose label is all that was stored; that of an activity quotes no page.
 
     Args:
@@ -310,7 +311,7 @@ def texts_of_label(action: str, *, target: str, label: str) -> StepTexts:
     if action == "activity":
         return StepTexts(label)
     kind = "page" if action in _PLACES else name_kind("", target.partition(" ")[0])
-    return StepTexts(make_label(action, kind), names=(label,))
+    return StepTexts(make_step_label(action, kind), names=(label,))
 
 
 def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
@@ -325,11 +326,11 @@ def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
 def _describe_identity(attrs: Mapping[str, Any]) -> str:
     for attribute in TEST_IDS:
         if attrs.get(attribute):
-            return f"test={template_of(readable(attrs[attribute]))}"
+            return f"test={text_template_of(readable(attrs[attribute]))}"
     goal = f"href={url_template(attrs['href'])}" if attrs.get("href") else ""
     for attribute in ("id", "name"):
         if attrs.get(attribute):
-            template = f"{attribute}={template_of(readable(attrs[attribute]))}"
+            template = f"{attribute}={text_template_of(readable(attrs[attribute]))}"
             return f"{template} {goal}".strip() if "#" in template else template
     return goal
 
@@ -337,11 +338,13 @@ def _describe_identity(attrs: Mapping[str, Any]) -> str:
 def _last_resort(target: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
     """Return the classes, else the best selector that does not match by text."""
     if attrs.get("class"):
-        return "class=" + ".".join(sorted({template_of(readable(word)) for word in attrs["class"].split()}))
+        return "class=" + ".".join(
+            sorted({text_template_of(readable(word)) for word in attrs["class"].split()})
+        )
     for selector in target.get("selectors") or ():
         path = selector if type(selector) is str else " >> ".join(selector)
         if not path.startswith("text/"):
-            return f"selector={template_of(readable(path[:256]))}"
+            return f"selector={text_template_of(readable(path[:256]))}"
     return ""
 
 

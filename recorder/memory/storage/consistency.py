@@ -15,16 +15,16 @@ from sqlmodel import col, exists, select
 
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.paths import describe_paths
+from recorder.memory.queries.paths import describe_session_paths
 from recorder.memory.steps.session_steps import STEP_COLUMNS, Step
-from recorder.memory.steps.targets import texts_of_label
+from recorder.memory.steps.targets import step_texts_of_label
 from recorder.memory.storage.graph_store import read_rows
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import in_scope, read_head
 from recorder.models.memory import GraphPathRow, GraphPauseRow, GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from recorder.storage.lake_reads import read_again
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.tenant import GraphScope
 
 _AT_ONCE = 500
@@ -95,7 +95,7 @@ def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> 
         rows = steps.select("session_id", *STEP_COLUMNS).sort("session_id", "pos").collect()
         return rows, there.collect()
 
-    rows, there = read_again(read_tables)
+    rows, there = retry_lake_read(read_tables)
     steps: dict[str, list[Step]] = {session_id: [] for session_id in there["session_id"]}
     for session_id, *members in rows.iter_rows():
         steps[session_id].append(_restore_step(dict(zip(STEP_COLUMNS, members, strict=True))))
@@ -110,7 +110,7 @@ def _restore_step(members: dict[str, Any]) -> Step:
     if members["names"] is not None:
         return Step(**{**values, "names": tuple(members["names"])})
     # An earlier release: the label may quote the page, but for that of an activity.
-    texts = texts_of_label(members["action"], target=members["target"], label=members["label"])
+    texts = step_texts_of_label(members["action"], target=members["target"], label=members["label"])
     return Step(**{**values, **texts._asdict()})
 
 
@@ -131,7 +131,7 @@ class GraphCheck:
     unequal: list[str] = field(default_factory=list)
 
 
-def check_graph(db: DbSession, scope: GraphScope) -> GraphCheck:
+def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
     """Recount one graph, in one transaction."""
     row = SessionPathRow
     current = read_rows(db, scope, row.session_id, row.trace_key, where=[col(row.removed_version).is_(None)])
@@ -176,7 +176,7 @@ def _find_unequal_fractions(db: DbSession, scope: GraphScope) -> list[str]:
     if head is None or not head.version:
         return []
     columns = GraphColumns().updated(db, scope, head.version)
-    paths = describe_paths(columns, columns.current(), min_frequency=0, limit=len(columns.paths))
+    paths = describe_session_paths(columns, columns.current(), min_frequency=0, limit=len(columns.paths))
     unequal = [
         path.path_id
         for path in paths

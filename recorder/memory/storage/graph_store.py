@@ -15,12 +15,12 @@ from sqlalchemy import and_, bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, insert, select, update
 
-from recorder.memory.drift.alarm_labels import remove_from_alarms
+from recorder.memory.drift.alarm_labels import remove_alarm_labels
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, compared
 from recorder.memory.graph.paths import Path, Variant
-from recorder.memory.storage.versions import GraphHead, add_version, in_scope, place_of, read_head
+from recorder.memory.storage.versions import GraphHead, add_graph_version, in_scope, place_of, read_head
 from recorder.models.memory import (
     GraphLabelRow,
     GraphMicroStateRow,
@@ -36,7 +36,7 @@ from recorder.tenant import GraphScope
 _IDS_AT_ONCE = 500
 
 
-def scope_of(row: SessionRow) -> GraphScope:
+def graph_scope_of(row: SessionRow) -> GraphScope:
     """Return the graph that a session belongs to."""
     return GraphScope(row.tenant, row.workflow)
 
@@ -45,19 +45,19 @@ def load_graph(db: DbSession, scope: GraphScope) -> Graph:
     """Return the newest version of a graph, ready for new sessions; rows of single sessions are not read."""
     graph = Graph(scope)
     states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
-    nodes = sorted(read_rows(db, scope, *columns_of(GraphNodeRow)), key=_get_number)
-    graph.node_index.restore(map(node_of, nodes), ((row.micro_key, row.node) for row in states))
+    nodes = sorted(read_rows(db, scope, *graph_table_columns(GraphNodeRow)), key=_get_number)
+    graph.node_index.restore(map(node_of_row, nodes), ((row.micro_key, row.node) for row in states))
     graph.node_labels = read_labels(db, scope)
     trace = GraphTraceRow
     sessions: Counter[int] = Counter()
     for row in read_rows(db, scope, trace.trace_key, trace.variant_key, trace.n):
         graph.variant_of[row.trace_key] = row.variant_key
         sessions[row.variant_key] += row.n
-    variants = read_rows(db, scope, *columns_of(GraphVariantRow))
-    paths = sorted(read_rows(db, scope, *columns_of(GraphPathRow)), key=_get_number)
+    variants = read_rows(db, scope, *graph_table_columns(GraphVariantRow))
+    paths = sorted(read_rows(db, scope, *graph_table_columns(GraphPathRow)), key=_get_number)
     graph.path_index.restore(
         [(row.variant_key, tuple(row.nodes), row.path, sessions[row.variant_key]) for row in variants],
-        map(path_of, paths),
+        map(path_of_row, paths),
         graph.nodes,
     )
     return graph
@@ -109,7 +109,7 @@ def save_change(
         The new version.
     """
     seal_seq = max((row.seal_seq or 0 for row in rows), default=0)
-    version = add_version(db, scope, head, "sessions", writer=writer, seal_seq=seal_seq)
+    version = add_graph_version(db, scope, head, "sessions", writer=writer, seal_seq=seal_seq)
     made = {**place_of(scope), "created_version": version}
     insert_rows(db, GraphNodeRow, [{**made, **node_values(node)} for node in change.nodes])
     insert_rows(
@@ -132,12 +132,12 @@ def replace_outcome(db: DbSession, row: SessionRow, outcome: str) -> int | None:
     Returns:
         The new version; None where nothing changes or the session is in no graph.
     """
-    scope = scope_of(row)
+    scope = graph_scope_of(row)
     head = read_head(db, scope, lock=True)
     current = _current_path(db, row.id)
     if head is None or current is None or current.outcome == outcome:
         return None
-    version = add_version(db, scope, head, "outcome")
+    version = add_graph_version(db, scope, head, "outcome")
     new = {**current.model_dump(), "version": version, "outcome": outcome}
     _end_path(db, current, version)
     insert_rows(db, SessionPathRow, [new])
@@ -150,14 +150,14 @@ def remove_session(db: DbSession, row: SessionRow) -> int | None:
     Returns:
         The new version; None where the session is in no graph.
     """
-    scope = scope_of(row)
+    scope = graph_scope_of(row)
     head = read_head(db, scope, lock=True)
     current = _current_path(db, row.id)
     if head is None or current is None:
         return None
-    version = add_version(db, scope, head, "removal")
+    version = add_graph_version(db, scope, head, "removal")
     _end_path(db, current, version)
-    remove_from_alarms(db, scope, [row.id])
+    remove_alarm_labels(db, scope, [row.id])
     delete_labels(db, scope, [row.id])
     _count_traces(db, scope, {current.trace_key: -1})
     return version
@@ -237,7 +237,7 @@ def _end_path(db: DbSession, current: SessionPathRow, version: int) -> None:
     db.flush()
 
 
-def columns_of(table: type[SQLModel]) -> list[Any]:
+def graph_table_columns(table: type[SQLModel]) -> list[Any]:
     """Return all columns but those that identify the graph."""
     keys = ("workspace_id", "mode", "workflow")
     return [getattr(table, name) for name in table.model_fields if name not in keys]
@@ -258,7 +258,7 @@ def unpack_numbers(data: bytes) -> tuple[int, ...]:
     return tuple(np.frombuffer(data, dtype="<i8").tolist())
 
 
-def node_of(row: Any) -> Node:
+def node_of_row(row: Any) -> Node:
     """Return the node of a row of `graph_nodes`."""
     return Node(
         number=row.number,
@@ -315,7 +315,7 @@ def variant_values(variant: Variant) -> dict[str, Any]:
     return {"variant_key": variant.variant_key, "nodes": variant.nodes, "path": variant.path}
 
 
-def path_of(row: Any) -> Path:
+def path_of_row(row: Any) -> Path:
     """Return the path of a row of `graph_paths`."""
     return Path(row.number, row.path_id, row.leader, tuple(row.nodes), row.merged_into)
 

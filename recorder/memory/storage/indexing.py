@@ -15,13 +15,13 @@ from recorder.memory.graph.graph import Graph, GraphChange
 from recorder.memory.graph.node_labels import actor_key
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.graph_store import (
+    graph_scope_of,
     known_sessions,
     load_graph,
     read_labels,
     save_change,
-    scope_of,
 )
-from recorder.memory.storage.versions import GraphHead, count_changes, read_head, writer_of
+from recorder.memory.storage.versions import GraphHead, count_trace_changes, read_head, writer_of_version
 from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
 
@@ -96,7 +96,7 @@ class GraphIndexer:
         actors = {row.id: actor_key(row.actor_id) for row in rows}
         for row in rows:
             if row.origin != "replay":
-                by_scope.setdefault(scope_of(row), {})[row.id] = steps[row.id]
+                by_scope.setdefault(graph_scope_of(row), {})[row.id] = steps[row.id]
         # In one order everywhere, so that two writers of several graphs cannot wait for each other.
         scopes = sorted(by_scope, key=lambda scope: scope.workflow)
         return Prepared(tuple(self._part(db, scope, by_scope[scope], actors) for scope in scopes))
@@ -202,11 +202,11 @@ def _catch_up(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHea
     Its version must still be the one it was written as: a transaction that was rolled back
     leaves a graph in memory that was never stored.
     """
-    if held.version and writer_of(db, scope, held.version) != held.writer:
+    if held.version and writer_of_version(db, scope, held.version) != held.writer:
         return False
     if held.version == head.version:
         return True
-    changes = count_changes(db, scope, held.version)
+    changes = count_trace_changes(db, scope, held.version)
     if changes is None:
         return False
     for key, change in changes.items():

@@ -12,9 +12,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, delete, insert, select
 
 from recorder.ids import new_id
-from recorder.memory.drift.alarm_labels import remove_from_alarms
+from recorder.memory.drift.alarm_labels import remove_alarm_labels
 from recorder.memory.storage.graph_store import delete_labels
-from recorder.memory.storage.versions import add_version, in_scope, read_head
+from recorder.memory.storage.versions import add_graph_version, in_scope, read_head
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.tenant import GraphScope, Tenant
 
@@ -39,14 +39,14 @@ def purge_sessions(db: DbSession, scope: GraphScope, session_ids: Collection[str
     rows = db.exec(select(path).where(*in_scope(path, scope), wanted)).all()
     if head is None or not rows:
         return None
-    remove_from_alarms(db, scope, session_ids)
+    remove_alarm_labels(db, scope, session_ids)
     delete_labels(db, scope, session_ids)
     counted = [row.model_dump() for row in rows if row.removed_version is None]
     db.exec(delete(path).where(*in_scope(path, scope), wanted))
     anonymous = [{**row, "session_id": new_id("ano"), "started_at": _cut_to_day(row)} for row in counted]
     if anonymous:
         db.connection().execute(insert(path), anonymous)
-    return add_version(db, scope, head, "purge")
+    return add_graph_version(db, scope, head, "purge")
 
 
 def _cut_to_day(row: dict[str, Any]) -> datetime:

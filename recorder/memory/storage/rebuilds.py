@@ -16,13 +16,13 @@ from sqlmodel import SQLModel, col, delete, select, update
 from recorder.memory.graph.graph import StateTrace
 from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
 from recorder.memory.storage.graph_store import (
-    columns_of,
+    graph_table_columns,
     insert_rows,
     micro_state_of,
     micro_state_values,
-    node_of,
+    node_of_row,
     node_values,
-    path_of,
+    path_of_row,
     path_values,
     read_rows,
     trace_values,
@@ -31,8 +31,8 @@ from recorder.memory.storage.graph_store import (
 )
 from recorder.memory.storage.versions import (
     GraphHead,
-    add_version,
-    count_changes,
+    add_graph_version,
+    count_trace_changes,
     in_scope,
     place_of,
     read_head,
@@ -92,8 +92,8 @@ def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> R
         took_s = time.monotonic() - began
         with database.transaction(write=True) as db:
             now = read_head(db, scope, lock=True)
-            if now is not None and count_changes(db, scope, head.version) is not None:
-                return _save_rebuilt(db, scope, recorded, rebuilt, now, kind)
+            if now is not None and count_trace_changes(db, scope, head.version) is not None:
+                return _store_rebuilt_graph(db, scope, recorded, rebuilt, now, kind)
     if took_s > _MAX_LOCKED_S:
         return None
     with database.transaction(write=True) as db:
@@ -101,7 +101,7 @@ def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> R
         if now is None:
             return None
         recorded = read_recorded(db, scope)
-        return _save_rebuilt(db, scope, recorded, rebuild(recorded, kind), now, kind)
+        return _store_rebuilt_graph(db, scope, recorded, rebuild(recorded, kind), now, kind)
 
 
 def indexed_scopes(db: DbSession) -> list[GraphScope]:
@@ -116,8 +116,8 @@ def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
     traces = _read_table(db, scope, GraphTraceRow)
     return Recorded(
         scope,
-        nodes=sorted(map(node_of, _read_table(db, scope, GraphNodeRow)), key=lambda node: node.number),
-        paths=sorted(map(path_of, _read_table(db, scope, GraphPathRow)), key=lambda path: path.number),
+        nodes=sorted(map(node_of_row, _read_table(db, scope, GraphNodeRow)), key=lambda node: node.number),
+        paths=sorted(map(path_of_row, _read_table(db, scope, GraphPathRow)), key=lambda path: path.number),
         micro_states=[micro_state_of(row) for row in _read_table(db, scope, GraphMicroStateRow)],
         traces=[StateTrace(row.trace_key, unpack_numbers(row.steps), row.variant_key) for row in traces],
         sessions={row.trace_key: row.n for row in traces},
@@ -127,7 +127,7 @@ def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
     )
 
 
-def _save_rebuilt(
+def _store_rebuilt_graph(
     db: DbSession, scope: GraphScope, recorded: Recorded, rebuilt: Rebuilt, head: GraphHead, kind: RebuildKind
 ) -> RebuildReport:
     graph = rebuilt.graph
@@ -154,7 +154,7 @@ def _save_rebuilt(
     changed = sum(rows.changed for rows in plan)
     version = head.version
     if changed:
-        version = add_version(db, scope, head, "rebuild", params={"rebuild": kind})
+        version = add_graph_version(db, scope, head, "rebuild", params={"rebuild": kind})
         for rows in plan:
             rows.save(db, scope, version)
     return RebuildReport(
@@ -216,7 +216,7 @@ def _has_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
 
 
 def _read_table(db: DbSession, scope: GraphScope, table: type[SQLModel]) -> Sequence[Any]:
-    return read_rows(db, scope, *columns_of(table))
+    return read_rows(db, scope, *graph_table_columns(table))
 
 
 def _count_unmerged(parts: Iterable[Any]) -> int:

@@ -20,7 +20,7 @@ from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRo
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.conditions import in_tenant
-from recorder.storage.deployment import read_slots, slot_of
+from recorder.storage.deployment import read_slot_count, slot_of_workflow
 from recorder.tenant import GraphScope
 
 _PARAMS = {
@@ -67,7 +67,7 @@ def read_head(db: DbSession, scope: GraphScope, *, lock: bool = False) -> GraphH
     return GraphHead(row.version, row.writer, row.up_to_seal_seq, is_on)
 
 
-def add_version(
+def add_graph_version(
     db: DbSession,
     scope: GraphScope,
     head: GraphHead,
@@ -102,7 +102,7 @@ def add_version(
     return head.version + 1
 
 
-def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
+def writer_of_version(db: DbSession, scope: GraphScope, version: int) -> str | None:
     """Return the name of the change that made a version; None if there is no such version."""
     return db.exec(
         select(GraphVersionRow.writer).where(
@@ -111,14 +111,14 @@ def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
     ).one_or_none()
 
 
-def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
+def was_rebuilt_since(db: DbSession, scope: GraphScope, since_version: int) -> bool:
     """Return whether a rebuild rearranged a graph, or a purge deleted rows of it, after a version."""
     row = GraphVersionRow
     rebuilt = (col(row.version) > since_version, col(row.kind).in_(("rebuild", "purge")))
     return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
 
 
-def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
+def count_trace_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
     """Return the changes of trace counts after a version, if only counters moved.
 
     Returns:
@@ -173,7 +173,7 @@ def _last_sealed(db: DbSession, scope: GraphScope) -> int:
 
     A batch takes its numbers before it is sealed, so those of an open one have yet to come.
     """
-    slot = slot_of(scope.workflow, read_slots(db))
+    slot = slot_of_workflow(scope.workflow, read_slot_count(db))
     counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode, slot), populate_existing=True)
     last_seq = 0 if counter is None else counter.seal_seq
     batch = SealBatchRow

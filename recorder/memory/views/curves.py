@@ -83,20 +83,20 @@ def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
         return _bend_loop(source)
     height = layout.arcs.get((source.node.node_id, target.node.node_id))
     if height is not None:
-        return _bend_over(source, target, height)
+        return _bend_curve_over(source, target, height)
     if source.y == target.y:
-        if source.x < target.x and _is_free_between(layout, source, target):
-            return _draw_line(source, target)
-        return _bend_over(source, target, 30 + 0.05 * abs(target.x - source.x))
+        if source.x < target.x and _is_straight_line_free(layout, source, target):
+            return _make_straight_curve(source, target)
+        return _bend_curve_over(source, target, 30 + 0.05 * abs(target.x - source.x))
     if abs(target.x - source.x) < _UPRIGHT:
-        return _bend_between_rows(source, target)
-    return _bend_forward(source, target) if target.x > source.x else _bend_back(source, target)
+        return _bend_curve_between_rows(source, target)
+    return _bend_curve_forward(source, target) if target.x > source.x else _bend_curve_back(source, target)
 
 
 def arc_points(layout: Layout) -> Iterator[Point]:
     """Yield points all along the arcs above the line, where nothing else should be drawn."""
     for source, target in layout.arcs:
-        curve = _bend_over(layout.spots[source], layout.spots[target], layout.arcs[source, target])
+        curve = _bend_curve_over(layout.spots[source], layout.spots[target], layout.arcs[source, target])
         yield from (curve.at(step / 32) for step in range(2, 31))
 
 
@@ -107,14 +107,14 @@ def rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
     return spot.x + reach * x / length, spot.y + reach * y / length
 
 
-def _draw_line(source: Spot, target: Spot) -> Curve:
+def _make_straight_curve(source: Spot, target: Spot) -> Curve:
     start, end = rim(source, 1, 0), rim(target, -1, 0)
     third = (end[0] - start[0]) / 3
     inner = ((start[0] + third, start[1]), (end[0] - third, end[1]))
     return Curve((start, *inner, end), is_straight=True)
 
 
-def _bend_over(source: Spot, target: Spot, height: float) -> Curve:
+def _bend_curve_over(source: Spot, target: Spot, height: float) -> Curve:
     """Return a curve up, over and down; its top is `height` above the nodes' centres."""
     right = 1 if target.x > source.x else -1
     start, end = rim(source, 0.5 * right, -0.86), rim(target, -0.5 * right, -0.86)
@@ -124,7 +124,7 @@ def _bend_over(source: Spot, target: Spot, height: float) -> Curve:
     return Curve((start, *inner, end), goes_back=right < 0)
 
 
-def bow_between(source: Spot, target: Spot, height: float, *, goes_back: bool) -> Curve:
+def bow_curve_between(source: Spot, target: Spot, height: float, *, goes_back: bool) -> Curve:
     """Return a curve that leaves the straight line between two nodes by about this height, up if positive."""
     across, along = target.y - source.y, target.x - source.x
     length = hypot(along, across) or 1.0
@@ -145,7 +145,7 @@ def _bend_loop(spot: Spot) -> Curve:
     return Curve((start, *inner, end), goes_back=True)
 
 
-def _bend_forward(source: Spot, target: Spot) -> Curve:
+def _bend_curve_forward(source: Spot, target: Spot) -> Curve:
     down = 1 if target.y > source.y else -1
     steep = radians(62 if target.x - source.x < 70 else 32)
     start = rim(source, cos(steep), down * sin(steep))
@@ -154,7 +154,7 @@ def _bend_forward(source: Spot, target: Spot) -> Curve:
     return Curve((start, (start[0] + pull, start[1]), (end[0] - pull, end[1]), end))
 
 
-def _bend_between_rows(source: Spot, target: Spot) -> Curve:
+def _bend_curve_between_rows(source: Spot, target: Spot) -> Curve:
     """Draw a curve between rows: away from the line on the right, towards it on the left."""
     down = 1 if target.y > source.y else -1
     side = 1 if abs(target.y) > abs(source.y) else -1
@@ -164,7 +164,7 @@ def _bend_between_rows(source: Spot, target: Spot) -> Curve:
     return Curve((start, *inner, end), goes_back=side < 0)
 
 
-def _bend_back(source: Spot, target: Spot) -> Curve:
+def _bend_curve_back(source: Spot, target: Spot) -> Curve:
     """Return the curve to a node further left in another row, through the space between the rows."""
     down = 1 if target.y > source.y else -1
     far = source.x - target.x
@@ -185,7 +185,7 @@ def _bend_back(source: Spot, target: Spot) -> Curve:
     return Curve((start, (start[0] - 0.5 * pull, start[1] + down * rise), last, end), goes_back=True)
 
 
-def _is_free_between(layout: Layout, source: Spot, target: Spot) -> bool:
+def _is_straight_line_free(layout: Layout, source: Spot, target: Spot) -> bool:
     """Return whether neither another node nor a stub of the two is on the straight line."""
     if (source.node.left and not source.is_left_below) or (target.entries and target.column is None):
         return False
@@ -199,7 +199,7 @@ _PLACES = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
 Steps = frozenset[tuple[str | None, str | None]]
 
 
-def draw_edge(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) -> str:
+def draw_edge_curve(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) -> str:
     """Draw the line of an edge, as wide as its share; hovering shows its figures.
 
     Args:

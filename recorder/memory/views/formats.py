@@ -12,7 +12,7 @@ import orjson
 
 from recorder.memory.queries.columns import OUTCOMES
 from recorder.memory.views.geometry import AMBER_INK, BLUE, GREY, RED, percent_text
-from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported
+from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
 from recorder.memory.views.labels import one_line
 from recorder.memory.views.network import END, START, Counts
 from recorder.memory.views.picture import draw_graph
@@ -32,7 +32,7 @@ def render(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
     return writer(view), media_type
 
 
-def to_json(view: GraphView) -> bytes:
+def format_graph_as_json(view: GraphView) -> bytes:
     """Return node-link JSON with every figure; `networkx.node_link_graph` reads it.
 
     `{workflow, graph_version, sessions, sessions_without_steps, outcomes, spine, hidden_nodes, loops,
@@ -104,7 +104,7 @@ def to_json(view: GraphView) -> bytes:
     )
 
 
-def to_graphml(view: GraphView) -> bytes:
+def format_graph_as_graphml(view: GraphView) -> bytes:
     """Return GraphML with plain numbers, texts and booleans as attributes; `start` and `end` are nodes.
 
     Node attributes: label, kind, sessions, visits, frequency, success, error, abandoned, left,
@@ -158,9 +158,9 @@ def to_graphml(view: GraphView) -> bytes:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
 
-def to_mermaid(view: GraphView) -> bytes:
+def format_graph_as_mermaid(view: GraphView) -> bytes:
     """Return a Mermaid flowchart of at most 60 edges, those of most sessions, without start and end."""
-    shown = most_supported(view, edges=MERMAID_EDGES)
+    shown = most_supported_view(view, edges=MERMAID_EDGES)
     edges = [edge for edge in shown.edges if edge.source is not None and edge.target is not None]
     ends = {end for edge in edges for end in (edge.source, edge.target)}
     nodes = [node for node in shown.nodes if node.node_id in ends or len(shown.nodes) == 1]
@@ -184,14 +184,14 @@ def to_mermaid(view: GraphView) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def to_dot(view: GraphView) -> bytes:
+def format_graph_as_dot(view: GraphView) -> bytes:
     """Return a Graphviz digraph with every node and edge, start and end included."""
     head = f"digraph {_quote_dot(one_line(view.workflow))} {{"
     lines = [head, "  rankdir=LR;", '  node [shape=box, style="rounded,filled", fillcolor=white];']
     if view.sessions:
         lines += [f"  {name} [shape=circle, label={_quote_dot(name)}];" for name in (START, END)]
     for node in view.nodes:
-        colour = _COLOURS[_choose_style(view, node)]
+        colour = _COLOURS[_choose_mermaid_style(view, node)]
         label = _quote_dot(one_line(node.label), f"\\n{node.sessions}")
         lines.append(f'  {_quote_dot(node.node_id)} [label={label}, color="{colour}"];')
     for edge in view.edges:
@@ -202,17 +202,17 @@ def to_dot(view: GraphView) -> bytes:
     return ("\n".join([*lines, "}"]) + "\n").encode()
 
 
-def to_svg(view: GraphView) -> bytes:
+def format_graph_as_svg(view: GraphView) -> bytes:
     """Return the picture of `draw_graph`."""
     return draw_graph(view).encode()
 
 
 _WRITERS: dict[GraphFormat, tuple[Callable[[GraphView], bytes], str]] = {
-    "json": (to_json, "application/json"),
-    "graphml": (to_graphml, "application/graphml+xml"),
-    "mermaid": (to_mermaid, "text/vnd.mermaid; charset=utf-8"),
-    "dot": (to_dot, "text/vnd.graphviz; charset=utf-8"),
-    "svg": (to_svg, "image/svg+xml"),
+    "json": (format_graph_as_json, "application/json"),
+    "graphml": (format_graph_as_graphml, "application/graphml+xml"),
+    "mermaid": (format_graph_as_mermaid, "text/vnd.mermaid; charset=utf-8"),
+    "dot": (format_graph_as_dot, "text/vnd.graphviz; charset=utf-8"),
+    "svg": (format_graph_as_svg, "image/svg+xml"),
 }
 
 
@@ -232,13 +232,13 @@ def _mermaid_text(label: str) -> str:
 def _mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, list[str]]]:
     members: dict[str, list[str]] = {}
     for node in view.nodes:
-        style = _choose_style(view, node)
+        style = _choose_mermaid_style(view, node)
         if style is not None and node.node_id in names:
             members.setdefault(style, []).append(names[node.node_id])
     return sorted(members.items())
 
 
-def _choose_style(view: GraphView, node: ViewNode) -> str | None:
+def _choose_mermaid_style(view: GraphView, node: ViewNode) -> str | None:
     """Return the style of the common path or of mostly bad endings; None for other nodes."""
     if node.node_id in view.spine:
         return "spine"

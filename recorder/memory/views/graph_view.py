@@ -71,7 +71,7 @@ class GraphView:
         return sessions / self.sessions if self.sessions else 0.0
 
 
-def view_of(
+def graph_view_of(
     columns: GraphColumns,
     chosen: Mask,
     *,
@@ -153,7 +153,7 @@ MAX_NODES = 40
 _EDGES, _EDGES_A_NODE = 12, 2
 
 
-def most_supported(view: GraphView, nodes: int = MAX_NODES, edges: int | None = None) -> GraphView:
+def most_supported_view(view: GraphView, nodes: int = MAX_NODES, edges: int | None = None) -> GraphView:
     """Return the view with its common path and then its nodes and edges of most sessions.
 
     Args:

@@ -43,7 +43,7 @@ def text_width(text: str, size: float) -> float:
     return size * sum(_measure_character(character) for character in text)
 
 
-def in_lines(label: str, width: float, size: float, lines: int = 2) -> tuple[str, ...]:
+def break_label_into_lines(label: str, width: float, size: float, lines: int = 2) -> tuple[str, ...]:
     """Break a label into at most so many lines of this width; what does not fit is cut with an ellipsis."""
     made = [""]
     for word in one_line(label).split(" "):
@@ -54,10 +54,10 @@ def in_lines(label: str, width: float, size: float, lines: int = 2) -> tuple[str
             made[-1] = longer
     if len(made) > lines:
         made = [*made[: lines - 1], " ".join(made[lines - 1 :])]
-    return tuple(_cut_line(line, width, size) for line in made)
+    return tuple(_cut_label_line(line, width, size) for line in made)
 
 
-def _cut_line(line: str, width: float, size: float) -> str:
+def _cut_label_line(line: str, width: float, size: float) -> str:
     if text_width(line, size) <= width:
         return line
     shortened = line
@@ -137,10 +137,10 @@ def _describe_common_path(nodes: Sequence[str], names: Mapping[str, str]) -> str
 def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
     parts = []
     if change.removed:
-        parts.append(f"− {_join_labels(change.removed, names)}")
+        parts.append(f"− {_join_node_labels(change.removed, names)}")
     if change.added:
         where = "first" if change.after is None else f"after {names[change.after]}"
-        parts.append(f"+ {_join_labels(change.added, names)} {where}")
+        parts.append(f"+ {_join_node_labels(change.added, names)} {where}")
     return " ".join(parts)
 
 
@@ -151,10 +151,10 @@ def join_names(nodes: Sequence[str], names: Mapping[str, str]) -> str:
         nodes: node ids.
         names: labels by node id; a node without one is named by its id.
     """
-    return _join_labels(nodes, {node: one_line(names.get(node, node), _NAME_LENGTH) for node in nodes})
+    return _join_node_labels(nodes, {node: one_line(names.get(node, node), _NAME_LENGTH) for node in nodes})
 
 
-def _join_labels(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+def _join_node_labels(nodes: Sequence[str], names: Mapping[str, str]) -> str:
     if len(nodes) <= _NAMES:
         return " › ".join(names[node] for node in nodes)
     first = " › ".join(names[node] for node in nodes[: _NAMES - 2])

@@ -13,8 +13,8 @@ from math import sqrt
 
 from recorder.memory.views.curves import arc_points
 from recorder.memory.views.geometry import LABEL_SIZE, Box, Layout, Spot
-from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported
-from recorder.memory.views.labels import in_lines
+from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
+from recorder.memory.views.labels import break_label_into_lines
 
 _SMALLEST, _LARGEST = 5.0, 19.5
 _LABEL_WIDTH = 118.0
@@ -34,10 +34,10 @@ _ENTRY_SHARE = 0.1
 
 def lay_out_graph(view: GraphView) -> Layout:
     """Give every node its place; of large graphs only the nodes and edges of most sessions."""
-    shown = most_supported(view)
+    shown = most_supported_view(view)
     order = list(dict.fromkeys(shown.spine)) or [node.node_id for node in shown.nodes[:1]]
     column_of = {node_id: column for column, node_id in enumerate(order)}
-    wanted = _choose_columns(shown, column_of)
+    wanted = _choose_node_columns(shown, column_of)
     spots = {node.node_id: _make_spot(shown, node, column_of, last=len(order) - 1) for node in shown.nodes}
     centres = _compute_centres([spots[node_id] for node_id in order], wanted)
     for node_id, x in zip(order, centres, strict=True):
@@ -60,7 +60,7 @@ def _make_spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *,
         x=0.0,
         y=0.0,
         radius=_SMALLEST + (_LARGEST - _SMALLEST) * sqrt(view.share(node.sessions)),
-        lines=in_lines(node.label, _LABEL_WIDTH, LABEL_SIZE),
+        lines=break_label_into_lines(node.label, _LABEL_WIDTH, LABEL_SIZE),
         column=column,
         entries=starts if has_entries else 0,
         is_recovery=node.node_id in view.recovery,
@@ -71,7 +71,7 @@ def _make_spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *,
     )
 
 
-def _choose_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
+def _choose_node_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
     """Return the wanted position of each node along the common path, in columns."""
     coming: dict[str, dict[str, int]] = defaultdict(dict)
     going: dict[str, dict[str, int]] = defaultdict(dict)
@@ -81,7 +81,7 @@ def _choose_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[str, 
             coming[edge.target][edge.source] = edge.sessions
     wanted: dict[str, float] = {node_id: float(column) for node_id, column in column_of.items()}
     others = [node.node_id for node in view.nodes if node.node_id not in column_of]
-    order = _order_outwards(others, coming, going, wanted)
+    order = _order_nodes_outwards(others, coming, going, wanted)
     # A node hangs on those placed before it, so that nodes in a circle do not push each other along.
     rank = {node_id: index for index, node_id in enumerate([*column_of, *order])}
     for _ in range(6):
@@ -93,10 +93,10 @@ def _choose_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[str, 
             wanted[node_id] = _choose_column_between(
                 older[0], older[1] if not older[0] else going[node_id], wanted
             )
-    return _close_gaps(wanted)
+    return _close_column_gaps(wanted)
 
 
-def _close_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
+def _close_column_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
     """Return the same order with no two neighbours further apart than a column."""
     closed: dict[float, float] = {0.0: 0.0}
     places = sorted({0.0, *wanted.values()})
@@ -108,7 +108,7 @@ def _close_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
     return {node_id: closed[column] for node_id, column in wanted.items()}
 
 
-def _order_outwards(
+def _order_nodes_outwards(
     others: list[str],
     coming: Mapping[str, Mapping[str, int]],
     going: Mapping[str, Mapping[str, int]],

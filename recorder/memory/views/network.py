@@ -16,7 +16,12 @@ import numpy as np
 from cachetools import LRUCache
 
 from recorder.digest import sha256_of
-from recorder.memory.graph.directly_follows import GraphCounts, Walks, count_graph, list_ranges
+from recorder.memory.graph.directly_follows import (
+    GraphCounts,
+    Walks,
+    count_directly_follows_graph,
+    list_ranges,
+)
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
@@ -42,8 +47,8 @@ class Network:
     def __init__(self, columns: GraphColumns, chosen: Mask) -> None:
         rows = np.flatnonzero(chosen)
         taken, walks = _make_walks(columns, rows)
-        counts = count_graph(walks)
-        self.graph: Any = _build_graph(columns, counts)
+        counts = count_directly_follows_graph(walks)
+        self.graph: Any = _build_networkx_graph(columns, counts)
         self.sessions = len(rows)
         self.node_count = int(counts.nodes.any(axis=1).sum())
         #: Sessions that have no step, and are on no path.
@@ -140,7 +145,7 @@ class _Networks:
         return network
 
 
-def _build_graph(columns: GraphColumns, counts: GraphCounts) -> Any:
+def _build_networkx_graph(columns: GraphColumns, counts: GraphCounts) -> Any:
     import networkx as nx
 
     graph = nx.DiGraph()

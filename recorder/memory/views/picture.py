@@ -4,7 +4,7 @@ from html import escape
 from itertools import pairwise
 
 from recorder.digest import sha256_of
-from recorder.memory.views.curves import Point, draw_edge, draw_figure
+from recorder.memory.views.curves import Point, draw_edge_curve, draw_figure
 from recorder.memory.views.geometry import (
     AMBER_INK,
     BLUE,
@@ -177,7 +177,7 @@ def draw_graph(view: GraphView) -> str:
     steps = frozenset(pairwise(layout.view.spine))
     figures = [draw_figure(layout, edge, curves[edge], boxes, steps) for edge in edges]
     # What few took is drawn first: the common path lies over it.
-    body = [draw_edge(layout, edge, curves[edge], steps) for edge in reversed(edges)]
+    body = [draw_edge_curve(layout, edge, curves[edge], steps) for edge in reversed(edges)]
     body += [draw_node(layout, spot) for spot in layout.spots.values()]
     body += figures
     points: list[Point] = [(x, y) for curve in curves.values() for x, y in curve.sample().tolist()]
@@ -200,7 +200,7 @@ def _draw_page(view: GraphView, shown: GraphView, body: str, around: Box) -> str
     left = (width - around.right - around.left) / 2
     moved = f'<g transform="translate({number(left)} {number(_LEGEND_HEIGHT - around.top)})">{body}</g>'
     caption = text(_make_caption(view, shown), _MARGIN, height - 14, size=11, fill=MUTED)
-    return _format_document(view, width, height, legend(_MARGIN, 24) + moved + caption)
+    return _format_svg_document(view, width, height, legend(_MARGIN, 24) + moved + caption)
 
 
 def _draw_notice(view: GraphView) -> str:
@@ -221,10 +221,10 @@ def _draw_notice(view: GraphView) -> str:
     words = text("No paths to show yet", centre, 146, size=16, fill=INK, anchor="middle", weight=600)
     words += text(notice, centre, 170, size=12, fill=MUTED, anchor="middle")
     words += text(_name_graph(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
-    return _format_document(view, width, height, drawn + words)
+    return _format_svg_document(view, width, height, drawn + words)
 
 
-def _format_document(view: GraphView, width: float, height: float, body: str) -> str:
+def _format_svg_document(view: GraphView, width: float, height: float, body: str) -> str:
     size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
     # Several pictures may stand in one page: the ids that screen readers follow must differ there.
     mark = sha256_of(body.encode())[:10]

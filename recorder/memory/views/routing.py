@@ -12,7 +12,7 @@ from math import hypot
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.views.curves import Curve, Point, bow_between, curve_between, edge_width, rim
+from recorder.memory.views.curves import Curve, Point, bow_curve_between, curve_between, edge_width, rim
 from recorder.memory.views.geometry import Box, Layout, Spot
 from recorder.memory.views.graph_view import ViewEdge
 
@@ -79,7 +79,7 @@ class _Router:
         if source is target or self._is_clear(usual, edge):
             return usual
         for height in _BOWS:
-            bow = bow_between(source, target, height, goes_back=usual.goes_back)
+            bow = bow_curve_between(source, target, height, goes_back=usual.goes_back)
             if self._is_clear(bow, edge):
                 return bow
         return self._go_round(source, target, usual) or usual
@@ -97,7 +97,7 @@ class _Router:
         """Corners of the boxes, a little outside of them, that are in no other box."""
         left, top, right, bottom = self._boxes.T + np.array([[-1], [-1], [1], [1]]) * _CORNER
         corners = np.concatenate([np.stack(pair, axis=1) for pair in _list_corners(left, right, top, bottom)])
-        return corners[~_are_inside(corners, self._boxes)]
+        return corners[~_are_inside_boxes(corners, self._boxes)]
 
     def _measure_from(self, corner: int) -> Floats:
         """Return the same lengths from a corner; they are measured when a route first needs them."""
@@ -161,7 +161,7 @@ def _list_corners(
     return ((x, y) for x in (left, right) for y in (top, bottom))
 
 
-def _are_inside(points: Floats, boxes: Floats) -> Mask:
+def _are_inside_boxes(points: Floats, boxes: Floats) -> Mask:
     low, high = boxes[None, :, :2] - _CLEARANCE, boxes[None, :, 2:] + _CLEARANCE
     are_between = (points[:, None] > low) & (points[:, None] < high)
     inside: Mask = np.any(np.all(are_between, axis=2), axis=1)

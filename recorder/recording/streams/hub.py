@@ -20,7 +20,7 @@ from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.events import EventBatch
 from recorder.recording.ingest import IngestBatch
-from recorder.recording.streams.messages import cut_into_segments, event_messages
+from recorder.recording.streams.messages import cut_messages_into_segments, make_event_messages
 from recorder.recording.streams.poll import Advance, read_advances
 from recorder.recording.streams.readers import Ending, Feed, Reader, StreamTimes, find_refused
 from recorder.recording.streams.redis_pubsub import RedisWakeups
@@ -171,7 +171,11 @@ class Hub:
         feed = self._feeds.get(batch.session_id)
         if feed is None or not isinstance(batch, EventBatch) or batch.first_position != feed.position + 1:
             return False
-        feed.add(cut_into_segments(event_messages(batch.first_position, batch.range_id, batch.payload)))
+        feed.add(
+            cut_messages_into_segments(
+                make_event_messages(batch.first_position, batch.range_id, batch.payload)
+            )
+        )
         feed.wake()
         return True
 

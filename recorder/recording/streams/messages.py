@@ -86,30 +86,30 @@ class _KeepAlive(Segment):
 KEEP_ALIVE: Segment = _KeepAlive()
 
 
-def make_message(position: int, name: bytes, data: bytes) -> Message:
+def make_stream_message(position: int, name: bytes, data: bytes) -> Message:
     """Return a message out of its wire object's JSON."""
     return position, name, b'{"id":%d,"event":"%b","data":%b}' % (position, name, data)
 
 
-def event_messages(first_position: int, first_id: str, payload: bytes) -> list[Message]:
+def make_event_messages(first_position: int, first_id: str, payload: bytes) -> list[Message]:
     """Return the messages of one batch row: each event as the reads give it."""
     items = _event_objects(first_id, decompress(payload))
-    return [make_message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
+    return [make_stream_message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
 
 
 def make_gap_message(session_id: str, first: int, last: int) -> Segment:
     """Return the message that these positions have expired; the reads of the session have them."""
-    data = _dumps({"session_id": session_id, "from": first, "to": last})
-    return Segment(first, [make_message(last, b"stream.gap", data)], last=last)
+    data = _encode_message({"session_id": session_id, "from": first, "to": last})
+    return Segment(first, [make_stream_message(last, b"stream.gap", data)], last=last)
 
 
 def make_end_message(session_id: str, position: int) -> Segment:
     """Return the message that a sealed session's stream is over."""
-    data = _dumps({"session_id": session_id, "status": "sealed"})
-    return Segment(position, [make_message(position, b"stream.end", data)])
+    data = _encode_message({"session_id": session_id, "status": "sealed"})
+    return Segment(position, [make_stream_message(position, b"stream.end", data)])
 
 
-def cut_into_segments(messages: Sequence[Message]) -> Iterator[Segment]:
+def cut_messages_into_segments(messages: Sequence[Message]) -> Iterator[Segment]:
     """Yield messages that follow each other as segments of a bounded size."""
     begin = size = 0
     for n, (_, _, body) in enumerate(messages):
@@ -153,5 +153,5 @@ def _event_objects(first_id: str, body: bytes) -> Iterator[bytes]:
             yield b'{"id":"%b",%b' % (next(ids).encode(), item[1:])
 
 
-def _dumps(value: dict[str, Any]) -> bytes:
+def _encode_message(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value)

@@ -21,10 +21,10 @@ from recorder.recording import item_reads, tags
 from recorder.recording.streams.messages import (
     Message,
     Segment,
-    cut_into_segments,
-    event_messages,
+    cut_messages_into_segments,
+    make_event_messages,
     make_gap_message,
-    make_message,
+    make_stream_message,
 )
 
 #: Positions of a session that one poll reads; the next poll reads on from there.
@@ -88,7 +88,7 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
     if db.get_bind().dialect.name == "postgresql":
         # The planner does not know how few rows each session has, and would read whole tables.
         db.connection().exec_driver_sql("SET LOCAL enable_seqscan = off")
-    for session_id, last_position, status, deleted_at in _read_session_states(db, positions):
+    for session_id, last_position, status, deleted_at in _poll_session_states(db, positions):
         advance = advances[session_id]
         advance.is_gone, advance.is_sealed = deleted_at is not None, status == "sealed"
         if not advance.is_gone and last_position > advance.position:
@@ -100,26 +100,28 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
 
 def frame_message(row: FrameRow) -> Message:
     """Return a frame as the reads give it."""
-    return make_message(row.position, b"session.frame", item_reads.wire_frame(row).model_dump_json().encode())
+    return make_stream_message(
+        row.position, b"session.frame", item_reads.frame_to_wire(row).model_dump_json().encode()
+    )
 
 
 def tag_message(row: TagRow) -> Message:
     """Return a tag as the reads give it."""
-    return make_message(row.position, b"session.tag", tags.to_wire(row).model_dump_json().encode())
+    return make_stream_message(row.position, b"session.tag", tags.tag_to_wire(row).model_dump_json().encode())
 
 
 def status_message(row: SessionStatusRow) -> Message:
     """Return a change of status: its members do not depend on the time of the read."""
     data = {"session_id": row.session_id, "status": row.status, "at": clock.to_iso(row.at)}
-    return make_message(row.position, b"session.status", orjson.dumps(data))
+    return make_stream_message(row.position, b"session.status", orjson.dumps(data))
 
 
-def _read_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterable[Any]:
+def _poll_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterable[Any]:
     cursors = _make_cursor_table(db)
     statement = select(
         SessionRow.id, SessionRow.last_position, SessionRow.status, SessionRow.deleted_at
     ).join(cursors, col(SessionRow.id) == cursors.c.session_id)
-    return db.connection().execute(statement, _make_parameters(positions.items()))
+    return db.connection().execute(statement, _make_poll_parameters(positions.items()))
 
 
 def _read_messages(db: DbSession, unread: list[_Watched]) -> list[list[Message]]:
@@ -127,8 +129,8 @@ def _read_messages(db: DbSession, unread: list[_Watched]) -> list[list[Message]]
     if not unread:
         return []
     messages: dict[str, list[Message]] = {watched.session_id: [] for watched in unread}
-    for session_id, first_position, first_id, payload in _read_event_batches(db, unread):
-        messages[session_id] += event_messages(first_position, first_id, payload)
+    for session_id, first_position, first_id, payload in _poll_event_batches(db, unread):
+        messages[session_id] += make_event_messages(first_position, first_id, payload)
     for watched in unread:
         messages[watched.session_id] = watched.select(messages[watched.session_id])
     # Positions that no batch of events holds belong to frames, tags or status changes.
@@ -145,7 +147,7 @@ def _read_messages(db: DbSession, unread: list[_Watched]) -> list[list[Message]]
     return [sorted(messages[watched.session_id]) for watched in unread]
 
 
-def _read_event_batches(db: DbSession, unread: list[_Watched]) -> Iterable[Any]:
+def _poll_event_batches(db: DbSession, unread: list[_Watched]) -> Iterable[Any]:
     """Return the batches of events that hold the positions of this poll."""
     cursors, first, n = _make_cursor_table(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
     statement = (
@@ -161,7 +163,7 @@ def _read_event_batches(db: DbSession, unread: list[_Watched]) -> Iterable[Any]:
         .where(first <= cursors.c.after + POSITIONS)
         .order_by(first)
     )
-    return db.connection().execute(statement, _make_parameters(unread))
+    return db.connection().execute(statement, _make_poll_parameters(unread))
 
 
 def _read_rows(db: DbSession, table: type[_Positioned], unread: list[_Watched]) -> Iterable[_Positioned]:
@@ -172,7 +174,7 @@ def _read_rows(db: DbSession, table: type[_Positioned], unread: list[_Watched]) 
         .join(cursors, col(table.session_id) == cursors.c.session_id)
         .where(position > cursors.c.after, position <= cursors.c.after + POSITIONS)
     )
-    return db.execute(statement, _make_parameters(unread)).scalars()
+    return db.execute(statement, _make_poll_parameters(unread)).scalars()
 
 
 def _make_cursor_table(db: DbSession) -> Subquery:
@@ -180,7 +182,7 @@ def _make_cursor_table(db: DbSession) -> Subquery:
     return statement.columns(session_id=String, after=BigInteger).subquery("cursors")
 
 
-def _make_parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+def _make_poll_parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
     """Return the statement's parameters: each session with the position after which it is read."""
     return {"cursors": orjson.dumps([session[:2] for session in watched]).decode()}
 
@@ -192,13 +194,13 @@ def _add_segments(advance: Advance, watched: _Watched, messages: list[Message]) 
     for item in messages:
         if item[0] != expected:
             advance.segments += [
-                *cut_into_segments(run),
+                *cut_messages_into_segments(run),
                 make_gap_message(watched.session_id, expected, item[0] - 1),
             ]
             run = []
         run.append(item)
         expected = item[0] + 1
-    advance.segments += cut_into_segments(run)
+    advance.segments += cut_messages_into_segments(run)
     if expected <= watched.until:
         advance.segments.append(make_gap_message(watched.session_id, expected, watched.until))
     advance.position = advance.segments[-1].last

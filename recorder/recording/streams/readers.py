@@ -194,7 +194,7 @@ class Reader:
             self.cut(Ending.FINISHED)
         while self._ending is None:
             if self._replay is not None and not self._backlog:
-                await self._read_replay(self._replay)
+                await self._read_catch_up(self._replay)
                 continue
             segment = self._take_next()
             if segment is not None:
@@ -270,7 +270,7 @@ class Reader:
         if advance.is_gone:
             self.cut(Ending.DELETED)
 
-    async def _read_replay(self, replay: ReadReplay) -> None:
+    async def _read_catch_up(self, replay: ReadReplay) -> None:
         try:
             segments = await replay()
         except Unavailable:

@@ -23,9 +23,14 @@ from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads
-from recorder.recording.session_events import as_records, read_sealed_events
+from recorder.recording.session_events import events_as_records, read_sealed_events
 from recorder.recording.sessions import find_session
-from recorder.recording.streams.messages import Message, Segment, cut_into_segments, make_message
+from recorder.recording.streams.messages import (
+    Message,
+    Segment,
+    cut_messages_into_segments,
+    make_stream_message,
+)
 from recorder.recording.streams.poll import status_message, tag_message
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
@@ -64,7 +69,7 @@ class SweptReplay:
                 size += len(item[2])
                 if size >= PORTION_BYTES:
                     break
-            return list(cut_into_segments(messages))
+            return list(cut_messages_into_segments(messages))
 
     def close(self) -> None:
         """Close the lake's readers, after a portion that is being read; closing twice is harmless."""
@@ -74,7 +79,8 @@ class SweptReplay:
     def _merge_messages(self) -> Generator[Message, None, None]:
         """Yield the messages by position."""
         stored = heapq.merge(
-            self._read_kept(TagRow, tag_message), self._read_kept(SessionStatusRow, status_message)
+            self._read_message_rows(TagRow, tag_message),
+            self._read_message_rows(SessionStatusRow, status_message),
         )
         waiting = next(stored, None)
         position = 1
@@ -84,13 +90,15 @@ class SweptReplay:
                     yield waiting
                     waiting = next(stored, None)
                     position += 1
-                yield make_message(position, name, data)
+                yield make_stream_message(position, name, data)
                 position += 1
         if waiting is not None:
             yield waiting
             yield from stored
 
-    def _read_kept(self, table: type[_Kept], describe: Callable[[_Kept], Message]) -> Iterator[Message]:
+    def _read_message_rows(
+        self, table: type[_Kept], describe: Callable[[_Kept], Message]
+    ) -> Iterator[Message]:
         """Yield the messages of tags or status changes up to the session's last position."""
         session_id, position, until = col(table.session_id), col(table.position), self._row.last_position
         after = 0
@@ -105,7 +113,7 @@ class SweptReplay:
         with closing(read_sealed_events(self._lake, self._row, after=None)) as batches:
             for batch in batches:
                 for start in range(0, batch.num_rows, _ROWS):
-                    for record in as_records(batch.slice(start, _ROWS)):
+                    for record in events_as_records(batch.slice(start, _ROWS)):
                         yield record.t_ms, record.id, b"session.event", record.as_json()
 
     def _read_frames(self) -> Generator[_Item, None, None]:
@@ -113,7 +121,7 @@ class SweptReplay:
             for batch in batches:
                 for start in range(0, batch.num_rows, _ROWS):
                     for stored in batch.slice(start, _ROWS).to_pylist():
-                        frame = item_reads.wire_frame(item_reads.read_frame_row(stored))
+                        frame = item_reads.frame_to_wire(item_reads.convert_lake_frame_row(stored))
                         yield frame.t_ms, frame.id, b"session.frame", frame.model_dump_json().encode()
 
 
@@ -183,7 +191,7 @@ def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -
     if start.after is not None:
         if start.after > row.last_position:
             raise InvalidEventId
-        if start.after < row.last_position and not _is_within_window(db, row, start.after):
+        if start.after < row.last_position and not _is_within_resume_window(db, row, start.after):
             raise ResumeWindowExpired(limits.STREAM_RESUME_MINUTES)
         position = start.after
     elif start.is_from_start:
@@ -193,7 +201,7 @@ def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -
     return Opening(position, row.last_position, row.status == "sealed", swept)
 
 
-def _is_within_window(db: DbSession, row: SessionRow, after: int) -> bool:
+def _is_within_resume_window(db: DbSession, row: SessionRow, after: int) -> bool:
     """Return whether all items after the position are younger than the resume window."""
     if not row.is_hot and _count_kept(db, row.id, after) < row.last_position - after:
         return False

@@ -67,9 +67,9 @@ def write_token(s3: EmulatedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_ROLE_ARN", _OWN_ROLE)
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(file))
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", s3.url)
-    aws._make_client.cache_clear()
+    aws._make_aws_client.cache_clear()
     yield writer_of(file)
-    aws._make_client.cache_clear()
+    aws._make_aws_client.cache_clear()
 
 
 @pytest.mark.parametrize("role", [None, _ROLE + WORKSPACE], ids=["own rights", "the customer's role"])
@@ -131,7 +131,7 @@ def test_a_run_whose_token_expires_is_carried_on_by_a_later_one(
     write_token(make_token(jti="young"))
     row = ask(runtime, destination=s3.destination("expiring"))
     write_token(make_token(jti="old", seconds=-60))
-    aws._make_client.cache_clear()
+    aws._make_aws_client.cache_clear()
     with pytest.raises(Unavailable):
         run_export(runtime, row.id, owner="test")
     write_token(make_token(jti="new"))

@@ -17,7 +17,7 @@ from recorder.exports.destinations import (
     open_location,
     target_of,
 )
-from recorder.exports.results.hosted_files import open_file, read_manifest, require_file
+from recorder.exports.results.hosted_files import open_hosted_file, read_manifest, require_hosted_file
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id
@@ -227,8 +227,8 @@ def test_hosted_files_may_lie_in_an_object_store(
     assert row.status == "completed", row.error
     (shard,) = read_manifest(row, runtime.settings)["shards"]
     with runtime.database.transaction(write=False) as db:
-        require_file(db, row, shard["path"])
-    file = open_file(row, runtime.settings, shard["path"])
+        require_hosted_file(db, row, shard["path"])
+    file = open_hosted_file(row, runtime.settings, shard["path"])
     stored = store.objects(f"{prefix}/{WORKSPACE}/{row.id}/{shard['path']}")
     assert b"".join(file.read(4, 20)) == next(iter(stored.values()))[4:20]
 

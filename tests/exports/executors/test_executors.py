@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess, open_executor
-from recorder.exports.executor.base import divide_tasks
+from recorder.exports.executor.base import divide_shard_tasks
 from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
@@ -95,7 +95,7 @@ def test_the_next_task_is_read_while_one_is_written(
         return read_rows(task)
 
     monkeypatch.setattr("recorder.exports.executor.base.read_rows", noted)
-    one_by_one = divide_tasks(elsewhere(tasks, tmp_path), 1_000)
+    one_by_one = divide_shard_tasks(elsewhere(tasks, tmp_path), 1_000)
     results = InProcess().run(one_by_one)
     first = next(results)
     wait_until(lambda: len(read) == 2)
@@ -110,7 +110,7 @@ def test_the_next_task_is_read_while_one_is_written(
 def test_an_error_in_reading_ahead_comes_after_what_is_written(
     tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one_by_one = divide_tasks(elsewhere(tasks, tmp_path), 1_000)
+    one_by_one = divide_shard_tasks(elsewhere(tasks, tmp_path), 1_000)
     gone = replace(
         one_by_one[1], lake_url=str(tmp_path / "nothing"), versions=dict.fromkeys(tasks[0].versions)
     )
@@ -158,14 +158,14 @@ def test_an_error_keeps_its_code_and_its_words_on_the_way_between_processes() ->
 
 
 def test_work_is_shared_out_without_loss_and_largest_first(tasks: list[ShardTask]) -> None:
-    portions = divide_tasks(tasks, 4)
+    portions = divide_shard_tasks(tasks, 4)
     assert sorted(shard.path for task in portions for shard in task.shards) == sorted(
         shard.path for task in tasks for shard in task.shards
     )
     sizes = [sum(shard.rows for shard in task.shards) for task in portions if task.shards[0].kind == "events"]
     assert len(portions) >= 8 and sizes == sorted(sizes, reverse=True)
     assert max(sizes) * 12 <= 2 * sum(shard.rows for task in tasks for shard in task.shards)
-    assert divide_tasks(tasks, 1) == tasks
+    assert divide_shard_tasks(tasks, 1) == tasks
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from recorder.access.keys import create_key
-from recorder.audit.log import Origin, export_entries
+from recorder.audit.log import Origin, export_audit_entries
 from recorder.audit.verify import verify_audit
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import (
@@ -34,7 +34,7 @@ def export_audit(deployments: Deployments, *callers: Caller) -> Path:
     path = deployments.folder / "audit.ndjson"
     database = deployments.service.runtime.database
     path.write_bytes(
-        b"".join(b"".join(export_entries(database, caller.key.workspace_id)) for caller in callers)
+        b"".join(b"".join(export_audit_entries(database, caller.key.workspace_id)) for caller in callers)
     )
     return path
 
