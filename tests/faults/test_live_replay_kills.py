@@ -21,6 +21,7 @@ from recorder.live.work import LEASE_PREFIX
 from recorder.models.operations import LeaseRow
 from tests.live.conftest import Recorded, recorded
 from tests.support.live_replays import ask_live, read_row, show, work_in_thread
+from tests.support.stored_content import read_stored_file
 
 __all__ = ["recorded"]
 
@@ -160,4 +161,5 @@ def test_a_worker_does_replays_and_a_killed_one_leaves_nothing_open(recorded: Re
     row = read_row(caller, replay_id)
     assert row.input_values is None
     data = caller.service.runtime.settings.data_dir
-    assert not [path for path in data.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
+    files = [path for path in data.rglob("*") if path.is_file()]
+    assert not [path for path in files if PASSWORD.encode() in read_stored_file(path)]

@@ -31,6 +31,7 @@ from tests.support.purges import finish_purges, open_purges, purge_row
 from tests.support.recorded_sessions import execute
 from tests.support.rewritten_exports import hide_for_purge
 from tests.support.sealed_sessions import Recording, seal
+from tests.support.stored_content import read_stored_file
 
 HOME = Path(__file__).parents[2] / "dagster_home"
 WORD = "canary-7f3a"
@@ -94,7 +95,7 @@ def remove(instance: dg.DagsterInstance, *, remove_before: datetime, strip_befor
 def find_word(instance: dg.DagsterInstance, folder: Path) -> list[str]:
     """Return the files and tables of Dagster that hold the word, as it is or in their pages."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    holders = [path.name for path in files if WORD.encode() in path.read_bytes()]
+    holders = [path.name for path in files if WORD.encode() in read_stored_file(path)]
     if not is_postgresql(instance):
         return holders
     with closing(connect(instance)) as connection:

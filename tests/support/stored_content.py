@@ -4,6 +4,7 @@ import base64
 import binascii
 import gzip
 import re
+import subprocess
 import tarfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -72,9 +73,19 @@ def _files(runtime: Runtime) -> Iterator[Path]:
         yield from database.parent.glob(f"{database.name}*")
 
 
+def read_stored_file(path: Path) -> bytes:
+    """The bytes of a file that may be a database in use.
+
+    Another process reads those of SQLite: whoever closes such a file loses all locks of its process on it.
+    """
+    if ".db" not in path.name:
+        return path.read_bytes()
+    return subprocess.run(["cat", path], capture_output=True, check=True).stdout
+
+
 def texts_of_file(path: Path) -> Iterator[str]:
     """The texts of a file: raw, unpacked, and decoded."""
-    data = path.read_bytes()
+    data = read_stored_file(path)
     yield _text(data)
     match path.suffix:
         case ".parquet":
