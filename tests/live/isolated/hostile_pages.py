@@ -173,9 +173,8 @@ def visit(browser: Browser, url: str) -> dict[str, Any]:
     index = _find_index(nodes["html"])
     if index is not None:
         sent = browser.call(
-            "perform", index=index, type="click", value=None, key=None, delta=None, button="left", dialogs=[],
-            version=None,
-            timeout_ms=2_000,
+            "perform", index=index, drop=None, type="click", value=None, key=None, delta=None, button="left",
+            dialogs=[], version=None, timeout_ms=2_000,
         )  # fmt: skip
         assert sent == {"sent": True}
     browser.call("pause", ms=int(SETTLE_S * 1_000))
