@@ -42,6 +42,7 @@ class UpgradeIgnoringProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("")
             return False
         except HttpParserUpgrade as upgrade:
