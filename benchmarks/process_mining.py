@@ -26,9 +26,9 @@ from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from recorder import clock
 from recorder.client import Client
-from recorder.importers.xes import import_log
-from recorder.interchange.event_logs import directly_follows, log_rows, write_dfg
-from recorder.interchange.export import export_log
+from recorder.importers.xes import import_xes_log
+from recorder.interchange.event_logs import directly_follows, event_log_rows, write_dfg
+from recorder.interchange.export import export_event_log
 from recorder.interchange.xes_values import read_traces
 from recorder.interchange.xes_writer import write_xes
 from recorder.memory.graph.directly_follows import LogAggregate, aggregate_log
@@ -50,7 +50,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         raise Skipped("the event logs (../shared/data/xes) are absent")
     rounds = 3 if quick else 7
     with find_pm4py() as python, peer_process(python) as peer, tempfile.TemporaryDirectory() as folder:
-        large = log_rows(read_traces(_DATA / _LARGE))
+        large = event_log_rows(read_traces(_DATA / _LARGE))
         return [
             *_speeds(peer, "bpic2012", large, Path(folder), rounds, goal=4),
             *_speeds(peer, "1 M events", planted_rows(_CASES), Path(folder), rounds, goal=7),
@@ -180,7 +180,7 @@ def _contents(peer: Peer, folder: Path) -> list[Figure]:
 
     for path in sorted(_DATA.iterdir()):
         traces = list(read_traces(path))
-        log = aggregate_log(log_rows(traces), collapse=False)
+        log = aggregate_log(event_log_rows(traces), collapse=False)
         theirs = peer.call("contents", file=str(path))
         graph = _graph(directly_follows(log))
         compare(
@@ -209,9 +209,9 @@ def _round_trip(peer: Peer, folder: Path, path: Path) -> Figure:
     settings = new_settings(folder / "data")
     key = new_key(settings)
     with serving(settings) as server, Client(server.url, key) as client:
-        report = import_log(path, url=server.url, key=key, workflow="log", progress=False)
+        report = import_xes_log(path, url=server.url, key=key, workflow="log", progress=False)
         began = time.perf_counter()
-        export_log(client, "log", folder / "exported.xes")
+        export_event_log(client, "log", folder / "exported.xes")
         export_s = time.perf_counter() - began
     sent, received = _rows(path), _peer_rows(peer, folder / "exported.xes")
     return Figure(
