@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
@@ -210,8 +211,10 @@ class Database:
             db.connection().execute(text("SELECT 1"))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and those that threads still use once they return them."""
+        pool = self._engine.pool
         self._engine.dispose()
+        event.listen(pool, "checkin", _close_returned_connection)
 
 
 def add_last_step(db: DbSession, step: Callable[[DbSession], object]) -> None:
@@ -272,6 +275,10 @@ def _read_schema_revision(connection: Connection) -> str | None:
 
 def _dump_json(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+def _close_returned_connection(_: object, entry: ConnectionPoolEntry) -> None:
+    entry.close()
 
 
 def _create_sqlite_engine(url: str) -> Engine:
