@@ -163,6 +163,8 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
             self._take_host_of_target()
         if self._counts is not None:
             self._counts.end_wait(self)
+        if not self.flow.write_paused:
+            self._unread.stop()  # bytes of the next answer would hide that this one was read
         self.scope["state"][ABORT] = self._reset_connection
         super().on_headers_complete()  # raises if the path is malformed
         self._phase, self._since = _BODY, self.loop.time()
@@ -192,12 +194,18 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         super().on_response_complete()
         if is_last and self._counts is not None and not self.transport.is_closing():
             self._counts.wait(self)
-        self._unread.watch()
+        if is_last:
+            self._unread.watch()
 
     def pause_writing(self) -> None:
         """Stop the application's writing, and wait for the client to read."""
         super().pause_writing()
         self._unread.watch()
+
+    def resume_writing(self) -> None:
+        """Resume the application's writing: the client has read, however slowly."""
+        super().resume_writing()
+        self._unread.stop()
 
     def make_room(self) -> bool:
         """Close the connection for another one, unless its client has not read the last answer yet."""

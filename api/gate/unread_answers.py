@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 
 class UnreadAnswer:
-    """Watch over the bytes of a connection's answers that its client has not read yet."""
+    """Watch over the bytes of a connection's answers that its client has not read yet.
+
+    It runs while nothing is written, so that their number falls if the client reads.
+    """
 
     def __init__(self, transport: asyncio.Transport, *, read_s: float, reset: Callable[[], None]) -> None:
         """Create the watch; it does nothing before `watch`.

@@ -4,13 +4,13 @@ import json
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, ClassVar
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from api.gate.slow_clients import WatchedProtocol
@@ -39,10 +39,21 @@ async def answer_at_length(_: Request) -> Response:
     return Response(bytes(LARGE_ANSWER))
 
 
+async def answer_in_parts(_: Request) -> Response:
+    """Return as much in parts, each written once the client has read most of those before."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(LARGE_ANSWER >> 17):
+            yield bytes(1 << 17)
+
+    return StreamingResponse(parts())
+
+
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server that echoes requests."""
     routes = [Route("/", echo, methods=["GET", "POST"]), Route("/large", answer_at_length)]
+    routes.append(Route("/parts", answer_in_parts))
     with serving(Starlette(routes=routes), http=HastyProtocol, lifespan="off") as listening:
         yield listening
 
@@ -105,3 +116,14 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(port: int) -> None:
         ended.register(connection, 0)
         ((_, reason),) = ended.poll(20_000)
         assert reason & select.POLLERR
+
+
+@pytest.mark.parametrize("target", ["/parts", "/large"])
+def test_a_client_that_reads_slowly_gets_its_whole_answer(port: int, target: str) -> None:
+    received = 0
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(request(target=target, more="Connection: close\r\n").encode())
+        while chunk := connection.recv(256 * 1024):
+            received += len(chunk)
+            time.sleep(0.02)
+    assert received > LARGE_ANSWER
