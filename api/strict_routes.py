@@ -222,7 +222,7 @@ async def _parse_large_json(request: Request, body: bytes) -> Any:
     if len(body) <= LARGE_BYTES or caller is None:
         return await anyio.to_thread.run_sync(strict_json.parse, body)
     workers: BodyWorkers = request.app.state.body_workers
-    with open_body_file() as file:
+    async with open_body_file() as file:
         await anyio.to_thread.run_sync(file.write, body)
         await workers.run(caller.workspace_id, check_json_body_file, file)
     if body.count(b"[") + body.count(b"{") > limits.BODY_CONTAINERS:

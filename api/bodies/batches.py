@@ -1,6 +1,7 @@
 """Batches of events and frames: readers of their bodies, and their answers. Contract §1 (idempotency), §3."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -89,7 +90,7 @@ class EventBatches:
             UnsupportedMediaType: if its type is not JSON; the body is then not read.
         """
         require_media_type(content_type, JSON, needed="events as application/json")
-        with open_body_file() as file:
+        async with open_body_file() as file:
             await anyio.to_thread.run_sync(file.write, body)
             checked = await self._workers.run(caller.workspace_id, check_event_body_file, file)
         return [TimedItem(t_ms) for t_ms in checked.times], checked.named
@@ -132,8 +133,13 @@ class FrameUploadBody:
     checked: tuple[list[CheckedFrame], bytes] | None = None
 
 
-async def read_frame_upload(request: Request, caller: Caller, workers: BodyWorkers) -> FrameUploadBody:
-    """Read a frame upload; a large one is read and checked in a worker process.
+@asynccontextmanager
+async def open_frame_upload(
+    request: Request, caller: Caller, workers: BodyWorkers
+) -> AsyncIterator[FrameUploadBody]:
+    """Yield a frame upload; a large one is read and checked in a worker process.
+
+    The frames of a large upload lose their bytes at the end of the block, which frees them.
 
     Raises:
         UnsupportedMediaType: if it is neither JSON nor multipart.
@@ -147,12 +153,18 @@ async def read_frame_upload(request: Request, caller: Caller, workers: BodyWorke
         first.append(part)
         size += len(part)
         if size > LARGE_BYTES:
-            with open_body_file() as file:
-                return await _read_large_upload(file, first, stream, content_type, caller, workers)
+            async with open_body_file() as file:
+                frames, digest = await _read_large_upload(file, first, stream, content_type, caller, workers)
+                try:
+                    yield FrameUploadBody(checked=(frames, digest))
+                finally:
+                    frames.clear()
+            return
     body = b"".join(first)
     if kind == JSON:
-        return FrameUploadBody(*await anyio.to_thread.run_sync(read_frames_json, body))
-    return FrameUploadBody(*await read_multipart_upload(_yield_once(body), content_type))
+        yield FrameUploadBody(*await anyio.to_thread.run_sync(read_frames_json, body))
+    else:
+        yield FrameUploadBody(*await read_multipart_upload(_yield_once(body), content_type))
 
 
 async def _read_large_upload(
@@ -162,7 +174,7 @@ async def _read_large_upload(
     content_type: str,
     caller: Caller,
     workers: BodyWorkers,
-) -> FrameUploadBody:
+) -> tuple[list[CheckedFrame], bytes]:
     for part in first:
         file.write(part)
     first.clear()
@@ -171,7 +183,7 @@ async def _read_large_upload(
     checked = await workers.run(caller.workspace_id, check_frame_upload_file, file, content_type)
     content = file.map()
     frames = await anyio.to_thread.run_sync(_assign_frame_ids, restore_frame_bytes(checked, content), caller)
-    return FrameUploadBody(checked=(frames, checked.digest))
+    return frames, checked.digest
 
 
 def _assign_frame_ids(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -110,7 +109,7 @@ def check_frame_upload_file(path: str, content_type: str) -> CheckedFrames:
             )
             _write_all_bytes(file.fileno(), frame.dom or b"")
             end += len(frame.data) + length
-        return CheckedFrames([_remove_frame_bytes(frame) for frame in frames], offsets, digest)
+        return CheckedFrames([frame.without_bytes() for frame in frames], offsets, digest)
 
 
 def restore_frame_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFrame]:
@@ -179,11 +178,6 @@ async def _read_part(part: UploadFile | str) -> bytes:
 def _multipart_error() -> ValidationFailed:
     text = "Send one JSON part named `frames` and one binary part for each frame; each name once."
     return ValidationFailed.of("", "invalid_multipart", message=text)
-
-
-def _remove_frame_bytes(frame: CheckedFrame) -> CheckedFrame:
-    item = msgspec.structs.replace(frame.item, data=msgspec.UNSET, dom=msgspec.UNSET)
-    return replace(frame, item=item, data=b"", dom=None)
 
 
 async def _read_body_chunks(descriptor: int) -> AsyncIterator[bytes]:

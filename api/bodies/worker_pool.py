@@ -7,14 +7,15 @@ import asyncio
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_process
+import anyio.to_thread
 from anyio import BrokenWorkerProcess
 
 from api.bodies.worker_start import run_niced
@@ -29,9 +30,10 @@ Result = TypeVar("Result")
 
 
 class BodyFile:
-    """Body in an anonymous file in memory, which other processes can open; freed with its last descriptor."""
+    """Body in an anonymous file in memory, which other processes can open."""
 
     def __init__(self) -> None:
+        self._content: mmap.mmap | None = None
         if hasattr(os, "memfd_create"):
             self.descriptor = os.memfd_create("body", os.MFD_CLOEXEC)
             #: Path under which a process of the same user opens the file.
@@ -48,24 +50,30 @@ class BodyFile:
             view = view[os.write(self.descriptor, view) :]
 
     def map(self) -> mmap.mmap:
-        """Return the content, which stays readable after `close`."""
-        return mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ)
+        """Return the content, which is readable until `close`."""
+        self._content = mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ)
+        return self._content
 
     def close(self) -> None:
-        """Close the file; a mapped content stays readable."""
+        """Free the content; parts of it that are still in use are freed after their last use."""
+        if self._content is not None:
+            with suppress(BufferError):
+                self._content.close()
         os.close(self.descriptor)
         if self._is_named:
             Path(self.path).unlink()
 
 
-@contextmanager
-def open_body_file() -> Iterator[BodyFile]:
+@asynccontextmanager
+async def open_body_file() -> AsyncIterator[BodyFile]:
     """Yield a file for a body, and close it at the end of the block."""
     file = BodyFile()
     try:
         yield file
     finally:
-        file.close()
+        # In a thread: freeing 60 MB takes 10 ms.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(file.close)
 
 
 class BodyWorkers:

@@ -5,7 +5,7 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Header, Request, Response
 
-from api.bodies.batches import read_frame_upload, respond_accepted
+from api.bodies.batches import open_frame_upload, respond_accepted
 from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
@@ -36,16 +36,16 @@ async def append_frames(
 ) -> Response:
     """Add up to 50 frames, all or none; the answer is sent once pictures and index are durable."""
     refuse_compressed_body(request)
-    body = await read_frame_upload(request, caller, request.app.state.body_workers)
-    batch_key = request.headers.get("idempotency-key")
-    upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
-    checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
-    if isinstance(checked, bytes):
-        return respond_accepted(checked)
     masking: BodyMasking = request.app.state.masking
     ingest: IngestWriter = request.app.state.ingest
-    changes = await masking.find_frame_changes(caller, checked)
-    batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
+    batch_key = request.headers.get("idempotency-key")
+    async with open_frame_upload(request, caller, request.app.state.body_workers) as body:
+        upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
+        checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
+        if isinstance(checked, bytes):
+            return respond_accepted(checked)
+        changes = await masking.find_frame_changes(caller, checked)
+        batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
     try:
         answer = await ingest.submit(batch)
     except Unavailable:
@@ -122,7 +122,7 @@ async def get_dom(frame_id: str, request: Request, snapshot: Snapshot, caller: C
         attachment = {"Content-Disposition": f'attachment; filename="{frame_id}.json"'}
         return Response(snapshot, headers=headers | attachment, media_type=format)
     workers: BodyWorkers = request.app.state.body_workers
-    with open_body_file() as file:
+    async with open_body_file() as file:
         file.write(snapshot)
         document = await workers.run(caller.workspace_id, render_snapshot_file, file)
     if document is None:

@@ -88,6 +88,11 @@ class CheckedFrame:
     #: Digest of a frame that named itself, else None.
     digest: bytes | None
 
+    def without_bytes(self) -> "CheckedFrame":
+        """Return the frame without its picture and its snapshot."""
+        item = msgspec.structs.replace(self.item, data=msgspec.UNSET, dom=msgspec.UNSET)
+        return replace(self, item=item, data=b"", dom=None)
+
 
 def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     """Return the items of a JSON body, and their bytes under made-up part names.

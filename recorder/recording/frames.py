@@ -34,7 +34,7 @@ from recorder.storage.database import Database
 
 @dataclass(slots=True)
 class FrameBatch:
-    """A batch of frames whose bytes are in the blob store, ready to be indexed."""
+    """A batch of frames whose bytes are in the blob store, ready to be indexed; it holds no bytes itself."""
 
     caller: Caller
     session_id: str
@@ -112,7 +112,7 @@ class FrameBatch:
         location = stored.setdefault(frame.sha256, (self.object_key, offset, length))
         has_dom = dom_offset is not None
         columns = (frame.id, position, item.t_ms, item.content_type, frame.width, frame.height)
-        picture = (_value_or_none(item.keyframe), len(frame.data), frame.sha256, *location)
+        picture = (_value_or_none(item.keyframe), length, frame.sha256, *location)
         dom = (self.object_key if has_dom else None, dom_offset, dom_length)
         rects = (_json_or_none(item.active_rect), _json_or_none(item.masked_rects))
         tail = (_value_or_none(item.url), *rects, frame.digest, clock.now_ms())
@@ -120,8 +120,8 @@ class FrameBatch:
 
     def _answer(self, accepted: int, frame_count: int) -> bytes:
         data = [
-            {"id": frame.id, "t_ms": frame.item.t_ms, "sha256": frame.sha256, "bytes": len(frame.data)}
-            for frame in self.frames
+            {"id": frame.id, "t_ms": frame.item.t_ms, "sha256": frame.sha256, "bytes": length}
+            for frame, (_, length, _, _) in zip(self.frames, self.places, strict=True)
         ]
         duplicates = len(self.frames) - accepted
         return orjson.dumps(
@@ -150,7 +150,8 @@ def store_frame_object(
         places.append((*by_digest[frame.sha256], dom_offset, dom_length))
     object_key = f"frames/{caller.workspace_id}/{session_id}/{new_id('frm')}.pack"
     blobs.put_parts(object_key, chunks)
-    return FrameBatch(caller, session_id, frames, object_key, places, key, object_bytes=end)
+    stored = [frame.without_bytes() for frame in frames]
+    return FrameBatch(caller, session_id, stored, object_key, places, key, object_bytes=end)
 
 
 def discard_frame_object(blobs: Blobs, batch: FrameBatch) -> None:

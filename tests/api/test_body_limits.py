@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import mmap
 import os
 import signal
 import socket
@@ -418,7 +419,7 @@ def read_niceness(path: str) -> int:
 def test_a_worker_lets_the_api_process_go_first() -> None:
     async def run() -> list[int]:
         workers = BodyWorkers(1)
-        with open_body_file() as file:
+        async with open_body_file() as file:
             return [await workers.run("a", read_niceness, file) for _ in range(2)]
 
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
@@ -428,7 +429,7 @@ def test_a_worker_lets_the_api_process_go_first() -> None:
 def test_a_worker_that_dies_costs_one_request() -> None:
     async def run() -> None:
         workers = BodyWorkers(2)
-        with open_body_file() as bad, open_body_file() as good:
+        async with open_body_file() as bad, open_body_file() as good:
             good.write(b'{"a": 1}')
             bad.write(b"{")
             answers = await asyncio.gather(
@@ -443,9 +444,22 @@ def test_a_worker_that_dies_costs_one_request() -> None:
     asyncio.run(run())
 
 
+def test_a_body_is_freed_at_the_end_of_its_block_but_for_parts_in_use() -> None:
+    async def run(*, is_used: bool) -> tuple[mmap.mmap, memoryview | None]:
+        async with open_body_file() as file:
+            file.write(b"picture")
+            content = file.map()
+            return content, memoryview(content)[2:] if is_used else None
+
+    content, _ = asyncio.run(run(is_used=False))
+    assert content.closed
+    content, view = asyncio.run(run(is_used=True))
+    assert view is not None and bytes(view) == b"cture" and not content.closed
+
+
 def test_a_worker_has_bounded_memory() -> None:
     async def run() -> Any:
-        with open_body_file() as file:
+        async with open_body_file() as file:
             file.write(b"{}")
             return await BodyWorkers(1).run("a", take_memory, file)
 
