@@ -1,4 +1,4 @@
-"""Output of a running service: log files of bounded size, and warnings on the terminal."""
+"""Output of a running service: log files of bounded size; addresses and warnings on the terminal."""
 
 import logging
 import logging.handlers
@@ -15,13 +15,17 @@ from typing import Any
 import httpx
 from rich.console import Console
 
+from recorder.access.dagster_login import LoginLinks
+from recorder.invocation import command_line, short_path
 from recorder.logs import make_log_formatter
+from recorder.settings import Settings
 from recorder.supervisor.liveness import open_http_client
 
 LOG_BYTES = 10_000_000
 OLD_LOGS = 4
 _LOGGER = "recorder.supervisor"
 _COLUMNS = 80
+_WORKSPACES_SHOWN = 3
 
 log = logging.getLogger(_LOGGER)
 
@@ -118,6 +122,40 @@ class Terminal:
 
     def _print_lines(self, lines: str) -> None:
         self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
+
+
+def announce_service(
+    terminal: Terminal, settings: Settings, *, api_url: str, dagster_url: str | None, workspaces: list[str]
+) -> None:
+    """Print the addresses of a service, a login link for Dagster's pages, and the next step.
+
+    Args:
+        terminal: prints the lines.
+        settings: of the deployment.
+        api_url: where the API answers.
+        dagster_url: where Dagster's pages are; None without Dagster.
+        workspaces: names of the deployment's workspaces.
+    """
+    folder = short_path(settings.data_dir)
+    terminal.say(f"API      {api_url}   documentation: {api_url}/docs")
+    if dagster_url:
+        terminal.say(f"Dagster  {dagster_url}")
+        terminal.say(f"Log in   {LoginLinks(settings).make_link(dagster_url)}", wrap=False)
+        terminal.say("         opens Dagster's pages once, within 15 minutes; for another link:")
+        terminal.say(f"         {command_line('status', '--data', folder)}", wrap=False)
+    else:
+        terminal.say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
+    # A command is on a line of its own, however long: broken in two it cannot be copied.
+    if workspaces:
+        shown = ", ".join(workspaces[:_WORKSPACES_SHOWN])
+        more = f" and {len(workspaces) - _WORKSPACES_SHOWN} more"
+        terminal.say(f"Has      workspaces: {shown}{more if len(workspaces) > _WORKSPACES_SHOWN else ''}")
+        terminal.say("Next     use a key of a workspace; Ctrl-C stops the service. For a new key:")
+        command = command_line("keys", "create", workspaces[0], "LABEL", "--data", folder)
+    else:
+        terminal.say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
+        command = command_line("workspaces", "create", "NAME", "--data", folder)
+    terminal.say(f"         {command}", wrap=False)
 
 
 class WarningWatch:

@@ -18,9 +18,9 @@ import httpx
 from rich.console import Console
 
 from recorder import clock
-from recorder.access.dagster_login import LoginLinks, open_dagster
+from recorder.access.dagster_login import open_dagster
 from recorder.errors import RecorderError
-from recorder.invocation import command_line, short_path
+from recorder.invocation import short_path
 from recorder.settings import Settings, data_folder, unknown_settings
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.temporary_files import empty_temporary_folders
@@ -39,6 +39,7 @@ from recorder.supervisor.commands import (
 from recorder.supervisor.output import (
     Terminal,
     WarningWatch,
+    announce_service,
     close_service_log,
     open_service_log,
     rotate_service_log,
@@ -63,7 +64,6 @@ _ASK_EVERY_S = 2.0
 _ROTATE_EVERY_S = 5.0
 # A link is printed after so long even if a process still does not answer.
 _ANNOUNCE_WITHIN_S = 60.0
-_WORKSPACES_SHOWN = 3
 
 log = logging.getLogger("recorder.supervisor")
 
@@ -169,15 +169,15 @@ class Service:
             self._terminal.say(warning, wrap=False)
         with self._console.status("Starting the API"):
             self._launch_children(self._api, *code)
-            self._wait_for_end(self._api)
+            self._wait_until_ready(self._api)
         # A start that the settings or the data do not admit ends before this: its reason is printed alone.
         self._terminal.release()
         # The daemon's first sensor and the delivery loop read the database, whose schema the API has brought
         # up to date by now.
         self._launch_children(self._delivery)
-        self._wait_for_end(*code)
+        self._wait_until_ready(*code)
         self._launch_children(*talkers)
-        self._wait_for_end(*talkers)
+        self._wait_until_ready(*talkers)
 
     def open_dagster(self) -> AbstractContextManager[httpx.Client]:
         """Return a client that is logged in to this service's Dagster pages."""
@@ -203,7 +203,7 @@ class Service:
                 self._restart_if_needed(child)
             if announce_at is not None and (self._check_all_answer() or time.monotonic() >= announce_at):
                 announce_at = None
-                Thread(target=self._announce_addresses, name="announce", daemon=True).start()
+                Thread(target=self._announce_and_warn, name="announce", daemon=True).start()
             if time.monotonic() >= rotate_at:
                 rotate_at = time.monotonic() + _ROTATE_EVERY_S
                 for child in self.children:
@@ -212,33 +212,16 @@ class Service:
     def _check_all_answer(self) -> bool:
         return all(child.liveness.is_answering for child in self.children)
 
-    def _announce_addresses(self) -> None:
+    def _announce_and_warn(self) -> None:
         """Print the addresses, a login link and the next step, and warnings from then on."""
-        folder = short_path(self._settings.data_dir)
         self._listing = start_workspace_list(self._settings)
-        workspaces = read_workspace_names(self._listing)
-        self._terminal.say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
-        if self.dagster_url:
-            self._terminal.say(f"Dagster  {self.dagster_url}")
-            link = LoginLinks(self._settings).make_link(self.dagster_url)
-            self._terminal.say(f"Log in   {link}", wrap=False)
-            self._terminal.say("         opens Dagster's pages once, within 15 minutes; for another link:")
-            self._terminal.say(f"         {command_line('status', '--data', folder)}", wrap=False)
-        else:
-            self._terminal.say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
-        # A command is on a line of its own, however long: broken in two it cannot be copied.
-        if workspaces:
-            shown = ", ".join(workspaces[:_WORKSPACES_SHOWN])
-            more = f" and {len(workspaces) - _WORKSPACES_SHOWN} more"
-            self._terminal.say(
-                f"Has      workspaces: {shown}{more if len(workspaces) > _WORKSPACES_SHOWN else ''}"
-            )
-            self._terminal.say("Next     use a key of a workspace; Ctrl-C stops the service. For a new key:")
-            command = command_line("keys", "create", workspaces[0], "LABEL", "--data", folder)
-        else:
-            self._terminal.say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
-            command = command_line("workspaces", "create", "NAME", "--data", folder)
-        self._terminal.say(f"         {command}", wrap=False)
+        announce_service(
+            self._terminal,
+            self._settings,
+            api_url=self.base_url,
+            dagster_url=self.dagster_url,
+            workspaces=read_workspace_names(self._listing),
+        )
         warnings = WarningWatch(
             f"{self.base_url}/readyz", self._terminal.say, has_dagster=bool(self._dagster)
         )
@@ -271,7 +254,7 @@ class Service:
                 self._terminal.say(f"Starting the {child.command.name}")
                 child.start(self._guard)
 
-    def _wait_for_end(self, *children: Child) -> None:
+    def _wait_until_ready(self, *children: Child) -> None:
         until = time.monotonic() + _START_S
         for child in children:
             while not child.command.is_ready() and not self.stopping.is_set():
