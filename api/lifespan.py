@@ -15,7 +15,7 @@ from api.gate.open_connections import CONNECTIONS, OpenConnections, raise_descri
 from api.gate.slow_clients import RATE_LIMITER
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
-from recorder.garbage import MANY_REQUESTS, frozen_garbage
+from recorder.garbage import MANY_REQUESTS, reduced_garbage_collection
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub
 from recorder.recording.whole_reads import WholeReads
@@ -40,8 +40,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state.ingest = IngestWriter(
         runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
     )
-    state.open_connections = _open_connection_counts(runtime)
-    with frozen_garbage(MANY_REQUESTS), call_on_stop_signal(hub.end_streams):
+    state.open_connections = _make_open_connections(runtime)
+    with reduced_garbage_collection(MANY_REQUESTS), call_on_stop_signal(hub.end_streams):
         yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: state.open_connections}
     await hub.close()
     state.whole_reads.close()
@@ -52,7 +52,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     runtime.close()
 
 
-def _open_connection_counts(runtime: Runtime) -> OpenConnections:
+def _make_open_connections(runtime: Runtime) -> OpenConnections:
     """Return the counts of connections.
 
     All have at most three quarters of the process's descriptors, since files, stores and the database need

@@ -32,6 +32,9 @@ _FORMS: dict[type, tuple[re.Pattern[str], str]] = {
     ),
 }
 
+#: Parameters that are parsed as times, which name every wrong value `invalid_time`.
+_TIMES = frozenset({"since", "until", "against_since", "against_until"})
+
 
 @dataclass(frozen=True)
 class QueryRules:
@@ -55,8 +58,8 @@ class QueryRules:
             },
         )
 
-    def find_problems(self, sent: list[tuple[str, str]]) -> list[Problem]:
-        """Return the problems of a query: unknown or repeated names, and numbers in another form."""
+    def list_problems(self, sent: list[tuple[str, str]]) -> list[Problem]:
+        """Return the problems of a query: unknown or repeated names, NUL, and numbers in another form."""
         problems = []
         for name, count in Counter(name for name, _ in sent).items():
             if name not in self.names:
@@ -64,7 +67,7 @@ class QueryRules:
                 problems.append(Problem("query", shorten_name(name), "unknown_parameter", text))
             elif count > 1 and name not in self.repeated:
                 problems.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
-        return [*problems, *self._find_wrong_numbers(sent)]
+        return [*problems, *self._find_wrong_numbers(sent), *self._find_nul(sent)]
 
     def _describe_allowed(self) -> str:
         return f"Allowed here: {', '.join(sorted(self.names))}." if self.names else "This address takes none."
@@ -77,6 +80,12 @@ class QueryRules:
                 if not form.fullmatch(value):
                     problems[name] = Problem("query", name, "invalid_value", f"{name} {text}")
         return list(problems.values())
+
+    def _find_nul(self, sent: list[tuple[str, str]]) -> list[Problem]:
+        """Return a problem for each text with NUL, which PostgreSQL does not take."""
+        texts = self.names - self.numbers.keys() - _TIMES
+        names = dict.fromkeys(name for name, value in sent if "\0" in value and name in texts)
+        return [Problem("query", name, "invalid_value", f"{name} holds NUL; remove it.") for name in names]
 
 
 def find_broken_query_encoding(query: bytes) -> list[Problem]:
@@ -180,7 +189,7 @@ def check_query_parameters(request: HTTPConnection, rules: QueryRules) -> None:
         ValidationFailed: if a parameter is malformed, unknown or repeated, or a number is not in digits.
     """
     query: bytes = request.scope["query_string"]
-    problems = find_broken_query_encoding(query) or rules.find_problems(request.query_params.multi_items())
+    problems = find_broken_query_encoding(query) or rules.list_problems(request.query_params.multi_items())
     if problems:
         raise ValidationFailed(problems)
 

@@ -15,7 +15,7 @@ from benchmarks.drift_plants import NEW_SHARE, How, Kind, plant_change
 from benchmarks.drift_streams import Sample, Stream, plant_sessions, read_log, read_tasks, shuffle
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.memory.drift.baseline_terms import Term
-from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
+from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, detect_alarms
 from recorder.memory.drift.thresholds import DriftRules
 
 _RULES = DriftRules()
@@ -77,7 +77,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 def judge(sample: Sample) -> TermCheck:
     """Return the check of the sessions after a full baseline, up to the end of its term."""
     term = Term(0, _BASELINE, _BASELINE, known=_BASELINE)
-    return next(check_terms(sample.history(), DetectorState(term=term), _RULES))
+    return next(detect_alarms(sample.history(), DetectorState(term=term), _RULES))
 
 
 def _measure_false_alarms(stream: Stream, repeats: int) -> Figure:
@@ -177,7 +177,7 @@ def _divergence(rate: float, other: float) -> float:
 
 def _measure_own_order(stream: Stream) -> Figure:
     history = stream.in_order().history()
-    checks = check_terms(history, DetectorState(), _RULES, from_the_start=True)
+    checks = detect_alarms(history, DetectorState(), _RULES, from_the_start=True)
     alarms = [alarm for check in checks for alarm in check.alarms]
     return Figure(
         name=f"drift, {stream.name}, whole log in its own order: alarms per {_LIVE:,} sessions",

@@ -14,7 +14,7 @@ from api.gate.request_gate import RequestGate
 from benchmarks.figures import Figure, at_most
 from benchmarks.limiter import decision_us
 from benchmarks.seeds import new_key, new_settings
-from recorder.garbage import MANY_REQUESTS, frozen_garbage
+from recorder.garbage import MANY_REQUESTS, reduced_garbage_collection
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 
@@ -36,7 +36,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         key = new_key(settings)
         runtime = Runtime.open(settings)
         try:
-            with frozen_garbage(MANY_REQUESTS):  # as the service does
+            with reduced_garbage_collection(MANY_REQUESTS):  # as the service does
                 result = uvloop.run(measure_gate(runtime, key, turns=30 if quick else 300))
         finally:
             runtime.close()

@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, at_most
 from recorder.access.keys import Caller
 from recorder.digest import canonical_json
 from recorder.masking.masker import Masker, compile_rules
-from recorder.recording.events import read_event_batch
+from recorder.recording.events import check_and_pack_event_batch
 from recorder.recording.masking import event_documents, mask_events
 from recorder.tenant import Tenant
 
@@ -98,7 +98,7 @@ def _in_ascii(bodies: list[bytes]) -> list[bytes]:
 
 
 def _read(body: bytes) -> object:
-    return read_event_batch(_CALLER, "ses", body, content_type="application/json", batch_key=None)
+    return check_and_pack_event_batch(_CALLER, "ses", body, content_type="application/json", batch_key=None)
 
 
 def _ms(runs: int, bodies: list[bytes], act: Callable[[bytes], object]) -> list[float]:

@@ -22,7 +22,7 @@ from benchmarks.servers import Server, serving
 from recorder import clock, ids
 from recorder.access.keys import create_workspace
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.paths import read_graph
+from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
@@ -68,7 +68,7 @@ def in_process(settings: Settings, filled: Filled, sessions: int, count: int) ->
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=False) as db:
         began = time.perf_counter()
-        columns = read_graph(db, filled.scope)
+        columns = read_newest_columns(db, filled.scope)
         read_ms = (time.perf_counter() - began) * 1e3
     runtime.close()
     began = time.perf_counter()

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.dom_mutations import TRUTH, Rates, mutate
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.importers.miniwob.demonstration import demonstration_files
-from recorder.importers.miniwob.elements import event_target, make_snapshot, target_path
+from recorder.importers.miniwob.elements import event_target, make_snapshot, take_target_path
 from recorder.importers.miniwob.format import PageElement, read_demonstration_file, whole_actions
 from recorder.importers.upload import UnreadableRecording
 from recorder.memory.steps.screens import describe_screen
@@ -25,7 +25,7 @@ from recorder.replays.dry import replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedFrame, RecordedSession
 from recorder.replays.resolve import resolve
-from recorder.replays.selectors import find_only, make_selectors
+from recorder.replays.selectors import find_single_element, make_selectors
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "miniwob"
 _SEED = 20_261_124
@@ -137,7 +137,7 @@ def _read_states(file: Path) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     last: dict[str, Any] | None = None
     for seen in whole_actions(demonstration.states):
         dom = demonstration.states[seen.index].dom
-        path = target_path(dom)
+        path = take_target_path(dom)
         if not path:
             continue
         target = event_target(path)
@@ -187,7 +187,7 @@ def _describe(page: DomDocument, element: DomElement) -> dict[str, Any]:
     selectors = [
         selector
         for selector in make_selectors(page, element)
-        if find_only(page, selector, Budget(100_000)) is element
+        if find_single_element(page, selector, Budget(100_000)) is element
     ]
     return {
         "role": find_element_role(element),

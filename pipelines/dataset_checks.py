@@ -62,7 +62,7 @@ def dataset_checks(
     """Check the export of this run; run by hand, the newest export of each dataset."""
     runtime = recorder.runtime
     partition = context.partition_key if context.has_partition_key else None
-    rows = _find_exports(
+    rows = _list_exports_to_check(
         runtime,
         config.export_id or context.run.tags.get(EXPORT_TAG),
         dataset=partition,
@@ -118,7 +118,7 @@ def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
     )
 
 
-def _find_exports(
+def _list_exports_to_check(
     runtime: Runtime, export_id: str | None, *, dataset: str | None, limit: int
 ) -> list[ExportRow]:
     """Return one completed export, or the newest of each dataset, newest first.

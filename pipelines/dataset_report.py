@@ -99,7 +99,7 @@ def _read_dataset_summary(
 
 def _format_dataset_summary(summary: DatasetSummary) -> dict[str, Any]:
     return {
-        "preview": dg.MetadataValue.md(format_markdown_table(_order_describe_columns(summary.preview))),
+        "preview": dg.MetadataValue.md(format_markdown_table(_order_preview_columns(summary.preview))),
         "picture": dg.MetadataValue.md(f"![what the dataset holds]({_draw_dataset_picture(summary)})"),
     }
 
@@ -152,7 +152,7 @@ def _describe_dataset_files(shards: list[dict[str, Any]]) -> dg.TableMetadataVal
 _FILES_COLUMNS = [column.name for column in _FILES.columns if column.name != "reused_from"]
 
 
-def _order_describe_columns(rows: pl.DataFrame) -> pl.DataFrame:
+def _order_preview_columns(rows: pl.DataFrame) -> pl.DataFrame:
     """Put the most useful columns of an event first; none is dropped."""
     first = [name for name in _FIRST_COLUMNS if name in rows.columns]
     return rows.select(*first, pl.exclude(first))

@@ -10,14 +10,14 @@ from recorder.errors import RecorderError
 from recorder.models.replay import ReplayRow
 from recorder.recording.item_reads import read_image
 from recorder.recording.sessions import find_session
-from recorder.replay_service.rows import has_sessions
+from recorder.replay_service.rows import undeleted_session_conditions
 from recorder.replay_service.thumbnails import ThumbnailProcess
 from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.replays")
 
 
-def show_divergence_pictures(runtime: Runtime, replay_id: str | None) -> dict[str, dg.MetadataValue]:
+def make_divergence_metadata(runtime: Runtime, replay_id: str | None) -> dict[str, dg.MetadataValue]:
     """Return the metadata of the divergence of a replay, with its pictures; empty without a divergence.
 
     Pictures are Markdown, so that they go with the other texts of a run when recorded content is erased.
@@ -26,7 +26,7 @@ def show_divergence_pictures(runtime: Runtime, replay_id: str | None) -> dict[st
         return {}
     with runtime.database.transaction(write=False) as db:
         row = db.exec(
-            select(ReplayRow).where(ReplayRow.id == replay_id, *has_sessions(ReplayRow))
+            select(ReplayRow).where(ReplayRow.id == replay_id, *undeleted_session_conditions(ReplayRow))
         ).one_or_none()
     if row is None or row.divergence is None:
         return {}

@@ -23,7 +23,7 @@ def describe_drain_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
         "lag_p95_s": _compute_quantile(_list_sealing_lags(batches), 0.95),
     }
     yield "sealed_sessions", {"sessions": sessions, "batches": len(batches), **lags, "workflows": workflows}
-    for asset, count in _list_row_counts(batches):
+    for asset, count in _list_assets_with_rows(batches):
         yield asset, {count: _sum_batch_counts(batches, count), "workflows": workflows}
     yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
 
@@ -46,12 +46,12 @@ def describe_drain_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[
             "run_picture": dg.MetadataValue.md(draw_drain_run(batches)),
         },
     )
-    for asset, count in _list_row_counts(batches):
+    for asset, count in _list_assets_with_rows(batches):
         yield asset, {f"run_{count}": _sum_batch_counts(batches, count)}
     yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_sealed_workflows(batches)}
 
 
-def _list_row_counts(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
+def _list_assets_with_rows(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
     pairs = [("session_events", "events"), ("session_frames", "frames")]
     return [(asset, count) for asset, count in pairs if _sum_batch_counts(batches, count)]
 

@@ -24,10 +24,10 @@ from pipelines.dataset_report import LoggedProgress, describe_dataset
 from pipelines.resources import RecorderResource
 from pipelines.runs import (
     QUEUE_TAG,
+    compute_pause_after_failures,
     dagster_instance_of,
     fail_lost_runs,
     is_run_coming_up,
-    pause_after_failed_runs,
 )
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
@@ -35,7 +35,7 @@ from recorder.access.workspaces import find_workspace, list_workspaces
 from recorder.errors import RecorderError
 from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
-from recorder.exports.requests.recipe_ticks import make_due_exports
+from recorder.exports.requests.recipe_ticks import queue_due_exports
 from recorder.exports.requests.recipes import list_recipes
 from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.exports.runner.lease import due_exports
@@ -44,7 +44,7 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import (
     awaits_small_export_writer,
     give_own_run,
-    list_writers,
+    list_small_export_writers,
     place_owner,
 )
 from recorder.models.export import ExportRow
@@ -200,7 +200,7 @@ def take_up_exports(
     """Return a request for each run that exports need now; Dagster's instance is opened only for those."""
     recount_awaited_replayability(recorder.runtime.database)
     with recorder.runtime.database.transaction(write=False) as db:
-        writer, writers = place_owner(db), list_writers(db)
+        writer, writers = place_owner(db), list_small_export_writers(db)
         # Small exports that nobody tried are due for a run of their own only where none writes them.
         due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=not writers)
     if writer is not None and not due:
@@ -212,9 +212,9 @@ def take_up_exports(
     for row in due:
         if len(requests) == _EXPORTS_PER_TICK:
             break
-        if awaits_small_export_writer(row) and not _is_left_alone(recorder, row):
+        if awaits_small_export_writer(row) and not _give_own_run_if_unclaimed(recorder, row):
             continue
-        request = _follow_runs(instance, recorder, row, runs_by_export[row.id])
+        request = _request_next_run(instance, recorder, row, runs_by_export[row.id])
         requests += [] if request is None else [request]
     requests = [*writer_requests, *requests]
     if not requests:
@@ -232,7 +232,7 @@ def _read_runs(instance: dg.DagsterInstance, rows: Sequence[ExportRow]) -> Mappi
     return runs
 
 
-def _follow_runs(
+def _request_next_run(
     instance: dg.DagsterInstance, recorder: RecorderResource, row: ExportRow, runs: list[dg.RunRecord]
 ) -> dg.RunRequest | None:
     """Cancel an export whose run was cancelled; return a request for its next run if it may have one."""
@@ -240,7 +240,7 @@ def _follow_runs(
     if is_cancelled and row.status in ("queued", "running"):
         cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
         return None
-    if not _is_time(runs, first_pause_s=recorder.export_pause_s):
+    if not _may_start_next_run(runs, first_pause_s=recorder.export_pause_s):
         return None
     # Run monitoring does not watch local processes: a lost run would hold a place in the queue's limits.
     fail_lost_runs(instance, runs)
@@ -258,12 +258,12 @@ def _request_dataset_partitions(
 def _request_export_writer_run(instance: dg.DagsterInstance, at_work: list[str]) -> list[dg.RunRequest]:
     """Return the request for the run that writes small exports, unless one is coming up or runs fail."""
     job = write_small_exports.name
-    if is_run_coming_up(instance, job, at_work=at_work) or pause_after_failed_runs(instance, job):
+    if is_run_coming_up(instance, job, at_work=at_work) or compute_pause_after_failures(instance, job):
         return []
     return [dg.RunRequest(job_name=job)]
 
 
-def _is_left_alone(recorder: RecorderResource, row: ExportRow) -> bool:
+def _give_own_run_if_unclaimed(recorder: RecorderResource, row: ExportRow) -> bool:
     """Mark an export for a run of its own if no process claimed it in time."""
     if clock.now() - row.created_at <= timedelta(seconds=recorder.small_export_patience_s):
         return False
@@ -271,7 +271,7 @@ def _is_left_alone(recorder: RecorderResource, row: ExportRow) -> bool:
         return give_own_run(db, row.id)
 
 
-def _is_time(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
+def _may_start_next_run(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
     """Return whether an export may get another run: none waits, and the pause after the last one is over."""
     if not runs:
         return True
@@ -312,7 +312,7 @@ def follow_recipes(
     cursor: str | None = None,
 ) -> dg.SensorResult:
     """Make due exports; open Dagster's instance only for a dataset name that is not in the cursor yet."""
-    ticks = list(make_due_exports(recorder.runtime))
+    ticks = list(queue_due_exports(recorder.runtime))
     for tick in ticks:
         name = f"{tick.recipe.name} of {tick.recipe.workspace_id} {tick.recipe.mode}"
         if tick.recipe.last_error is not None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from pipelines.divergence_picture import show_divergence_pictures
+from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, dagster_instance_of, pause_after_failed_runs
+from pipelines.runs import QUEUE_TAG, compute_pause_after_failures, dagster_instance_of
 from recorder.live.work import claim_live_replay, end_lost, list_waiting_live_replays, run_replay
 from recorder.live.worker import has_replay_worker
 from recorder.models.replay import ReplayRow
@@ -61,7 +61,7 @@ def live_replays(
             "dagster/row_count": 1,
             "replay": config.replay_id,
             "status": status,
-            **show_divergence_pictures(runtime, config.replay_id),
+            **make_divergence_metadata(runtime, config.replay_id),
         }
     )
 
@@ -109,7 +109,7 @@ def request_live_replay_runs(
         if row.workspace_id not in pauses:
             # Runs of one workspace that fail hold up no other one.
             tags_of_workspace = {WORKSPACE_TAG: row.workspace_id}
-            pauses[row.workspace_id] = pause_after_failed_runs(
+            pauses[row.workspace_id] = compute_pause_after_failures(
                 instance, replay_live.name, tags=tags_of_workspace
             )
         if pauses[row.workspace_id]:

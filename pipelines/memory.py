@@ -15,9 +15,9 @@ from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG
 from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_workflow_partition, select_partition_scopes
 from recorder.memory.graph.rebuild import RebuildKind
-from recorder.memory.storage.consistency import GraphCheck, check_graph_consistency, index_missing
-from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
-from recorder.memory.storage.versions import place_of
+from recorder.memory.storage.consistency import GraphCheck, check_graph_consistency, index_missing_sessions
+from recorder.memory.storage.rebuilds import RebuildReport, list_graph_scopes, rebuild_graph
+from recorder.memory.storage.versions import scope_columns
 from recorder.runtime import Runtime
 from recorder.tenant import GraphScope
 
@@ -57,7 +57,7 @@ def rebuilt_memory_graphs(
     runtime = recorder.runtime
     records, pages = [], []
     for scope in select_partition_scopes(context, runtime):
-        indexed = index_missing(runtime, scope)
+        indexed = index_missing_sessions(runtime, scope)
         report = rebuild_graph(runtime.database, scope, config.kind)
         if report is None:
             context.log.warning(
@@ -71,7 +71,7 @@ def rebuilt_memory_graphs(
         )
         pages.append(_make_rebuild_metadata(runtime, scope, report, indexed))
         log_workflow_partition(context, scope, pages[-1])
-        records.append(dg.TableRecord({**place_of(scope), **asdict(report), "found": indexed}))
+        records.append(dg.TableRecord({**scope_columns(scope), **asdict(report), "found": indexed}))
     # The run of one partition is its page: it shows the graph also where nothing changed.
     page = pages[0] if len(pages) == 1 and context.has_partition_key else {}
     return dg.MaterializeResult(
@@ -152,7 +152,7 @@ def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
     """Recount every graph, each in one transaction."""
     checks = []
     with recorder.runtime.database.transaction(write=False) as db:
-        scopes = indexed_scopes(db)
+        scopes = list_graph_scopes(db)
     for scope in scopes:
         with recorder.runtime.database.transaction(write=False) as db:
             checks.append(check_graph_consistency(db, scope))

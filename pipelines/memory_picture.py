@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import func, select
 
 from recorder.memory.queries.paths import list_paths
-from recorder.memory.storage.sizes import count_graphs
+from recorder.memory.storage.sizes import read_graph_sizes
 from recorder.memory.storage.versions import in_scope
 from recorder.memory.views.geometry import duration_text, percent_text
 from recorder.memory.views.graph_view import GraphView
@@ -38,7 +38,7 @@ def describe_graph(
     """
     with runtime.database.transaction(write=False) as db:
         if max_sessions is not None and _has_more_sessions(db, scope, max_sessions):
-            counts = count_graphs(db, scope.tenant, [scope.workflow])[scope.workflow]
+            counts = read_graph_sizes(db, scope.tenant, [scope.workflow])[scope.workflow]
             return {name: dg.MetadataValue.int(count) for name, count in counts.model_dump().items()}
         view = read_graph_view(db, tenant=scope.tenant, workflow=scope.workflow)
         paths = list_paths(db, tenant=scope.tenant, workflow=scope.workflow)

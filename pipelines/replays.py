@@ -11,13 +11,13 @@ from collections.abc import Callable
 import dagster as dg
 from pydantic import Field
 
-from pipelines.divergence_picture import show_divergence_pictures
+from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import dagster_instance_of, request_dagster_run
 from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
 from recorder.replay_service.report import ReplayReport
-from recorder.replay_service.work import LEASE, ReplayRun, has_waiting
+from recorder.replay_service.work import LEASE, ReplayRun, has_waiting_replays
 
 _POLL_S = 0.1
 
@@ -66,7 +66,7 @@ def replays(
     return dg.MaterializeResult(
         metadata={
             **describe_replays(run.report),
-            **show_divergence_pictures(recorder.runtime, run.report.worst_id),
+            **make_divergence_metadata(recorder.runtime, run.report.worst_id),
             "replayability": dg.MetadataValue.json(dict(values.counts)),
         }
     )
@@ -106,7 +106,7 @@ def request_replay_drain_run(
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the request for a run if one is needed; Dagster's instance is opened only then."""
     with recorder.runtime.database.transaction(write=False) as db:
-        if not (has_waiting(db) or has_waiting_sessions(db, LEASE)):
+        if not (has_waiting_replays(db) or has_waiting_sessions(db, LEASE)):
             return dg.SkipReason("No replay and no session waits, or a run is at work.")
     return request_dagster_run(open_instance(), replay_sessions.name)
 

@@ -217,7 +217,7 @@ def read_purge_state(runtime: Runtime) -> str:
     with runtime.database.transaction(write=False) as db:
         due_at = purges.next_due(db)
         is_due = due_at is not None and due_at <= clock.now()
-        if not is_due and not erasures.has_open_erasures(db):
+        if not is_due and not erasures.has_erasures_to_continue(db):
             return "no step is due"
         if is_lease_held(db, purges.LEASE, now_ms=clock.now_ms()):
             return "a run is at work"

@@ -42,7 +42,7 @@ def request_dagster_run(
     """
     if is_run_coming_up(instance, job_name, at_work=at_work):
         return dg.SkipReason("A run is coming up.")
-    pause_s = pause_after_failed_runs(instance, job_name, longest_s=longest_pause_s)
+    pause_s = compute_pause_after_failures(instance, job_name, longest_s=longest_pause_s)
     if pause_s:
         return dg.SkipReason(f"The last runs failed; the next one starts in {pause_s:.0f} s.")
     return dg.RunRequest()
@@ -75,7 +75,7 @@ def fail_lost_runs(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]
             instance.report_run_failed(record.dagster_run, "The run's process is gone; its lease ran out.")
 
 
-def pause_after_failed_runs(
+def compute_pause_after_failures(
     instance: dg.DagsterInstance,
     job_name: str,
     *,

@@ -20,7 +20,7 @@ from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
 from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
-from recorder.sealing.maintenance import count_tenants
+from recorder.sealing.maintenance import count_rows_by_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.tenant import GraphScope
@@ -260,7 +260,7 @@ def watch_lanes(database: Database, *, runs: int, seconds: float, busy_after_s: 
 )
 def arrivals(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
     """Count the rows of every workspace and mode."""
-    tenants = count_tenants(recorder.runtime)
+    tenants = count_rows_by_tenant(recorder.runtime)
     for rows, check in (("events", "all_events_arrived"), ("frames", "all_frames_arrived")):
         differing = [
             counts for counts in tenants if getattr(counts, rows) != getattr(counts, f"expected_{rows}")

@@ -30,11 +30,11 @@ from recorder.exports.runner.small_exports import (
     PLACE_MS,
     SLOTS,
     claim_next_small_export,
+    claim_small_export_place,
     is_small_export,
-    leave_place,
     place_owner,
     release_claimed_export,
-    take_place,
+    release_small_export_place,
 )
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -113,7 +113,7 @@ class SmallExportLoop:
     def take(self) -> bool:
         """Take the place; False while another run holds it."""
         with self._runtime.database.transaction(write=True) as db:
-            self._place = take_place(db, self._owner)
+            self._place = claim_small_export_place(db, self._owner)
         return self._place is not None
 
     def stop(self) -> None:
@@ -131,9 +131,9 @@ class SmallExportLoop:
             is_over = now - began >= max_seconds or self._claims >= max_exports
             try:
                 if handed_over is None and is_over:
-                    self._give_place(is_leaving=True)
+                    self._release_place(is_leaving=True)
                     handed_over = now
-                if handed_over is not None and self._is_succeeded(handed_over):
+                if handed_over is not None and self._has_successor(handed_over):
                     break
                 if handed_over is None and now - renewed >= _RENEW_EVERY_S:
                     if not self._renew():
@@ -159,7 +159,7 @@ class SmallExportLoop:
         while self._at_work and time.monotonic() < until:
             yield from self._take_ended(_POLL_S)
         with suppress(Unavailable):
-            self._give_place()
+            self._release_place()
 
     def _claim(self) -> bool:
         claimed = claim_next_small_export(
@@ -242,17 +242,17 @@ class SmallExportLoop:
         with self._runtime.database.transaction(write=True) as db:
             return self._place.renew(db, only_if_held=True)
 
-    def _give_place(self, *, is_leaving: bool = False) -> None:
+    def _release_place(self, *, is_leaving: bool = False) -> None:
         if self._place is None:
             return
         with self._runtime.database.transaction(write=True) as db:
             if is_leaving:
-                leave_place(db, self._place)
+                release_small_export_place(db, self._place)
             else:
                 self._place.release(db)
         self._place = None
 
-    def _is_succeeded(self, since: float) -> bool:
+    def _has_successor(self, since: float) -> bool:
         """Return whether another run holds the place, or did not come in time."""
         if time.monotonic() - since >= self._handover_s:
             return True

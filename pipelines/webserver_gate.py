@@ -85,7 +85,7 @@ class DagsterGate:
             )
         _check_request_origin(scope, headers)
         if is_http and path.startswith(LINK_PATH):
-            return self._open_link(scope, headers)
+            return self._log_in_by_link(scope, headers)
         if is_http and path == _LOGOUT_PATH:
             return self._log_out(scope, headers)
         return None
@@ -118,7 +118,7 @@ class DagsterGate:
             return False
         return any(peer in network for network in self._proxies)
 
-    def _open_link(self, scope: Scope, headers: Headers) -> Response:
+    def _log_in_by_link(self, scope: Scope, headers: Headers) -> Response:
         """Log a browser in. A prefetch or HEAD request does not use up the link."""
         is_prefetch = "sec-purpose" in headers or "purpose" in headers
         if scope["method"] != "GET" or is_prefetch:

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from recorder.memory.storage.rebuilds import indexed_scopes
+from recorder.memory.storage.rebuilds import list_graph_scopes
 from recorder.runtime import Runtime
 from recorder.tenant import GraphScope
 
@@ -45,7 +45,7 @@ def log_workflow_partition(
 def select_partition_scopes(context: dg.AssetExecutionContext, runtime: Runtime) -> list[GraphScope]:
     """Return the graphs of a run's partitions; of a run without partitions, as schedules start it, all."""
     with runtime.database.transaction(write=False) as db:
-        scopes = indexed_scopes(db)
+        scopes = list_graph_scopes(db)
     register_workflow_partitions(context.instance, scopes)
     if not context.has_partition_key and not context.has_partition_key_range:
         return scopes

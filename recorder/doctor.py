@@ -22,7 +22,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.governance.backup.records import find_old_backups, read_backup_records
+from recorder.governance.backup.records import list_old_backups, read_backup_records
 from recorder.governance.overdue import count_overdue
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
@@ -30,7 +30,7 @@ from recorder.models.session import SessionRow
 from recorder.plurals import counted
 from recorder.sealing import lanes
 from recorder.service_state import list_warnings, read_service_state
-from recorder.settings import Settings, unknown_settings
+from recorder.settings import Settings, describe_unknown_settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database, open_database
@@ -102,7 +102,7 @@ def examine_deployment(
 
 def check_environment_variables() -> Iterator[Finding]:
     """Yield a finding for each variable that has the prefix of settings and is none."""
-    sentences = unknown_settings()
+    sentences = describe_unknown_settings()
     for sentence in sentences:
         yield Finding("settings", "warning", sentence.removeprefix("Warning  "), "Remove or rename it.")
     if not sentences:
@@ -130,7 +130,7 @@ def check_data_folder(settings: Settings) -> Iterator[Finding]:
 
 def check_backups(settings: Settings) -> Iterator[Finding]:
     """Yield a finding for each recorded backup that is 30 days old: it may hold erased data."""
-    old = find_old_backups(settings.data_dir)
+    old = list_old_backups(settings.data_dir)
     for record in old:
         message = f"The backup {record.id} of {clock.to_iso(record.moment)} in {record.to} is 30 days old."
         fix = f"It may hold erased data: `recorder backup {record.to} --keep 29` deletes it."
@@ -148,8 +148,8 @@ def check_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Findi
         "archived frames": Blobs(settings.cold_url),
     }
     for name, store in stores.items():
-        yield _check_part(name, f"The store {_without_password(store.url)}", partial(_probe_store, store))
-    yield _check_part("lake", f"The lake {_without_password(lake.url)}", lake.ping)
+        yield _check_part(name, f"The store {_without_query(store.url)}", partial(_probe_store, store))
+    yield _check_part("lake", f"The lake {_without_query(lake.url)}", lake.ping)
 
 
 def _probe_store(store: Blobs) -> None:
@@ -171,7 +171,7 @@ def _check_part(check: str, title: str, probe: Callable[[], object]) -> Finding:
     return Finding(check, "ok", f"{title} can be written, read and deleted from.")
 
 
-def _without_password(url: str) -> str:
+def _without_query(url: str) -> str:
     """Return an address without its query, in which some stores carry credentials."""
     return url if "://" not in url else urlsplit(url)._replace(query="").geturl()
 

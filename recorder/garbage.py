@@ -12,7 +12,7 @@ LARGE_BATCHES = 100_000
 
 
 @contextmanager
-def frozen_garbage(young: int, older: int = 20) -> Iterator[None]:
+def reduced_garbage_collection(young: int, older: int = 20) -> Iterator[None]:
     """Exclude the objects that exist now from garbage collection, and collect more rarely.
 
     A process that froze its objects before, such as a test run with many services, keeps them frozen.

@@ -174,7 +174,7 @@ def serve_requests(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
         answer: returns the answer to a message; a `MemoryError` in it ends the process.
         memory_bytes: memory beyond what the process has before the first request.
     """
-    limit = read_data_bytes() + memory_bytes
+    limit = measure_data_segment() + memory_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # A core file would contain pictures.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -190,7 +190,7 @@ def serve_requests(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
         sys.stdout.buffer.flush()
 
 
-def read_data_bytes() -> int:
+def measure_data_segment() -> int:
     """Return the size of this process's data as `RLIMIT_DATA` counts it; 0 if it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

@@ -307,7 +307,7 @@ def data_folder(data_dir: Path | None, environment: Mapping[str, str] | None = N
     return (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
 
 
-def unknown_settings(environment: Mapping[str, str] | None = None) -> list[str]:
+def describe_unknown_settings(environment: Mapping[str, str] | None = None) -> list[str]:
     """Return a sentence for each variable that begins with `RECORDER_` and is no setting."""
     env = os.environ if environment is None else environment
     names = sorted(name.removeprefix(_PREFIX) for name in env if name.startswith(_PREFIX))
@@ -341,7 +341,7 @@ def dagster_folder(settings: Settings) -> Path:
     return Path(os.environ.get("RECORDER_DAGSTER_DIR") or settings.data_dir / "dagster")
 
 
-def store_addresses() -> list[str]:
+def list_store_addresses() -> list[str]:
     """Return the addresses of stores and databases that libraries read from variables of their own."""
     addresses = [os.environ[name] for name in _STORE_VARIABLES if os.environ.get(name)]
     account = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")

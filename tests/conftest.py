@@ -23,6 +23,9 @@ from tests.support.sealed_sessions import runtime
 # Fixtures that the tests of several packages use; the folder of a package may define its own.
 __all__ = ["database", "make_tenant", "other_writer", "runtime", "tenant", "workspace_id", "writer"]
 
+# Clouds' libraries would ask the metadata service of a virtual machine who it is.
+os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}  # noqa: TID251
+
 # A machine that is busy with something else is no failure. `make fuzz` looks at many more examples.
 hypothesis.settings.register_profile(
     "tests",

@@ -9,7 +9,7 @@ import pytest
 
 from recorder import limits
 from recorder.setting_values import InvalidSetting
-from recorder.settings import VARIABLES, Settings, unknown_settings
+from recorder.settings import VARIABLES, Settings, describe_unknown_settings
 from tests.support.deployment_processes import released_together
 
 
@@ -124,7 +124,7 @@ def test_a_variable_that_is_no_setting_is_named_with_the_nearest_one() -> None:
         "RECORDERS": "1",
         "PATH": "/",
     }
-    far, near = unknown_settings(env)
+    far, near = describe_unknown_settings(env)
     assert far.startswith("Warning  RECORDER_QQQ is no setting") and "docs/settings.md" in far
     assert near.endswith("Did you mean RECORDER_SEAL_SLOTS?")
 

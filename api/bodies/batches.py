@@ -28,9 +28,9 @@ from recorder.recording.events import (
     CheckedItems,
     EventBatch,
     TimedItem,
+    check_and_pack_event_batch,
     check_event_body,
     pack_event_batch,
-    read_event_batch,
 )
 from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
 from recorder.recording.ingest_statements import Replayed
@@ -73,7 +73,7 @@ class EventBatches:
             )
             return await self._read_masked_batch(caller, session_id, body, policy, check)
         read = partial(
-            read_event_batch,
+            check_and_pack_event_batch,
             caller,
             session_id,
             body,

@@ -23,9 +23,9 @@ from recorder.models.wire import shorten_name
 from recorder.recording.event_validation import validate_event_body
 from recorder.recording.frame_validation import (
     CheckedFrame,
-    frames_digest,
     read_frames_json,
     read_frames_part,
+    upload_digest,
     validate_frames,
 )
 
@@ -97,7 +97,7 @@ def check_frame_upload_file(path: str, content_type: str) -> CheckedFrames:
         else:
             items, parts = asyncio.run(read_multipart_upload(_read_body_chunks(file.fileno()), content_type))
         frames = validate_frames(items, parts)
-        digest = frames_digest(frames)
+        digest = upload_digest(frames)
         file.seek(0)
         file.truncate()
         offsets, end = [], 0

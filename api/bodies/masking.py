@@ -76,7 +76,7 @@ class BodyMasking:
 
 # Bodies are scanned before their route opens a transaction: on SQLite writers would wait for the scan. Only
 # one dependency of a route may take the body: each that takes it reports the same errors.
-async def _mask_session_body(
+async def _scan_session_body(
     request: Request, caller: CallerDep, body: SessionCreate
 ) -> Masked[SessionCreate]:
     check_session(body)
@@ -84,7 +84,7 @@ async def _mask_session_body(
     return Masked(body, await _find_masking_changes(request, caller, policy, lambda: session_document(body)))
 
 
-async def _mask_tag_body(
+async def _scan_tag_body(
     request: Request, caller: CallerDep, session_id: str, body: TagCreate
 ) -> Masked[TagCreate]:
     check_tag(body)
@@ -126,7 +126,7 @@ async def _admit_patterns(request: Request, caller: Caller, body: WorkspaceUpdat
 
 
 # Bodies with the texts that masking changes; settings whose patterns were admitted.
-MaskedSession = Annotated[Masked[SessionCreate], Depends(_mask_session_body)]
-MaskedTag = Annotated[Masked[TagCreate], Depends(_mask_tag_body)]
+MaskedSession = Annotated[Masked[SessionCreate], Depends(_scan_session_body)]
+MaskedTag = Annotated[Masked[TagCreate], Depends(_scan_tag_body)]
 AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace_patterns)]
 AdmittedWorkflow = Annotated[WorkflowUpdate, Depends(_admit_workflow_patterns)]

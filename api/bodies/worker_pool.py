@@ -55,7 +55,7 @@ class BodyFile:
         return self._content
 
     def close(self) -> None:
-        """Free the content; parts of it that are still in use are freed after their last use."""
+        """Release the content; parts of it that are still in use are freed after their last use."""
         if self._content is not None:
             with suppress(BufferError):
                 self._content.close()

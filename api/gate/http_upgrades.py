@@ -23,7 +23,7 @@ class UpgradeIgnoringProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._parse(data)
 
-    def ignore_upgrade(self) -> bool:
+    def should_ignore_upgrade(self) -> bool:
         """Return whether the head that is complete now has an offer that is ignored."""
         self._is_upgrade_ignored = (
             self.parser.should_upgrade()

@@ -65,7 +65,7 @@ class KeyedRequest:
                     self._store_answer(db, make_problem_response(error, self.request_id))
                 raise
 
-    def raise_kept_answer(self, db: DbSession) -> None:
+    def claim_at_first_statement(self, db: DbSession) -> None:
         """Prepare a transaction whose first statement raises the kept answer if there is one.
 
         Raises:

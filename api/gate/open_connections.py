@@ -92,11 +92,11 @@ class OpenConnections:
         else:
             del self._counts[network]
 
-    def wait(self, connection: WaitingConnection) -> None:
-        """Add a connection that waits for a request, until `end_wait`; a further call changes nothing."""
+    def add_waiting(self, connection: WaitingConnection) -> None:
+        """Add a connection that waits for a request, unless it was added before."""
         self._waiting[connection] = None
 
-    def end_wait(self, connection: WaitingConnection) -> None:
+    def remove_waiting(self, connection: WaitingConnection) -> None:
         """Remove a connection from those that wait, if it is one of them."""
         self._waiting.pop(connection, None)
 
@@ -106,7 +106,7 @@ class OpenConnections:
         Raises:
             NoFreeConnection: if none waits.
         """
-        self._log_once()
+        self._log_full()
         for _ in range(min(_TRIED, len(self._waiting))):
             connection, _ = self._waiting.popitem(last=False)
             if connection.make_room():
@@ -114,7 +114,7 @@ class OpenConnections:
             self._waiting[connection] = None
         raise NoFreeConnection(self.per_process)
 
-    def _log_once(self) -> None:
+    def _log_full(self) -> None:
         now = time.monotonic()
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now

@@ -79,7 +79,7 @@ class RequestGate:
         elif announced is not None and len(announced) <= _SMALL_DIGITS and announced.isdigit():
             body_bytes = int(announced)
         else:
-            body = self._describe_large_body(scope, receive, announced, endpoint)
+            body = self._make_large_body(scope, receive, announced, endpoint)
             body_bytes = body.first_cost
         state["large_body"] = body
         first_headers = common_answer_headers(request_id, headers.get(b"x-request-id"), endpoint)
@@ -113,7 +113,7 @@ class RequestGate:
             if body is not None:
                 body.release()
 
-    def _describe_large_body(
+    def _make_large_body(
         self, scope: Scope, receive: Receive, announced: bytes | None, endpoint: Endpoint | None
     ) -> LargeBody:
         length = int(announced[:18]) if announced is not None and announced.isdigit() else None

@@ -41,7 +41,7 @@ class GateSend:
             self.has_started = True
             body: LargeBody | None = self._state.get("large_body")
             if body is not None and not body.is_complete:
-                _close_connection(message)
+                _add_close_header(message)
             admission: Admission | None = self._state["admission"]
             if admission is None:
                 return self._start_without_admission(message)
@@ -57,7 +57,7 @@ class GateSend:
         await self._send(message)
 
 
-def _close_connection(message: Message) -> None:
+def _add_close_header(message: Message) -> None:
     """End the connection with this answer, so that the server does not read the rest of the body."""
     headers = message.get("headers", ())
     if not any(name.lower() == b"connection" for name, _ in headers):

@@ -150,7 +150,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
             HeadTooLarge: to the parser, which then reads no more.
             MalformedRequest: to the parser, if many requests wait; the connection is closed after them.
         """
-        if self.ignore_upgrade():
+        if self.should_ignore_upgrade():
             return
         if (
             self._surplus_bytes > limits.REQUEST_HEAD_BYTES
@@ -162,7 +162,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         if not self.url.startswith(b"/"):
             self._take_host_of_target()
         if self._counts is not None:
-            self._counts.end_wait(self)
+            self._counts.remove_waiting(self)
         if not self.flow.write_paused:
             self._unread.stop()  # bytes of the next answer would hide that this one was read
         self.scope["state"][ABORT] = self._reset_connection
@@ -193,7 +193,7 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
         is_last = not self.pipeline
         super().on_response_complete()
         if is_last and self._counts is not None and not self.transport.is_closing():
-            self._counts.wait(self)
+            self._counts.add_waiting(self)
         if is_last:
             self._unread.watch()
 
@@ -237,11 +237,11 @@ class WatchedProtocol(UpgradeIgnoringProtocol):
             self._close_connection()
         else:
             self._counts = counts
-            counts.wait(self)
+            counts.add_waiting(self)
 
     def _end_connection_count(self) -> None:
         if self._counts is not None and self.client is not None:
-            self._counts.end_wait(self)
+            self._counts.remove_waiting(self)
             self._counts.close(self.client[0])
             self._counts = None
 

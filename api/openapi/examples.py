@@ -41,13 +41,13 @@ lists the invalid fields. Optional members may be null. Lists take `limit` and `
 _AUTH = 'auth="Authorization: Bearer $RECORDER_KEY"'
 
 
-def _format_curl_get(path: str, *options: str) -> str:
+def _format_curl_command(path: str, *options: str) -> str:
     return " ".join(["curl -sS", '-H "$auth"', *options, f'"$RECORDER_URL{path}"'])
 
 
 def _send(method: str, path: str, *, body: str = "") -> str:
     data = ["-H 'Content-Type: application/json'", f"-d '{body}'"] if body else []
-    return _format_curl_get(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
+    return _format_curl_command(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
 
 
 def _format_id_command(prefix: str, command: str) -> str:
@@ -77,11 +77,13 @@ _WITH_SNAPSHOT = [
 _WITH_EVENTS = [_RECORDING, _send("POST", f"{_AT}/events", body=_EVENTS)]
 _SEALED = [
     "session="
-    + _format_id_command("ses", _format_curl_get("/v1/sessions?workflow=checkout&status=sealed&limit=1"))
+    + _format_id_command("ses", _format_curl_command("/v1/sessions?workflow=checkout&status=sealed&limit=1"))
 ]
 _EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
 _QUEUED = [f"export={_format_id_command('exp', _send('POST', '/v1/exports', body=_EXPORT_BODY))}"]
-_COMPLETED = [f"export={_format_id_command('exp', _format_curl_get('/v1/exports?status=completed&limit=1'))}"]
+_COMPLETED = [
+    f"export={_format_id_command('exp', _format_curl_command('/v1/exports?status=completed&limit=1'))}"
+]
 _DRY_REPLAY = (
     "curl -sS -H \"$auth\" -H 'Content-Type: application/json' "
     '-d "{\\"session_id\\": \\"$session\\", \\"sandbox\\": \\"dry\\"}" "$RECORDER_URL/v1/replays"'
@@ -89,7 +91,7 @@ _DRY_REPLAY = (
 _REPLAYED = [*_SEALED, f"replay={_format_id_command('rpl', _DRY_REPLAY)}"]
 _FAILED = [
     "session="
-    + _format_id_command("ses", _format_curl_get("/v1/sessions?workflow=checkout&outcome=error&limit=1"))
+    + _format_id_command("ses", _format_curl_command("/v1/sessions?workflow=checkout&outcome=error&limit=1"))
 ]
 _DRY_RECOVERY = _DRY_REPLAY.replace("/v1/replays", "/v1/recoveries")
 _RECOVERED = [*_FAILED, f"recovery={_format_id_command('rcv', _DRY_RECOVERY)}"]
@@ -109,7 +111,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
             body='{"workflow": "checkout", "start": true, "actor": {"id": "ann", "kind": "human"}}',
         )
     ],
-    ("GET", "/v1/sessions"): [_format_curl_get("/v1/sessions?workflow=checkout&since=30d&limit=5")],
+    ("GET", "/v1/sessions"): [_format_curl_command("/v1/sessions?workflow=checkout&since=30d&limit=5")],
     ("POST", "/v1/sessions:batch_stop"): [
         _RECORDING,
         'curl -sS -H "$auth" -H \'Content-Type: application/json\' -d "{\\"ids\\": [\\"$session\\"]}" '
@@ -117,7 +119,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ],
     ("GET", "/v1/sessions/{session_id}"): [
         _NEW_SESSION,
-        _format_curl_get(f"{_AT}?include=events,tags,frames_summary"),
+        _format_curl_command(f"{_AT}?include=events,tags,frames_summary"),
     ],
     ("DELETE", "/v1/sessions/{session_id}"): [_NEW_SESSION, _send("DELETE", _AT)],
     ("POST", "/v1/sessions/{session_id}/start"): [_NEW_SESSION, _send("POST", f"{_AT}/start")],
@@ -125,87 +127,94 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("POST", "/v1/sessions/{session_id}/events"): _WITH_EVENTS,
     ("GET", "/v1/sessions/{session_id}/events"): [
         *_WITH_EVENTS,
-        _format_curl_get(f"{_AT}/events?type=click&type=fill&from_t_ms=500"),
+        _format_curl_command(f"{_AT}/events?type=click&type=fill&from_t_ms=500"),
     ],
     ("GET", "/v1/sessions/{session_id}/events/stream"): [
         *_WITH_EVENTS,
         # A stream ends when the session is sealed: print its first lines.
-        _format_curl_get(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
+        _format_curl_command(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
     ],
     ("POST", "/v1/sessions/{session_id}/frames"): [_RECORDING, _send("POST", f"{_AT}/frames", body=_FRAMES)],
-    ("GET", "/v1/sessions/{session_id}/frames"): [*_WITH_FRAME, _format_curl_get(f"{_AT}/frames")],
+    ("GET", "/v1/sessions/{session_id}/frames"): [*_WITH_FRAME, _format_curl_command(f"{_AT}/frames")],
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}"): [
         *_WITH_FRAME,
-        _format_curl_get(f"{_AT}/frames/$frame"),
+        _format_curl_command(f"{_AT}/frames/$frame"),
     ],
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/image"): [
         *_WITH_FRAME,
-        _format_curl_get(f"{_AT}/frames/$frame/image", "-o frame.png"),
+        _format_curl_command(f"{_AT}/frames/$frame/image", "-o frame.png"),
     ],
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/dom"): [
         *_WITH_SNAPSHOT,
-        _format_curl_get(f"{_AT}/frames/$frame/dom", "-o snapshot.json"),
-        _format_curl_get(f"{_AT}/frames/$frame/dom", "-H 'Accept: text/html'"),
+        _format_curl_command(f"{_AT}/frames/$frame/dom", "-o snapshot.json"),
+        _format_curl_command(f"{_AT}/frames/$frame/dom", "-H 'Accept: text/html'"),
     ],
     ("POST", "/v1/sessions/{session_id}/tags"): [
         _RECORDING,
         _send("POST", f"{_AT}/tags", body='{"name": "success", "data": {"order": 4711}}'),
     ],
-    ("GET", "/v1/sessions/{session_id}/tags"): [_NEW_SESSION, _format_curl_get(f"{_AT}/tags")],
-    ("GET", "/v1/memory/paths"): [_format_curl_get("/v1/memory/paths?workflow=checkout&min_frequency=0.05")],
-    ("GET", "/v1/memory/outliers"): [_format_curl_get("/v1/memory/outliers?workflow=checkout&threshold=0.1")],
+    ("GET", "/v1/sessions/{session_id}/tags"): [_NEW_SESSION, _format_curl_command(f"{_AT}/tags")],
+    ("GET", "/v1/memory/paths"): [
+        _format_curl_command("/v1/memory/paths?workflow=checkout&min_frequency=0.05")
+    ],
+    ("GET", "/v1/memory/outliers"): [
+        _format_curl_command("/v1/memory/outliers?workflow=checkout&threshold=0.1")
+    ],
     ("POST", "/v1/memory/similar"): [
         *_SEALED,
         "curl -sS -H \"$auth\" -H 'Content-Type: application/json' "
         '-d "{\\"session_id\\": \\"$session\\", \\"limit\\": 5}" "$RECORDER_URL/v1/memory/similar"',
     ],
-    ("GET", "/v1/memory/recovery_points"): [_format_curl_get("/v1/memory/recovery_points?workflow=checkout")],
-    ("GET", "/v1/memory/graph"): [_format_curl_get("/v1/memory/graph?workflow=checkout&format=mermaid")],
+    ("GET", "/v1/memory/recovery_points"): [
+        _format_curl_command("/v1/memory/recovery_points?workflow=checkout")
+    ],
+    ("GET", "/v1/memory/graph"): [_format_curl_command("/v1/memory/graph?workflow=checkout&format=mermaid")],
     ("GET", "/v1/memory/diff"): [
-        _format_curl_get("/v1/memory/diff?workflow=checkout&since=7d&against_since=14d&against_until=7d")
+        _format_curl_command("/v1/memory/diff?workflow=checkout&since=7d&against_since=14d&against_until=7d")
     ],
     ("POST", "/v1/exports"): [_send("POST", "/v1/exports", body=_EXPORT_BODY)],
-    ("GET", "/v1/exports"): [_format_curl_get("/v1/exports?workflow=checkout&status=completed")],
-    ("GET", "/v1/exports/{export_id}"): [*_QUEUED, _format_curl_get("/v1/exports/$export")],
+    ("GET", "/v1/exports"): [_format_curl_command("/v1/exports?workflow=checkout&status=completed")],
+    ("GET", "/v1/exports/{export_id}"): [*_QUEUED, _format_curl_command("/v1/exports/$export")],
     ("POST", "/v1/exports/{export_id}/cancel"): [*_QUEUED, _send("POST", "/v1/exports/$export/cancel")],
     ("GET", "/v1/exports/{export_id}/diff"): [
         *_COMPLETED,
-        _format_curl_get("/v1/exports/$export/diff?against=$export"),
+        _format_curl_command("/v1/exports/$export/diff?against=$export"),
     ],
     ("GET", "/v1/exports/{export_id}/manifest"): [
         *_COMPLETED,
-        _format_curl_get("/v1/exports/$export/manifest"),
+        _format_curl_command("/v1/exports/$export/manifest"),
     ],
     ("GET", "/v1/exports/{export_id}/files/{path}"): [
         *_COMPLETED,
-        f"file=$({_format_curl_get('/v1/exports/$export/manifest')} | grep -o 'data/[^\"?]*' | head -n 1)",
-        _format_curl_get("/v1/exports/$export/files/$file", "-o shard"),
+        f"manifest=$({_format_curl_command('/v1/exports/$export/manifest')})",
+        'file=$(echo "$manifest" | grep -o \'data/[^"?]*\' | head -n 1)',
+        _format_curl_command("/v1/exports/$export/files/$file", "-o shard"),
     ],
     ("POST", "/v1/replays"): [*_SEALED, _DRY_REPLAY],
-    ("GET", "/v1/replays"): [_format_curl_get("/v1/replays?workflow=checkout&status=diverged")],
-    ("GET", "/v1/replays/{replay_id}"): [*_REPLAYED, _format_curl_get("/v1/replays/$replay")],
-    ("GET", "/v1/replays/{replay_id}/steps"): [*_REPLAYED, _format_curl_get("/v1/replays/$replay/steps")],
+    ("GET", "/v1/replays"): [_format_curl_command("/v1/replays?workflow=checkout&status=diverged")],
+    ("GET", "/v1/replays/{replay_id}"): [*_REPLAYED, _format_curl_command("/v1/replays/$replay")],
+    ("GET", "/v1/replays/{replay_id}/steps"): [*_REPLAYED, _format_curl_command("/v1/replays/$replay/steps")],
     ("POST", "/v1/replays/{replay_id}/cancel"): [*_REPLAYED, _send("POST", "/v1/replays/$replay/cancel")],
     ("POST", "/v1/replays/{replay_id}/decision"): [
         "replay="
-        + _format_id_command("rpl", _format_curl_get("/v1/replays?status=running&workflow=checkout")),
+        + _format_id_command("rpl", _format_curl_command("/v1/replays?status=running&workflow=checkout")),
         _send("POST", "/v1/replays/$replay/decision", body='{"step": 1, "action": "act"}'),
     ],
     ("POST", "/v1/recoveries"): [*_FAILED, _DRY_RECOVERY],
-    ("GET", "/v1/recoveries"): [_format_curl_get("/v1/recoveries?workflow=checkout&status=succeeded")],
-    ("GET", "/v1/recoveries/{recovery_id}"): [*_RECOVERED, _format_curl_get("/v1/recoveries/$recovery")],
+    ("GET", "/v1/recoveries"): [_format_curl_command("/v1/recoveries?workflow=checkout&status=succeeded")],
+    ("GET", "/v1/recoveries/{recovery_id}"): [*_RECOVERED, _format_curl_command("/v1/recoveries/$recovery")],
     ("POST", "/v1/recoveries/{recovery_id}/cancel"): [
         *_RECOVERED,
         _send("POST", "/v1/recoveries/$recovery/cancel"),
     ],
-    ("GET", "/v1/workflows"): [_format_curl_get("/v1/workflows")],
-    ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _format_curl_get("/v1/workflows/checkout")],
+    ("GET", "/v1/workflows"): [_format_curl_command("/v1/workflows")],
+    ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _format_curl_command("/v1/workflows/checkout")],
     ("PATCH", "/v1/workflows/{workflow}"): [
         _send("PATCH", "/v1/workflows/checkout", body='{"tags": ["shop"], "memory_graph": true}')
     ],
     ("POST", "/v1/webhooks"): [_send("POST", "/v1/webhooks", body=_WEBHOOK_BODY)],
-    ("GET", "/v1/webhooks"): [_format_curl_get("/v1/webhooks")],
-    ("GET", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _format_curl_get(_HOOK)],
+    ("GET", "/v1/webhooks"): [_format_curl_command("/v1/webhooks")],
+    ("GET", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _format_curl_command(_HOOK)],
     ("PATCH", "/v1/webhooks/{webhook_id}"): [
         *_WEBHOOK,
         _send(
@@ -215,33 +224,33 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("DELETE", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _send("DELETE", _HOOK)],
     ("POST", "/v1/webhooks/{webhook_id}/secret"): [*_WEBHOOK, _send("POST", f"{_HOOK}/secret")],
     ("POST", "/v1/webhooks/{webhook_id}/test"): [*_WEBHOOK, _send("POST", f"{_HOOK}/test")],
-    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): [*_WEBHOOK, _format_curl_get(f"{_HOOK}/deliveries")],
+    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): [*_WEBHOOK, _format_curl_command(f"{_HOOK}/deliveries")],
     ("GET", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}"): [
         *_DELIVERY,
-        _format_curl_get(f"{_HOOK}/deliveries/$delivery"),
+        _format_curl_command(f"{_HOOK}/deliveries/$delivery"),
     ],
     ("POST", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"): [
         *_DELIVERY,
         _send("POST", f"{_HOOK}/deliveries/$delivery/redeliver"),
     ],
-    ("GET", "/v1/event_types"): [_format_curl_get("/v1/event_types")],
+    ("GET", "/v1/event_types"): [_format_curl_command("/v1/event_types")],
     ("POST", "/v1/keys"): [_send("POST", "/v1/keys", body=_KEY_BODY)],
-    ("GET", "/v1/keys"): [_format_curl_get("/v1/keys")],
+    ("GET", "/v1/keys"): [_format_curl_command("/v1/keys")],
     ("DELETE", "/v1/keys/{key_id}"): [
         f"key={_format_id_command('key', _send('POST', '/v1/keys', body=_KEY_BODY))}",
         _send("DELETE", "/v1/keys/$key"),
     ],
-    ("GET", "/v1/workspaces/current"): [_format_curl_get("/v1/workspaces/current")],
+    ("GET", "/v1/workspaces/current"): [_format_curl_command("/v1/workspaces/current")],
     ("PATCH", "/v1/workspaces/current"): [
         _send("PATCH", "/v1/workspaces/current", body='{"retention": {"frames_days": 90}}')
     ],
-    ("GET", "/v1/limits"): [_format_curl_get("/v1/limits")],
-    ("GET", "/v1/quota"): [_format_curl_get("/v1/quota")],
-    ("GET", "/v1/audit"): [_format_curl_get("/v1/audit?since=1d&limit=5")],
+    ("GET", "/v1/limits"): [_format_curl_command("/v1/limits")],
+    ("GET", "/v1/quota"): [_format_curl_command("/v1/quota")],
+    ("GET", "/v1/audit"): [_format_curl_command("/v1/audit?since=1d&limit=5")],
     ("POST", "/v1/privacy/erasure"): [_send("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)],
     ("GET", "/v1/privacy/erasure/{erasure_id}"): [
         f"erasure={_format_id_command('era', _send('POST', '/v1/privacy/erasure', body=_ERASURE_BODY))}",
-        _format_curl_get("/v1/privacy/erasure/$erasure"),
+        _format_curl_command("/v1/privacy/erasure/$erasure"),
     ],
     ("GET", "/healthz"): ['curl -sS "$RECORDER_URL/healthz"'],
     ("GET", "/readyz"): ['curl -sS "$RECORDER_URL/readyz"'],

@@ -89,7 +89,7 @@ def create_key(
 ) -> KeyCreated:
     """Create a key with at most the rights of this one; only this answer shows its value."""
     response.headers["Cache-Control"] = "no-store"
-    return key_admin.grant_key(db, caller, origin, body, runtime.settings.secret)
+    return key_admin.create_key_for_caller(db, caller, origin, body, runtime.settings.secret)
 
 
 @router.get("/keys", tags=["keys"])

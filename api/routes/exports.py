@@ -127,7 +127,7 @@ def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: Ex
     try:
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
-                keyed.raise_kept_answer(db)
+                keyed.claim_at_first_statement(db)
             queue.require_exportable_draft(db, draft)
     except RecorderError:
         return draft  # the request's transaction raises the same, and keeps the answer

@@ -245,7 +245,7 @@ def _is_local_request(request: Request) -> bool:
     return address.is_loopback
 
 
-def write_metrics(runtime: Runtime) -> bytes:
+def render_metrics(runtime: Runtime) -> bytes:
     """Return the counters of this process and the backlog of the database in Prometheus' text format."""
     with runtime.database.transaction(write=False) as db:
         backlog, state, overdue = count_backlog(db), read_service_state(db), count_overdue(db)
@@ -338,4 +338,4 @@ _TEXT = {"description": "Prometheus text format", "content": {"text/plain": {"sc
 def read_metrics(request: Request, runtime: RuntimeDep) -> Response:
     """Return counters and backlog; from other machines only with the operator's token."""
     check_metrics_access(request, runtime.settings.metrics_token)
-    return Response(write_metrics(runtime), media_type=CONTENT_TYPE_LATEST)
+    return Response(render_metrics(runtime), media_type=CONTENT_TYPE_LATEST)

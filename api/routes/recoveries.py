@@ -17,7 +17,7 @@ from recorder.replay_service.request_checks import check_settings
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
 
 
-async def get_admitted(request: Request, caller: CallerDep, body: RecoveryCreate) -> RecoveryCreate:
+async def get_admitted_recovery(request: Request, caller: CallerDep, body: RecoveryCreate) -> RecoveryCreate:
     """Return the body of a request that its key may send, after drawing on the limit of live replays.
 
     Raises:
@@ -30,7 +30,7 @@ async def get_admitted(request: Request, caller: CallerDep, body: RecoveryCreate
 
 
 # The route lists it before `db`: scope and limit come before idempotency and existence.
-Admitted = Annotated[RecoveryCreate, Depends(get_admitted)]
+Admitted = Annotated[RecoveryCreate, Depends(get_admitted_recovery)]
 
 
 @router.post("", status_code=202, responses=problem_responses(403, 404, 409))

@@ -23,20 +23,20 @@ from recorder.replay_service import queue, rows, wire_objects
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
 
-async def get_admitted(request: Request, caller: CallerDep, body: ReplayCreate) -> ReplayCreate:
+async def get_admitted_replay(request: Request, caller: CallerDep, body: ReplayCreate) -> ReplayCreate:
     """Return the body of a request that its key may send, after drawing on the limit of live replays.
 
     Raises:
-        ValidationFailed, InsufficientScope: as `queue.check_request`.
+        ValidationFailed, InsufficientScope: as `queue.check_replay_request`.
         RateLimited: if too many live replays were asked for.
     """
-    queue.check_request(caller, body)
+    queue.check_replay_request(caller, body)
     await limit_live_replay(request, body.sandbox)
     return body
 
 
 # Routes list it before `db`: scope and limit come before idempotency and existence.
-Admitted = Annotated[ReplayCreate, Depends(get_admitted)]
+Admitted = Annotated[ReplayCreate, Depends(get_admitted_replay)]
 
 
 @router.post("", status_code=202, responses=problem_responses(403, 404, 409))

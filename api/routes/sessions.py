@@ -203,7 +203,7 @@ def _find_anchor(
     try:
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
-                keyed.raise_kept_answer(db)
+                keyed.claim_at_first_statement(db)
             row = sessions.find_session(db, caller.tenant, session_id)
             return find_anchor_time(db, runtime.lake, row, body)
     except ValidationFailed as error:

@@ -28,7 +28,7 @@ from benchmarks.memory.planted_quality import sealed_of
 from recorder.memory.graph.features import GRAINS, FeatureCounts
 from recorder.memory.graph.inverted_index import Ints, InvertedIndex
 from recorder.memory.graph.nodes import MERGE_JACCARD, Node, Shown, merged_nodes
-from recorder.memory.graph.rebuild import rand_index
+from recorder.memory.graph.rebuild import adjusted_rand_index
 from recorder.memory.views.formats import format_graph_as_dot
 from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.memory.views.layout import lay_out_graph
@@ -179,7 +179,7 @@ def _rand_indices(variants: int) -> Pair:
         labels: Counter[tuple[int, int]] = Counter()
         for pair in groups:
             labels[pair] += 100
-        return rand_index(labels)
+        return adjusted_rand_index(labels)
 
     return counted, lambda: adjusted_rand_score(left, right)
 

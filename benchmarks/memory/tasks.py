@@ -21,7 +21,7 @@ from benchmarks.figures import Figure, Skipped, at_least
 from benchmarks.memory import pm4py_peer
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
 from benchmarks.memory.path_fit import Fit, measure_fit
-from recorder.importers.miniwob.elements import event_target, make_snapshot, target_path
+from recorder.importers.miniwob.elements import event_target, make_snapshot, take_target_path
 from recorder.importers.miniwob.format import State, event_members, read_demonstration_file, whole_actions
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
@@ -132,7 +132,7 @@ def steps_of(file: Path) -> Sequence[Step]:
 
 
 def _list_steps(states: list[State]) -> list[Step]:
-    targets = [target_path(state.dom) for state in states]
+    targets = [take_target_path(state.dom) for state in states]
     frames = []
     for index, state in enumerate(states):
         screen = describe_screen(dom=make_snapshot(state.dom), url=None, title=None, cells=None)

@@ -21,7 +21,9 @@ class LiveModeNotHeld(InsufficientScope):
         super().__init__("admin, of live mode: a test key makes test keys alone")
 
 
-def grant_key(db: DbSession, caller: Caller, origin: Origin, wanted: KeyCreate, secret: bytes) -> KeyCreated:
+def create_key_for_caller(
+    db: DbSession, caller: Caller, origin: Origin, wanted: KeyCreate, secret: bytes
+) -> KeyCreated:
     """Create a key that may do no more than the caller's.
 
     Raises:
@@ -29,7 +31,7 @@ def grant_key(db: DbSession, caller: Caller, origin: Origin, wanted: KeyCreate, 
         InvalidTime: if it would expire at once.
         InsufficientScope: if the key could do what the caller cannot: see live data, or replay live.
     """
-    scope = _check_key_request(wanted)
+    scope = _validate_key_request(wanted)
     mode = wanted.mode or caller.mode
     if mode == "live" and caller.mode == "test":
         raise LiveModeNotHeld
@@ -38,14 +40,16 @@ def grant_key(db: DbSession, caller: Caller, origin: Origin, wanted: KeyCreate, 
     return _create_recorded_key(db, origin, wanted, scope, mode, secret)
 
 
-def issue_key(db: DbSession, origin: Origin, wanted: KeyCreate, secret: bytes) -> KeyCreated:
+def create_key_as_operator(db: DbSession, origin: Origin, wanted: KeyCreate, secret: bytes) -> KeyCreated:
     """Create any key, for the operator of the deployment; its mode is live by default.
 
     Raises:
         ValidationFailed: if label or scope are malformed.
         InvalidTime: if it would expire at once.
     """
-    return _create_recorded_key(db, origin, wanted, _check_key_request(wanted), wanted.mode or "live", secret)
+    return _create_recorded_key(
+        db, origin, wanted, _validate_key_request(wanted), wanted.mode or "live", secret
+    )
 
 
 def list_keys(
@@ -106,7 +110,7 @@ def _select_visible_keys(tenant: Tenant) -> SelectOfScalar[KeyRow]:
     return statement if tenant.mode == "live" else statement.where(KeyRow.mode == tenant.mode)
 
 
-def _check_key_request(wanted: KeyCreate) -> Scope:
+def _validate_key_request(wanted: KeyCreate) -> Scope:
     """Return the scope of a valid request."""
     if not wanted.label.isprintable():
         raise ValidationFailed.of("/label", "invalid_string", message="label takes printable characters.")

@@ -72,11 +72,11 @@ class Tier:
     exported_rows: int | None = None
 
 
-def _compute_rates_per_second(key: int, workspace: int) -> SurfaceRates:
+def _make_rates_per_second(key: int, workspace: int) -> SurfaceRates:
     return SurfaceRates(Rate(key), Rate(workspace))
 
 
-def _compute_rates_per_minute(key: int, workspace: int) -> SurfaceRates:
+def _make_rates_per_minute(key: int, workspace: int) -> SurfaceRates:
     return SurfaceRates(Rate(key, 60), Rate(workspace, 60))
 
 
@@ -84,20 +84,20 @@ def _make_tier(
     name: str, factor: int, *, captured_minutes: int | None = None, exported_rows: int | None = None
 ) -> Tier:
     rates: dict[Surface, SurfaceRates] = {
-        "create_session": _compute_rates_per_second(30 * factor, 200 * factor),
-        "append_events": _compute_rates_per_second(1000 * factor, 5000 * factor),
-        "append_frames": _compute_rates_per_second(200 * factor, 1000 * factor),
-        "reads": _compute_rates_per_second(200 * factor, 2000 * factor),
-        "exports": _compute_rates_per_minute(5 * factor, 30 * factor),
-        "live_replays": _compute_rates_per_minute(10 * factor, 50 * factor),
-        "other": _compute_rates_per_second(50 * factor, 500 * factor),
+        "create_session": _make_rates_per_second(30 * factor, 200 * factor),
+        "append_events": _make_rates_per_second(1000 * factor, 5000 * factor),
+        "append_frames": _make_rates_per_second(200 * factor, 1000 * factor),
+        "reads": _make_rates_per_second(200 * factor, 2000 * factor),
+        "exports": _make_rates_per_minute(5 * factor, 30 * factor),
+        "live_replays": _make_rates_per_minute(10 * factor, 50 * factor),
+        "other": _make_rates_per_second(50 * factor, 500 * factor),
     }
     return Tier(
         name,
         rates,
         streams_per_key=50 * factor,
         streams_per_workspace=500 * factor,
-        body_bytes=_compute_rates_per_second(50_000_000 * factor, 100_000_000 * factor),
+        body_bytes=_make_rates_per_second(50_000_000 * factor, 100_000_000 * factor),
         requests_per_key=32 * factor,
         requests_per_workspace=128 * factor,
         captured_minutes=captured_minutes,

@@ -61,7 +61,7 @@ def get_workspace(db: DbSession, workspace_id: str) -> Workspace:
     return workspace_to_wire(db.get_one(WorkspaceRow, workspace_id))
 
 
-def open_workspace(db: DbSession, settings: Settings, name: str, *, tier: str) -> NewKey:
+def create_workspace_as_operator(db: DbSession, settings: Settings, name: str, *, tier: str) -> NewKey:
     """Create a workspace in this deployment's region, for its operator, with its first key.
 
     Raises:

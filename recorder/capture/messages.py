@@ -102,17 +102,19 @@ def _parse_action_message(message: dict[str, Any]) -> ActionMessage:
         rect=parse_page_boxes([rect])[0] if rect is not None else None,
         given=_parse_input(given),
         is_secret=bool(given.get("secret")),
-        frame_path=_parse_frames(message["frames"]),
+        frame_path=_parse_frame_path(message["frames"]),
         reading=parse_page_reading(page) if page is not None else None,
         drop=None if drop is None else _parse_drop(drop),
     )
 
 
 def _parse_drop(drop: dict[str, Any]) -> DropMessage:
-    return DropMessage(int(drop["index"]), parse_page_boxes([drop["rect"]])[0], _parse_frames(drop["frames"]))
+    return DropMessage(
+        int(drop["index"]), parse_page_boxes([drop["rect"]])[0], _parse_frame_path(drop["frames"])
+    )
 
 
-def _parse_frames(frames: list[Any]) -> tuple[int, ...]:
+def _parse_frame_path(frames: list[Any]) -> tuple[int, ...]:
     return tuple(max(0, int(index)) for index in frames[:_MAX_FRAMES])
 
 

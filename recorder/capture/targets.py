@@ -19,7 +19,7 @@ from recorder.replays.dom import (
     walk_ancestors,
 )
 from recorder.replays.resolve import RESOLVE_VISITS
-from recorder.replays.selectors import find_only, make_selectors
+from recorder.replays.selectors import find_single_element, make_selectors
 
 _NAME_CHARACTERS, _TEXT_CHARACTERS, _ATTRIBUTE_CHARACTERS = 120, 80, 200
 _MAX_ATTRIBUTES = 20
@@ -110,7 +110,7 @@ def list_target_selectors(document: DomDocument, element: DomElement) -> list[st
     for candidate in candidates:
         selector: str | list[str] = [*outer, candidate] if outer else candidate
         try:
-            if find_only(document, selector, Budget(RESOLVE_VISITS)) is element:
+            if find_single_element(document, selector, Budget(RESOLVE_VISITS)) is element:
                 selectors.append(selector)
         except (UnusableSelector, BudgetSpent):
             continue

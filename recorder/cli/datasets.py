@@ -16,8 +16,8 @@ from recorder.cli.options import (
     To,
     Url,
     Where,
-    connected,
     make_export_members,
+    open_client,
     print_json,
 )
 
@@ -93,7 +93,7 @@ def export(
             "belongs to --to signed_url; other destinations hold the files themselves",
             param_hint="--download",
         )
-    with connected(url, key) as client:
+    with open_client(url, key) as client:
         made = client.create_export(members.pop("workflow"), **members, tag=tag)
         answer = _watch_export(client, made["id"]) if watch or download is not None else made
     if download is not None:

@@ -13,7 +13,7 @@ from recorder.cli.options import (
     Key,
     Url,
     Where,
-    connected,
+    open_client,
     print_json,
     read_filter_options,
 )
@@ -43,12 +43,12 @@ def graph(
     filters = read_filter_options(where)
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with connected(url, key) as client:
+    with open_client(url, key) as client:
         if format == "text":
             body = client.memory_graph(workflow, min_frequency=min_frequency, **filters)
             assert isinstance(body, dict)
             paths = client.memory_paths(workflow, min_frequency=min_frequency, limit=_LISTED, **filters)
-            drawn: object = _summarize(body, paths)
+            drawn: object = _format_graph_as_text(body, paths)
         else:
             drawn = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
     if out is not None:
@@ -59,7 +59,7 @@ def graph(
         print_json(drawn)
 
 
-def _summarize(body: Mapping[str, Any], paths: Sequence[Mapping[str, Any]]) -> str:
+def _format_graph_as_text(body: Mapping[str, Any], paths: Sequence[Mapping[str, Any]]) -> str:
     """Return the structure of a graph and its paths as lines of text."""
     names = {node["id"]: node["label"] for node in body["nodes"]}
     nodes = [node for node in body["nodes"] if node["id"] not in ("start", "end")]
@@ -123,7 +123,7 @@ def export(
     filters = read_filter_options(where)
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with connected(url, key) as client, _show_log_progress() as (on_total, on_done):
+    with open_client(url, key) as client, _show_log_progress() as (on_total, on_done):
         report = export_event_log(
             client,
             workflow,

@@ -77,7 +77,7 @@ def format_bytes(count: int) -> str:
 
 
 @contextmanager
-def connected(url: str, key: str) -> Iterator["Client"]:
+def open_client(url: str, key: str) -> Iterator["Client"]:
     """Yield a client of a service that answers now.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder import limits
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, connected, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client, print_json
 from recorder.memory.views.labels import one_line
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def replay(
         members["until"] = _read_anchor_option(until, "--until")
     if against is not None:
         members["against"] = _read_against_option(against)
-    members |= _read_settings(input, storage_state, policy, live=live)
-    with connected(url, key) as client:
+    members |= _read_inputs_and_policy(input, storage_state, policy, live=live)
+    with open_client(url, key) as client:
         made = client.create_replay(session, **members)
         ended = client.wait_replay(made["id"], timeout_s=timeout)
         while ended["awaiting"] is not None:
@@ -111,8 +111,8 @@ def recover(
     as_json: AsJson = False,
 ) -> None:
     """Recover a failed session and print the candidates; exit with 1 if none leads to success."""
-    settings = _read_settings(input, storage_state, policy, live=live)
-    with connected(url, key) as client:
+    settings = _read_inputs_and_policy(input, storage_state, policy, live=live)
+    with open_client(url, key) as client:
         made = client.create_recovery(
             session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
         )
@@ -130,7 +130,7 @@ def recover(
         raise typer.Exit(1)
 
 
-def _read_settings(
+def _read_inputs_and_policy(
     inputs: list[str] | None, storage_state: typer.FileText | None, policy: str | None, *, live: bool
 ) -> dict[str, Any]:
     """Return the members `inputs` and `policy` of a request, those that have something."""

@@ -36,7 +36,7 @@ def preview_retention(
     from recorder.governance import retention
 
     instant = _parse_instant_option(at)
-    with _open_for(data, workspace) as (runtime, workspace_id):
+    with _open_deployment_of_workspace(data, workspace) as (runtime, workspace_id):
         report = retention.preview_retention(runtime, at=instant, workspace_id=workspace_id)
     _print_retention_report(report, None, as_json=as_json)
 
@@ -66,7 +66,7 @@ def run_retention(
     from recorder.ids import new_id
 
     instant, owner = _parse_instant_option(at), new_id("req")
-    with _open_for(data, workspace) as (runtime, workspace_id):
+    with _open_deployment_of_workspace(data, workspace) as (runtime, workspace_id):
         print_folder(runtime.settings)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
         removals = run_removals(runtime, owner)
@@ -109,7 +109,9 @@ def _list_removal_failures(report: "RetentionReport", removals: "Removals") -> l
 
 
 @contextmanager
-def _open_for(data: "Path | None", workspace: str | None) -> "Iterator[tuple[Runtime, str | None]]":
+def _open_deployment_of_workspace(
+    data: "Path | None", workspace: str | None
+) -> "Iterator[tuple[Runtime, str | None]]":
     """Open the deployment; yield it with the id of the named workspace."""
     from recorder.access.workspaces import find_workspace
 

@@ -83,11 +83,11 @@ def dagster_webserver(
 ) -> None:
     """Serve Dagster's pages with a login until Ctrl-C; `recorder up` starts one by itself."""
     from recorder.access.dagster_login import LoginLinks
-    from recorder.supervisor.commands import claim_port, environment, find_checkout, http_address
+    from recorder.supervisor.commands import choose_port, environment, find_checkout, http_address
 
     settings = _read_deployment_settings(data)
     checkout = find_checkout("pipelines")
-    port = claim_port(host, port, option="--port")
+    port = choose_port(host, port, option="--port")
     url = http_address(host, port)
     typer.echo(f"Dagster  {url}", err=True)
     typer.echo(f"Log in   {LoginLinks(settings).make_link(url)}   (once, within 15 minutes)", err=True)

@@ -17,7 +17,7 @@ from recorder.cli.options import (
     Key,
     Url,
     Where,
-    connected,
+    open_client,
     opened_database,
     print_json,
     read_filter_options,
@@ -54,7 +54,7 @@ def list_sessions(
     """List sessions, the newest first: id, status, outcome, age, workflow."""
 
     filters = read_filter_options(where)
-    with connected(url, key) as client:
+    with open_client(url, key) as client:
         sessions = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
     if as_json:
         print_json(sessions)
@@ -86,7 +86,7 @@ def tail_sessions(
         raise typer.BadParameter("follows new sessions; leave out the session id", param_hint="--workflow")
     if session_id is None and from_start:
         raise typer.BadParameter("needs the id of a session", param_hint="--from-start")
-    with connected(url, key) as client, _end_on_interrupt():
+    with open_client(url, key) as client, _end_on_interrupt():
         if session_id is None:
             _print_new_sessions(client, workflow or None, as_json=as_json)
         else:
@@ -270,7 +270,7 @@ def import_(
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong), param_hint="--success, --error") from wrong
     # Without a service the client would repeat its first request for half a minute.
-    with connected(url, key):
+    with open_client(url, key):
         pass
     if is_log(path):
         report = import_xes_log(

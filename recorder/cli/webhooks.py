@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, connected, port_option, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, open_client, port_option, print_json
 
 if TYPE_CHECKING:
     from recorder.client.listener import Received
@@ -65,7 +65,7 @@ def listen(
             typer.echo(f"Listening on {here}", err=True)
             done.wait()
             return
-        with connected(url, key or "") as client:
+        with open_client(url, key or "") as client:
             types = event or [kind["type"] for kind in client.event_types()]
             made = client.create_webhook(here, types, description="recorder webhooks listen")
             try:
@@ -112,7 +112,7 @@ class _Countdown:
 
 def _print_delivery_json(received: "Received") -> bool:
     if received.payload is None:
-        return _warn_once()
+        return _warn_invalid_signature()
     print_json({"delivery_id": received.delivery_id, **received.payload})
     return True
 
@@ -122,7 +122,7 @@ def _print_pretty_delivery(received: "Received") -> bool:
     from rich.json import JSON
 
     if received.payload is None:
-        return _warn_once()
+        return _warn_invalid_signature()
     console = Console()
     head = f"{received.payload['created_at']}  {received.payload['type']}"
     ids = f"{received.payload['id']}  {received.delivery_id}  signature valid"
@@ -133,6 +133,6 @@ def _print_pretty_delivery(received: "Received") -> bool:
     return True
 
 
-def _warn_once() -> bool:
+def _warn_invalid_signature() -> bool:
     typer.echo("A delivery with an invalid signature was refused with 401.", err=True)
     return False

@@ -42,7 +42,7 @@ def create_workspace(
     with opened(data, create=init) as runtime:
         print_folder(runtime.settings)
         with runtime.database.transaction(write=True) as db:
-            made = workspaces.open_workspace(db, runtime.settings, name, tier=tier)
+            made = workspaces.create_workspace_as_operator(db, runtime.settings, name, tier=tier)
     if as_json:
         print_json({"workspace_id": made.workspace_id, "key_id": made.key_id, "key": made.key})
         return
@@ -134,7 +134,7 @@ def create_key(
     """Create a key; it is shown only once."""
     from pydantic import ValidationError
 
-    from recorder.access.key_admin import issue_key
+    from recorder.access.key_admin import create_key_as_operator
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
     from recorder.errors import ValidationFailed
@@ -152,7 +152,7 @@ def create_key(
         with database.transaction(write=True) as db:
             origin = Origin.operator(find_workspace(db, workspace).id)
             try:
-                made = issue_key(db, origin, wanted, settings.secret)
+                made = create_key_as_operator(db, origin, wanted, settings.secret)
             except ValidationFailed as error:
                 problem = error.problems[0]
                 raise typer.BadParameter(

@@ -58,7 +58,7 @@ class Administration(Requests):
             body["mode"] = mode
         if expires_at is not None:
             body["expires_at"] = clock.to_iso(expires_at)
-        return self._create_once("/v1/keys", body)
+        return self._create_without_retry("/v1/keys", body)
 
     def list_keys(self) -> Iterator[Json]:
         """Yield the keys of the workspace that were not revoked, newest first, without their values."""
@@ -81,7 +81,7 @@ class Administration(Requests):
         body: Json = {"url": url, "events": list(events)}
         if description is not None:
             body["description"] = description
-        return self._create_once("/v1/webhooks", body)
+        return self._create_without_retry("/v1/webhooks", body)
 
     def update_webhook(self, webhook_id: str, **changes: Any) -> Json:
         """Change `url`, `events` or `description`; the others, the secret and the deliveries stay."""
@@ -101,7 +101,7 @@ class Administration(Requests):
 
     def rotate_secret(self, webhook_id: str) -> Json:
         """Create a new secret, which only this answer shows; the old one signs for 24 hours more."""
-        return self._create_once(f"{_make_webhook_path(webhook_id)}/secret", {})
+        return self._create_without_retry(f"{_make_webhook_path(webhook_id)}/secret", {})
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> Json:
         """Send the payload of a delivery again; return the record of the new one."""

@@ -88,7 +88,7 @@ class Transport:
         """
         began = time.monotonic()
         for attempt in retry(
-            lambda error: self._find_wait(error, call, waited_s=time.monotonic() - began),
+            lambda error: self._decide_retry(error, call, waited_s=time.monotonic() - began),
             attempts=_ATTEMPTS,
             first_s=_WAIT_FIRST_S,
             longest_s=_WAIT_MAX_S,
@@ -168,7 +168,7 @@ class Transport:
             what = f"the connection broke ({type(error).__name__})"
             raise Unreachable(self.base_url, what, may_be_done=True) from error
 
-    def _find_wait(self, error: Exception, call: Call, *, waited_s: float) -> bool | float:
+    def _decide_retry(self, error: Exception, call: Call, *, waited_s: float) -> bool | float:
         """Return whether to repeat the call, or the seconds to wait before, with jitter for many clients."""
         if not self._has_answered and waited_s > _FIRST_ANSWER_S:
             return False
@@ -265,7 +265,7 @@ class Requests:
         )
         return answer
 
-    def _create_once(self, path: str, body: Json) -> Json:
+    def _create_without_retry(self, path: str, body: Json) -> Json:
         """Send a POST whose answer shows a secret; it is not repeated, since that could create another."""
         answer: Json = self._transport.json(Call("POST", path, content=encode_json(body)))
         return answer

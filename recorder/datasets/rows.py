@@ -125,7 +125,7 @@ def frame_image_names(frames: pl.DataFrame) -> list[str]:
 
 
 @contextmanager
-def unreadable_errors() -> Iterator[None]:
+def convert_to_unreadable() -> Iterator[None]:
     """Raise every error of a library about a broken file as `Unreadable`."""
     try:
         yield

@@ -24,10 +24,10 @@ from recorder.datasets.rows import (
     FRAME_FACTS,
     SPLIT,
     Output,
+    convert_to_unreadable,
     frame_image_names,
     frame_keys,
     iterate_frame_images,
-    unreadable_errors,
 )
 from recorder.datasets.schemas import EVENTS
 from recorder.storage.blobs import Blobs
@@ -179,7 +179,7 @@ def read_webdataset_samples(path: Path) -> Iterator[Sample]:
     Raises:
         Unreadable: if the archive is broken.
     """
-    with unreadable_errors(), path.open("rb") as file:
+    with convert_to_unreadable(), path.open("rb") as file:
         for key, members in _group_sample_members(file):
             yield _read_sample(file, key, members)
 

@@ -13,7 +13,7 @@ RecorderError
 ├── RangeNotSatisfiable 416
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyConnections TooManyStreams QuotaExceeded
-└── Unavailable       503  Overloaded NoFreeConnection (code `unavailable`; nothing was acknowledged)
+└── Unavailable       503  IdentityMissing Overloaded NoFreeConnection (nothing was acknowledged)
 
 The HTTP layer maps kinds to statuses; the command line maps them to exit codes. Messages are built from
 names, states and limits, never from the offending value.
@@ -64,6 +64,7 @@ from recorder.errors.kinds import (
     Exhausted,
     Forbidden,
     Gone,
+    IdentityMissing,
     Invalid,
     NotFound,
     Overloaded,
@@ -103,6 +104,7 @@ __all__ = [
     "HeadTooLarge",
     "IdempotencyInProgress",
     "IdempotencyKeyReused",
+    "IdentityMissing",
     "ImageTooLarge",
     "InsufficientScope",
     "Invalid",

@@ -146,6 +146,17 @@ class Unavailable(RecorderError):
         super().__init__(f"{what} does not answer; nothing was acknowledged. Try again.")
 
 
+class IdentityMissing(Unavailable):
+    """The service has no identity of its own at a cloud; nothing was acknowledged (503)."""
+
+    def __init__(self, cloud: str) -> None:
+        RecorderError.__init__(
+            self,
+            f"The service has no identity of its own for {cloud}, so it writes no exports there; "
+            "nothing was acknowledged. Ask its operator.",
+        )
+
+
 class Overloaded(Unavailable):
     """The service has no free capacity for the request; nothing was acknowledged (503)."""
 

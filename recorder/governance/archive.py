@@ -29,7 +29,9 @@ log = logging.getLogger("recorder.retention")
 _PAGE = 200
 
 
-def find_due(database: Database, workspace: WorkspaceRow, *, at: datetime) -> Iterator[SessionRow]:
+def list_sessions_to_archive(
+    database: Database, workspace: WorkspaceRow, *, at: datetime
+) -> Iterator[SessionRow]:
     """Yield the sessions of a workspace whose frames are due to be archived, in the order of ids.
 
     `frames_days` counts from the sealing. Sessions whose data are due to be removed are left out.
@@ -77,7 +79,7 @@ def archive_frames(
         LeaseLost: if another run took over.
         Unavailable: if a store or the database does not answer, or a copy differs; the next run goes on.
     """
-    for row in find_due(runtime.database, workspace, at=at):
+    for row in list_sessions_to_archive(runtime.database, workspace, at=at):
         if _archive_session(runtime, held, row):
             yield row
 

@@ -149,7 +149,7 @@ PLACES = (
 STATISTICS = "pg_statistic"
 
 
-def list_rewritten_tables() -> list[str]:
+def list_tables_to_rewrite() -> list[str]:
     """Return PostgreSQL's tables that an erasure waits for, in the order of their rewrites.
 
     The statistics come last: each rewrite of another table samples them again.

@@ -179,17 +179,17 @@ class PurgeRun:
             some = purges[start : start + _CONTENTS_AT_ONCE]
             self._held.require_time()
             try:
-                self._remove_content(some)
+                self._remove_some_contents(some)
             except LeaseLost:
                 raise
             except Exception as error:
                 log.info("%d sessions are removed one by one after %r", len(some), error)
-                passed += self._try_groups(some, lambda purge: purge.session_id, self._remove_content)
+                passed += self._try_groups(some, lambda purge: purge.session_id, self._remove_some_contents)
             else:
                 passed += some
         return passed
 
-    def _remove_content(self, purges: list[PurgeRow]) -> None:
+    def _remove_some_contents(self, purges: list[PurgeRow]) -> None:
         """Remove rows and objects of sessions; a purge in its first step moves to the second."""
         end = partial(
             advance_purges, session_ids=_session_ids_of(purges), from_step="content", to_step="lake"
@@ -283,7 +283,7 @@ class PurgeRun:
         if not self._runtime.database.truncate_log():
             self._postpone(ending, _LOG_PAUSE)
             return
-        self._end(ending)
+        self._mark_purges_done(ending)
 
     def _clean_logs(self, purges: list[PurgeRow]) -> None:
         """Clean the logs of the tables of one tenant, unless its purged sessions had no rows in the lake."""
@@ -292,7 +292,7 @@ class PurgeRun:
             self._held.require_time()
             self._runtime.lake.clean_log(kind, first.tenant)
 
-    def _end(self, purges: list[PurgeRow]) -> None:
+    def _mark_purges_done(self, purges: list[PurgeRow]) -> None:
         """Mark purges as done, of which the audit log gets one entry for each workspace."""
         ended = PurgeReport()
         with self._open_transaction() as db:

@@ -9,13 +9,13 @@ from sqlalchemy import ColumnElement, func
 from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, exists, insert, or_, select
 
-from recorder.governance.holds import find_held
+from recorder.governance.holds import list_held_sessions
 from recorder.governance.purge_requests import describe_purge_request
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeCause, PurgeRow
 from recorder.models.session import SessionRow, SessionStatusRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.recording.sessions import hide_counted_sessions
+from recorder.recording.sessions import hide_sessions_keep_statistics
 from recorder.storage.database import Database
 
 #: Sessions of one read, and of one write transaction: on SQLite no other request can write while it lasts.
@@ -33,15 +33,15 @@ class DueSession:
     is_held: bool
 
 
-def find_due_sessions(
+def list_due_sessions(
     database: Database, workspace: WorkspaceRow, *, at: datetime
 ) -> Iterator[list[DueSession]]:
     """Yield the sessions of a workspace that are due at an instant, a page at a time."""
     after = ""
     while True:
         with database.transaction(write=False) as db:
-            rows = _select_due_sessions(db, _is_session_due(workspace, at), after, limit=_PAGE)
-            held = find_held(db, workspace.id, [row.id for row in rows])
+            rows = _select_due_sessions(db, _due_session_condition(workspace, at), after, limit=_PAGE)
+            held = list_held_sessions(db, workspace.id, [row.id for row in rows])
         if rows:
             after = rows[-1].id
             yield [
@@ -66,14 +66,14 @@ def begin_purges(
         at: instant of the due dates.
         now: the time.
     """
-    held = find_held(db, workspace.id, [session.session_id for session in due])
+    held = list_held_sessions(db, workspace.id, [session.session_id for session in due])
     wanted = [session.session_id for session in due if session.session_id not in held]
-    conditions = and_(_is_session_due(workspace, at), col(SessionRow.id).in_(wanted))
+    conditions = and_(_due_session_condition(workspace, at), col(SessionRow.id).in_(wanted))
     rows = _select_due_sessions(db, conditions, "", limit=len(wanted), lock=True)
     purges = [describe_purge_request(row, _purge_cause_of(row, at), at=now) for row in rows]
     if purges:
         db.connection().execute(insert(PurgeRow), purges)
-        hide_counted_sessions(db, [row.id for row in rows], at=now)
+        hide_sessions_keep_statistics(db, [row.id for row in rows], at=now)
     return [row.id for row in rows]
 
 
@@ -84,7 +84,7 @@ def split_due_sessions(due: list[DueSession]) -> Iterator[list[DueSession]]:
         yield free[start : start + _CHUNK]
 
 
-def _is_session_due(workspace: WorkspaceRow, at: datetime) -> ColumnElement[bool]:
+def _due_session_condition(workspace: WorkspaceRow, at: datetime) -> ColumnElement[bool]:
     """Return the condition that a session of a workspace is due and no purge of it began."""
     before = at - timedelta(days=workspace.events_days)
     last_change = (

@@ -21,8 +21,8 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record
 from recorder.digest import keyed_digest
 from recorder.errors import NotFound
-from recorder.governance.content_inventory import list_rewritten_tables
-from recorder.governance.holds import find_held
+from recorder.governance.content_inventory import list_tables_to_rewrite
+from recorder.governance.holds import list_held_sessions
 from recorder.governance.purge_requests import count_deliveries, describe_purge_request
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.ids import is_id, new_timed_id
@@ -31,7 +31,7 @@ from recorder.memory.storage.purges import list_nodes
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
 from recorder.models.operations import AuditRow
 from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.recording.sessions import hide_counted_sessions
+from recorder.recording.sessions import hide_sessions_keep_statistics
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
 from recorder.storage.upsert import insert_if_missing
@@ -114,7 +114,7 @@ def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
     return Erasure.model_validate(details)
 
 
-def has_open_erasures(db: DbSession) -> bool:
+def has_erasures_to_continue(db: DbSession) -> bool:
     """Return whether an erasure is not searched yet, or waits neither for a purge nor for a table."""
     stale = func.coalesce(ErasureRow.stale_tables, "")
     has_ended = and_(col(ErasureRow.id).not_in(_select_purging_erasures()), stale == "")
@@ -191,7 +191,7 @@ def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None
                 session_ids = matcher.find_sessions(db, row, mode=mode, after=after, until=until)
             for start in range(0, len(session_ids), _CHUNK):
                 with held.transaction(runtime.database) as db:
-                    _purge_sessions(db, row.id, session_ids[start : start + _CHUNK])
+                    _request_erasure_purges(db, row.id, session_ids[start : start + _CHUNK])
             with held.transaction(runtime.database) as db:
                 current = db.get_one(ErasureRow, row.id)
                 current.status, current.searched_mode, current.searched_id = "running", mode, until or after
@@ -245,7 +245,7 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
         for erasure_id, session_ids in matches.items():
             for start in range(0, len(session_ids), _CHUNK):
                 with runtime.database.transaction(write=True) as db:
-                    _purge_sessions(db, erasure_id, session_ids[start : start + _CHUNK])
+                    _request_erasure_purges(db, erasure_id, session_ids[start : start + _CHUNK])
         if len(rows) < _REPEATED_ROWS:
             return
         after = rows[-1][0].id
@@ -275,9 +275,9 @@ def _read_texts(db: DbSession, workspace_id: str, after: str) -> list[Any]:
     return list(db.exec(statement.order_by(col(SessionRow.id)).limit(_REPEATED_ROWS)))
 
 
-def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> None:
+def _request_erasure_purges(db: DbSession, erasure_id: str, session_ids: list[str]) -> None:
     """Hide sessions and request their purges, but for held ones; count both."""
-    held = find_held(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
+    held = list_held_sessions(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
     statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
     rows = list(db.exec(ordered.execution_options(populate_existing=True)))
@@ -287,7 +287,7 @@ def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> N
     # A run that was killed found some of them before.
     unclaimed = [row for row in rows if erasures.get(row.id) is None]
     unclaimed_ids, now = [row.id for row in unclaimed], clock.now()
-    hide_counted_sessions(db, unclaimed_ids, at=now)
+    hide_sessions_keep_statistics(db, unclaimed_ids, at=now)
     joined = {"cause": "erasure", "erasure_id": erasure_id}
     connection = db.connection()
     connection.execute(update(purge).where(col(purge.session_id).in_(unclaimed_ids)).values(joined))
@@ -337,7 +337,7 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
             return False
         if row.stale_tables is None and not runtime.database.is_sqlite:
             # Rewritten pages must not hold an earlier version of this row with the subject.
-            row.subject, row.stale_tables = b"", " ".join(list_rewritten_tables())
+            row.subject, row.stale_tables = b"", " ".join(list_tables_to_rewrite())
             db.add(row)
         if row.stale_tables:
             return False

@@ -74,7 +74,7 @@ def list_holds(db: DbSession, workspace_id: str | None = None) -> list[Hold]:
     return [Hold(row.workspace_id, row.kind, row.value, row.created_at) for row in db.exec(statement)]
 
 
-def find_held(db: DbSession, workspace_id: str, session_ids: Collection[str]) -> set[str]:
+def list_held_sessions(db: DbSession, workspace_id: str, session_ids: Collection[str]) -> set[str]:
     """Return those of a workspace's sessions that are held, by themselves or by a tag."""
     by_id = select(HoldRow.value).where(
         HoldRow.workspace_id == workspace_id,
@@ -94,7 +94,7 @@ def require_unheld_session(db: DbSession, row: SessionRow) -> None:
     Raises:
         InvalidState: if it is.
     """
-    if find_held(db, row.workspace_id, [row.id]):
+    if list_held_sessions(db, row.workspace_id, [row.id]):
         raise InvalidState(
             row.status, needed="session must be free of legal holds (`recorder hold list`) to be purged"
         )

@@ -143,12 +143,12 @@ def _maintain_table(
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            pinned_since = _find_oldest_export(runtime, tenant)
+            pinned_since = _find_oldest_export_time(runtime, tenant)
             check = partial(HeldLease.require_time, held)
             return runtime.lake.maintain(kind, tenant, pinned_since=pinned_since, check=check)
 
 
-def _find_oldest_export(runtime: Runtime, tenant: Tenant) -> datetime | None:
+def _find_oldest_export_time(runtime: Runtime, tenant: Tenant) -> datetime | None:
     """Return when the oldest running export was requested: its plan pins no version that ended before."""
     is_running = (
         ExportRow.workspace_id == tenant.workspace_id,

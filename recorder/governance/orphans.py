@@ -19,7 +19,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.governance.holds import find_held
+from recorder.governance.holds import list_held_sessions
 from recorder.governance.session_content import object_stores
 from recorder.models.frame import FrameRow
 from recorder.models.governance import PurgeRow
@@ -55,7 +55,7 @@ class _NamedObjects:
     keys: set[str] = field(default_factory=set)
 
 
-def find_orphans(runtime: Runtime, workspace: WorkspaceRow, *, at: datetime) -> Iterator[list[Orphan]]:
+def list_orphans(runtime: Runtime, workspace: WorkspaceRow, *, at: datetime) -> Iterator[list[Orphan]]:
     """Yield the orphaned objects of a workspace, those of some sessions at a time.
 
     Objects of held sessions and of open purges are left out. So are those of a session of which fewer rows
@@ -109,7 +109,7 @@ def remove_orphans(
         LeaseLost: if another run took over.
         Unavailable: if a store or the database does not answer; the next run goes on.
     """
-    for orphans in find_orphans(runtime, workspace, at=at):
+    for orphans in list_orphans(runtime, workspace, at=at):
         for orphan in orphans:
             held.require_time()
             orphan.store.delete(orphan.key)
@@ -128,7 +128,7 @@ def _read_named_objects(
         sessions = db.exec(select(SessionRow).where(col(SessionRow.id).in_(session_ids))).all()
         is_open = (col(PurgeRow.session_id).in_(session_ids), PurgeRow.step != "done")
         left_out = {*db.exec(select(PurgeRow.session_id).where(*is_open))}
-        left_out |= find_held(db, workspace_id, session_ids)
+        left_out |= list_held_sessions(db, workspace_id, session_ids)
     sealed: defaultdict[Tenant, list[SessionRow]] = defaultdict(list)
     for row in sessions:
         if row.status == "sealed" and row.id not in left_out:

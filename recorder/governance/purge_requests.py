@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.governance.holds import find_held
+from recorder.governance.holds import list_held_sessions
 from recorder.models.governance import ErasureRow, PurgeCause, PurgeRow, PurgeStep
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
@@ -72,7 +72,7 @@ def request_purges_of_recordings(
     workspaces: defaultdict[str, list[str]] = defaultdict(list)
     for session_id, source in recorded.items():
         workspaces[by_session[source].workspace_id].append(session_id)
-    held = {held_id for name, ids in workspaces.items() for held_id in find_held(db, name, ids)}
+    held = {held_id for name, ids in workspaces.items() for held_id in list_held_sessions(db, name, ids)}
     statement = select(SessionRow).where(col(SessionRow.id).in_(set(recorded) - held))
     rows = db.exec(statement.order_by(col(SessionRow.id)).with_for_update()).all()
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)

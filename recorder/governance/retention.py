@@ -24,7 +24,7 @@ from recorder.audit.verify import Head, read_chain_heads
 from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive, orphans
-from recorder.governance.due_sessions import begin_purges, find_due_sessions, split_due_sessions
+from recorder.governance.due_sessions import begin_purges, list_due_sessions, split_due_sessions
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
@@ -122,15 +122,15 @@ def preview_retention(
     """
     report = RetentionReport(at or clock.now())
     for workspace in _list_workspaces(runtime, workspace_id):
-        for page in find_due_sessions(runtime.database, workspace, at=report.at):
+        for page in list_due_sessions(runtime.database, workspace, at=report.at):
             for session in page:
                 kind = HELD if session.is_held else SESSION_KINDS[session.cause]
                 report.add(workspace.id, kind, 1, session.size_bytes)
         with runtime.database.transaction(write=False) as db:
             _count_records(db, report, workspace)
-        for row in archive.find_due(runtime.database, workspace, at=report.at):
+        for row in archive.list_sessions_to_archive(runtime.database, workspace, at=report.at):
             report.add(workspace.id, ARCHIVED, 1, row.frame_bytes)
-        for portion in orphans.find_orphans(runtime, workspace, at=report.at):
+        for portion in orphans.list_orphans(runtime, workspace, at=report.at):
             report.add(workspace.id, ORPHANED, len(portion), sum(orphan.size for orphan in portion))
     return report
 
@@ -214,7 +214,7 @@ def _list_workspaces(runtime: Runtime, workspace_id: str | None) -> list[Workspa
 def _expire_sessions(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
-    for page in find_due_sessions(runtime.database, workspace, at=report.at):
+    for page in list_due_sessions(runtime.database, workspace, at=report.at):
         by_id = {session.session_id: session for session in page}
         for session in page:
             report.add(workspace.id, HELD, int(session.is_held), session.size_bytes)

@@ -18,7 +18,7 @@ from recorder.models.governance import PurgeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow, TagRow
 from recorder.models.webhook import DeliveryRow
-from recorder.replay_service.removal import remove_replays
+from recorder.replay_service.removal import remove_some_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
@@ -102,15 +102,15 @@ def _remove_some_session_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool
         wanted = (session_id.in_(session_ids), tuple_(session_id, key).in_(some))
         deleted = db.connection().execute(delete(table).where(*wanted)).rowcount
         has_more = has_more or deleted >= limit
-    removed = remove_replays(db, session_ids)
+    removed = remove_some_replays(db, session_ids)
     if removed.ids:
-        _remove_events(db, removed.ids)  # a replay has three, a recovery two
+        _remove_outbox_events(db, removed.ids)  # a replay has three, a recovery two
         has_more = True
     request_purges_of_recordings(db, purges, removed.recorded)
-    return _remove_events(db, session_ids) or has_more
+    return _remove_outbox_events(db, session_ids) or has_more
 
 
-def _remove_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
+def _remove_outbox_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
     """Remove events of the outbox with their deliveries; return whether some may be left."""
     waiting = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(subject_ids)).limit(_EVENTS)
     ids = list(db.exec(waiting.order_by(col(OutboxRow.id)).with_for_update()))

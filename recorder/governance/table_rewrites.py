@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.governance.content_inventory import STATISTICS, list_rewritten_tables
+from recorder.governance.content_inventory import STATISTICS, list_tables_to_rewrite
 from recorder.governance.removals import try_erasures
 from recorder.models.governance import ErasureRow
 from recorder.runtime import Runtime
@@ -80,7 +80,7 @@ def rewrite_tables(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            for name in list_rewritten_tables():
+            for name in list_tables_to_rewrite():
                 _rewrite_for_erasures(runtime, held, name, report)
     if report.tables:
         report.erasures, _ = try_erasures(runtime, owner)

@@ -9,7 +9,7 @@ from typing import Any
 from recorder.capture.targets import describe_captured_target
 from recorder.live.actions import NOTHING_TO_DO, PERFORMED, list_signals, make_command
 from recorder.live.browser import Browser, BrowserLost
-from recorder.live.finding import VISITS, locate, was_problem_shown
+from recorder.live.finding import VISITS, find_target_problem, was_problem_shown
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.pages import LiveState, has_same_origin, map_url, read_state
 from recorder.live.plan import LivePlan, PlannedStep
@@ -75,7 +75,7 @@ class StepActor:
         self._step, self._event = step, None
         self.has_acted, self.delivery, self.shown = False, "confirmed", None
 
-    def check_ahead(self, step: RecordedStep) -> Divergence | None:
+    def find_problem_ahead(self, step: RecordedStep) -> Divergence | None:
         """Return what speaks against a step that has consequences, for the person who decides on it."""
         if step.event["type"] not in PERFORMED:
             return None
@@ -131,7 +131,7 @@ class StepActor:
             state = self.read()
             scene = StepScene(step, self.plan.get_frame(step.before), state.frame, state.page)
             scene.similarity = compare_frames(scene.recorded, state.frame)
-            problem = locate(scene, decision)
+            problem = find_target_problem(scene, decision)
             is_other = scene.similarity is not None and scene.similarity < self.policy.diverged
             if problem is None and is_other:
                 problem = "state_mismatch"

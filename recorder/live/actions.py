@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from recorder.live.upload_files import read_files
+from recorder.live.upload_files import make_upload_files
 from recorder.replays.recordings import EventItem, find_input_name
 
 #: Events that need nothing to be done.
@@ -36,7 +36,7 @@ def make_command(event: EventItem, inputs: Mapping[str, str]) -> dict[str, Any]:
     elif event["type"] == "select":
         value = [str(option) for option in value] if isinstance(value, list) else [str(value or "")]
     elif event["type"] == "upload":
-        value = [file.to_browser() for file in read_files(given, value)] if value else []
+        value = [file.to_browser() for file in make_upload_files(given, value)] if value else []
     return {
         "type": event["type"],
         "value": value,

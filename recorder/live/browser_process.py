@@ -119,7 +119,7 @@ class BrowserSession:
             executable_path=command["executable"],
             headless=True,
             chromium_sandbox=not command["no_sandbox"],
-            args=[*_FLAGS, *_trust_key(command["trusted_key"])],
+            args=[*_FLAGS, *_make_trust_flags(command["trusted_key"])],
             proxy=ProxySettings(
                 server=command["server"],
                 username=command["user"],
@@ -313,7 +313,7 @@ class BrowserSession:
             dialog.dismiss()
 
 
-def _trust_key(key_hash: str | None) -> list[str]:
+def _make_trust_flags(key_hash: str | None) -> list[str]:
     """Return the flag by which the browser trusts certificates with one key, where the proxy has one."""
     return [] if key_hash is None else [f"--ignore-certificate-errors-spki-list={key_hash}"]
 

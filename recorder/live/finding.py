@@ -25,7 +25,7 @@ def was_problem_shown(scene: StepScene, problem: DivergenceKind, shown: Divergen
     return observed == (shown.observed.role, shown.observed.name)
 
 
-def locate(scene: StepScene, decision: Decision | None) -> DivergenceKind | None:
+def find_target_problem(scene: StepScene, decision: Decision | None) -> DivergenceKind | None:
     """Find the element to act on; return why it cannot be acted on, or None."""
     event, page = scene.step.event, scene.page
     if event["type"] not in PERFORMED:
@@ -51,7 +51,7 @@ def locate(scene: StepScene, decision: Decision | None) -> DivergenceKind | None
     if scene.element is not None and find_obstacle(scene.element, event) is not None:
         return "action_failed"
     if event["type"] == "drag":
-        problem: DivergenceKind | None = scene.find_drop(budget)
+        problem: DivergenceKind | None = scene.find_drop_problem(budget)
         return problem or (None if scene.drop is not None else "action_failed")
     return None if event["type"] != "upload" or _takes_file(scene.element, event) else "action_failed"
 

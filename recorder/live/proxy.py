@@ -19,7 +19,7 @@ import httpcore
 from recorder.errors import InvalidUrl
 from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, read_http_head, write_http_head
 from recorder.live.tunnel_certificate import TunnelCertificate
-from recorder.net.addresses import RequestTarget, read_url
+from recorder.net.addresses import RequestTarget, parse_request_target
 from recorder.net.guard import AddressGuard, BlockedAddress, UnresolvedName
 from recorder.net.reachable_hosts import ReachableHosts
 
@@ -127,14 +127,14 @@ class FilteringProxy:
     def has_refused(self, url: str) -> bool:
         """Return whether a request to the host and port of a URL was refused."""
         try:
-            return _name_target(read_url(url.partition("#")[0])) in self._refusals
+            return _name_target(parse_request_target(url.partition("#")[0])) in self._refusals
         except InvalidUrl:
             return False
 
     def may_reach(self, url: str) -> bool:
         """Return whether host and port of a URL are among the allowed ones."""
         try:
-            return self._hosts.hold(read_url(url.partition("#")[0]))
+            return self._hosts.hold(parse_request_target(url.partition("#")[0]))
         except InvalidUrl:
             return False
 
@@ -332,7 +332,7 @@ async def _copy_until_answered(request: Awaitable[None], answer: Awaitable[None]
 
 def _read_target(address: str, *, is_tunnel: bool) -> RequestTarget:
     try:
-        target = read_url(address)
+        target = parse_request_target(address)
     except InvalidUrl as error:
         raise _Refused("403 Forbidden", address[:200]) from error
     if is_tunnel != (target.scheme == "https") or (is_tunnel and target.path != "/"):

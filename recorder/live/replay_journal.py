@@ -16,7 +16,7 @@ from recorder.models.session import Actor, SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
 from recorder.replay_service.queue import end, end_replay_as_failed
-from recorder.replay_service.rows import has_sessions
+from recorder.replay_service.rows import undeleted_session_conditions
 from recorder.replay_service.work import DECISION_TIME
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
@@ -147,7 +147,9 @@ class ReplayJournal:
             return "internal", "The worker was stopped; ask for another replay."
         if db.get_one(WorkspaceRow, row.workspace_id).status != "active":
             return "cancelled", "The workspace was suspended."
-        remaining = select(ReplayRow.id).where(ReplayRow.id == row.id, *has_sessions(ReplayRow))
+        remaining = select(ReplayRow.id).where(
+            ReplayRow.id == row.id, *undeleted_session_conditions(ReplayRow)
+        )
         if db.exec(remaining).first() is None:
             return "cancelled", "The session was deleted."
         return None

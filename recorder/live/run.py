@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from recorder.live.acting import StepActor, compare_frames
 from recorder.live.browser import BrowserLost, PageStuck
-from recorder.live.finding import locate
+from recorder.live.finding import find_target_problem
 from recorder.live.plan import PlannedStep
 from recorder.live.step_journal import LiveResult, LiveStatus, TimeSpent
 from recorder.replays.budget import BudgetSpent
@@ -61,7 +61,7 @@ class LiveRun:
         step = planned.read()
         decision: Decision | None = None
         if planned.is_consequential and self.mode == "guided":
-            decision = self._ask(step, actor.check_ahead(step))
+            decision = self._ask(step, actor.find_problem_ahead(step))
             if decision is None:
                 return self._finish("failed", _NO_DECISION)
         elif planned.is_consequential and not policy.repeat_consequential and planned.has_succeeded:
@@ -101,7 +101,7 @@ class LiveRun:
         actor.begin(first)
         step = first.read()
         actor.open(step.event)
-        if not plan.prefix or self._is_at(step):
+        if not plan.prefix or self._wait_for_state_before(step):
             return None
         repeats = actor.policy.repeat_consequential
         is_blocked = not repeats and any(earlier.is_consequential for earlier in plan.prefix)
@@ -128,9 +128,9 @@ class LiveRun:
                 self._store(step, replace(check, outcome="diverged"), began)
                 return False
             self._store(step, check, began)
-        return self._is_at(first)
+        return self._wait_for_state_before(first)
 
-    def _is_at(self, step: RecordedStep) -> bool:
+    def _wait_for_state_before(self, step: RecordedStep) -> bool:
         """Wait for the state before a step; where it is unknown, for its target."""
         until = time.monotonic() + self.actor.policy.step_timeout_ms / 1000
         while True:
@@ -138,7 +138,9 @@ class LiveRun:
             scene = StepScene(step, self.actor.plan.get_frame(step.before), state.frame, state.page)
             similarity = compare_frames(scene.recorded, state.frame)
             is_there = (
-                locate(scene, None) is None if similarity is None else similarity >= self.actor.policy.ok
+                find_target_problem(scene, None) is None
+                if similarity is None
+                else similarity >= self.actor.policy.ok
             )
             if is_there and state.page is not None:
                 return True

@@ -36,7 +36,7 @@ class UploadFile:
         }
 
 
-def read_files(given: Mapping[str, Any], value: str) -> list[UploadFile]:
+def make_upload_files(given: Mapping[str, Any], value: str) -> list[UploadFile]:
     """Return the files of an upload, under the names that were recorded.
 
     Args:
@@ -48,26 +48,26 @@ def read_files(given: Mapping[str, Any], value: str) -> list[UploadFile]:
     """
     names = given.get("files") or ()
     if len(names) < 2:
-        return [_read_file(names[0] if names else "", value)]
+        return [_make_upload_file(names[0] if names else "", value)]
     try:
         contents = msgspec.json.decode(value.encode(), type=list[str])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise InvalidFile from error
     if len(contents) != len(names):
         raise InvalidFile
-    return [_read_file(name, content) for name, content in zip(names, contents, strict=True)]
+    return [_make_upload_file(name, content) for name, content in zip(names, contents, strict=True)]
 
 
 def list_contents(given: Mapping[str, Any], value: str) -> list[str]:
     """Return the contents of an upload's files as they were sent.
 
     Raises:
-        InvalidFile: as `read_files`.
+        InvalidFile: as `make_upload_files`.
     """
-    return [value] if len(read_files(given, value)) < 2 else msgspec.json.decode(value, type=list[str])
+    return [value] if len(make_upload_files(given, value)) < 2 else msgspec.json.decode(value, type=list[str])
 
 
-def _read_file(recorded_name: Any, value: str) -> UploadFile:
+def _make_upload_file(recorded_name: Any, value: str) -> UploadFile:
     name = PureWindowsPath(str(recorded_name)).name.strip(".")[-_MOST_NAME_CHARACTERS:]
     if not value.startswith(_DATA):
         return UploadFile(name or "file", _PLAIN, value.encode())

@@ -42,9 +42,9 @@ from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.queue import end_replay_as_failed
 from recorder.replay_service.recording import read_recording
-from recorder.replay_service.rows import has_sessions
+from recorder.replay_service.rows import undeleted_session_conditions
 from recorder.replay_service.storage_state import StorageState, read_storage_state
-from recorder.replay_service.wire_objects import emit
+from recorder.replay_service.wire_objects import queue_replay_events
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
@@ -106,7 +106,7 @@ def claim_live_replay(
             continue
         row.status, row.started_at = "running", clock.now()
         db.add(row)
-        emit(db, row)
+        queue_replay_events(db, row)
         return row, held
     return None
 
@@ -277,7 +277,7 @@ def _waiting_conditions() -> list[Any]:
         ReplayRow.status == "queued",
         col(ReplayRow.finished_at).is_(None),
         col(ReplayRow.workspace_id).in_(active),
-        *has_sessions(ReplayRow),
+        *undeleted_session_conditions(ReplayRow),
     ]
 
 

@@ -52,11 +52,9 @@ def find_refusals(patterns: Sequence[Mapping[str, str]]) -> list[PatternRefusal]
     if refused:
         return refused
     if sum(size.states for size in sizes) > limits.MASKING_STATES:
-        return [
-            _refuse_patterns_together("too many states; use fewer patterns, or smaller counts of repetitions")
-        ]
+        return [_make_joint_refusal("too many states; use fewer patterns, or smaller counts of repetitions")]
     if sum(size.instructions for size in sizes) > limits.MASKING_INSTRUCTIONS:
-        return [_refuse_patterns_together("too large once compiled; use fewer Unicode classes")]
+        return [_make_joint_refusal("too large once compiled; use fewer Unicode classes")]
     return list(_find_slow(patterns))
 
 
@@ -131,10 +129,10 @@ def _scan_text(rules: Any, text: bytes) -> None:
     """Scan a text as masking does: once with all expressions, then with each."""
     rules.hint.search(text)
     for rule in rules.rules:
-        _find_spans(rule, text)
+        _exhaust_matches(rule, text)
 
 
-def _find_spans(rule: Rule, text: bytes) -> None:
+def _exhaust_matches(rule: Rule, text: bytes) -> None:
     for _ in islice(rule.find(text), limits.MASKING_HITS + 1):
         pass
 
@@ -149,7 +147,7 @@ def _encode_policy(patterns: Sequence[Mapping[str, str]]) -> str:
     return orjson.dumps({"builtins": [], "patterns": list(patterns)}).decode()
 
 
-def _refuse_patterns_together(text: str) -> PatternRefusal:
+def _make_joint_refusal(text: str) -> PatternRefusal:
     return PatternRefusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
 
 

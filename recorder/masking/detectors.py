@@ -122,7 +122,7 @@ _any = compile_expression(_ACCESS_TOKEN_HINT, max_bytes=UNION_BYTES)
 _named = [compile_expression(expression, keeps_groups=True) for expression in _NAMED_SECRETS]
 
 
-def _detect_access_token(text: bytes) -> Iterator[Span]:
+def _detect_access_tokens(text: bytes) -> Iterator[Span]:
     for match in _any.finditer(text):
         start, end = match.span()
         # Only the match is scanned again for the group.
@@ -130,7 +130,7 @@ def _detect_access_token(text: bytes) -> Iterator[Span]:
         yield next(secrets, (start, end))
 
 
-ACCESS_TOKEN = Rule("token", _ACCESS_TOKEN_HINT, _detect_access_token)
+ACCESS_TOKEN = Rule("token", _ACCESS_TOKEN_HINT, _detect_access_tokens)
 
 
 # American Express, Diners, JCB, Maestro, Mastercard, Discover, UnionPay and Visa begin with 2 to 6; the
@@ -162,7 +162,7 @@ _NO_DIGITS = bytes(set(range(256)) - set(b"0123456789"))
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 
 
-def _detect_card_number(text: bytes) -> Iterator[Span]:
+def _detect_card_numbers(text: bytes) -> Iterator[Span]:
     end = 0
     for candidate in _candidates.finditer(text):
         start = candidate.start()
@@ -180,7 +180,7 @@ def _passes_luhn(shape: bytes) -> bool:
     return total % 10 == 0
 
 
-CARD = Rule("card", _CARD_HINT, _detect_card_number, plain_card)
+CARD = Rule("card", _CARD_HINT, _detect_card_numbers, plain_card)
 
 
 # Latin, Greek and Cyrillic letters with their marks. Other letters next to an address are not part of it:
@@ -196,12 +196,12 @@ _address = compile_expression(_EMAIL_HINT, max_bytes=UNION_BYTES)
 _PICTURE = re.compile(rb"@[0-9](?:\.[0-9])?x\.(?:png|jpe?g|gif|webp|avif|svg|bmp|ico)\Z", re.IGNORECASE)
 
 
-def _detect_email(text: bytes) -> Iterator[Span]:
+def _detect_emails(text: bytes) -> Iterator[Span]:
     spans = (match.span() for match in _address.finditer(text))
     return (span for span in spans if not _PICTURE.search(text[span[0] : span[1]]))
 
 
-EMAIL = Rule("email", _EMAIL_HINT, _detect_email, plain_email)
+EMAIL = Rule("email", _EMAIL_HINT, _detect_emails, plain_email)
 
 
 def subject_digests(key: bytes, subject: str) -> frozenset[str]:

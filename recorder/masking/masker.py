@@ -65,7 +65,7 @@ class Masker:
     def mask_value(self, value: Any) -> Any:
         """Return a JSON value with masked strings and keys of objects."""
         changed = self.changes(texts_of(value))
-        return with_texts(value, changed) if changed else value
+        return replace_json_strings(value, changed) if changed else value
 
     def mask_text(self, text: str) -> str:
         """Return a text with all values masked."""
@@ -199,18 +199,20 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(member)
 
 
-def with_texts(value: Any, changed: Mapping[str, str]) -> Any:
+def replace_json_strings(value: Any, changed: Mapping[str, str]) -> Any:
     """Return the value with changed texts replaced; keys that become equal get a number."""
     if isinstance(value, str):
         return changed.get(value, value)
     if isinstance(value, list):
-        return [with_texts(member, changed) for member in value]
+        return [replace_json_strings(member, changed) for member in value]
     if not isinstance(value, dict):
         return value
     result: dict[str, Any] = {}
     numbers: dict[str, int] = {}
     for key, member in value.items():
-        result[_make_key_unique(changed.get(key, key), result, numbers)] = with_texts(member, changed)
+        result[_make_key_unique(changed.get(key, key), result, numbers)] = replace_json_strings(
+            member, changed
+        )
     return result
 
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from recorder.errors import Unavailable
-from recorder.masking.scan_process import Job, Report, frame_message
+from recorder.masking.scan_process import Job, Report, encode_message
 
 _Item = TypeVar("_Item")
 _ROOT = str(Path(__file__).parents[2])
@@ -191,7 +191,7 @@ class _ScanProcess:
         reports: list[Report] = []
         deadline = time.monotonic() + job.budget_s * _CLOCK_FACTOR + _CLOCK_SECONDS
         try:
-            _write(process.stdin.fileno(), frame_message(job), deadline)
+            _write(process.stdin.fileno(), encode_message(job), deadline)
             while (report := _read_report(process.stdout.fileno(), deadline)).rule is not None:
                 reports.append(report)
         except (EOFError, BrokenPipeError, TimeoutError) as error:
@@ -257,7 +257,7 @@ def _read(descriptor: int, size: int, deadline: float) -> bytes:
     """
     data = bytearray()
     while len(data) < size:
-        _wait_for(descriptor, select.POLLIN, deadline)
+        _wait_for_pipe(descriptor, select.POLLIN, deadline)
         part = os.read(descriptor, min(size - len(data), _PIPE_BYTES))
         if not part:
             raise EOFError
@@ -274,12 +274,12 @@ def _write(descriptor: int, data: bytes, deadline: float) -> None:
     """
     rest = memoryview(data)
     while rest:
-        _wait_for(descriptor, select.POLLOUT, deadline)
+        _wait_for_pipe(descriptor, select.POLLOUT, deadline)
         with suppress(BlockingIOError):
             rest = rest[os.write(descriptor, rest) :]
 
 
-def _wait_for(descriptor: int, event: int, deadline: float) -> None:
+def _wait_for_pipe(descriptor: int, event: int, deadline: float) -> None:
     poll = select.poll()  # `select` refuses descriptors above 1023, of which a busy server has many
     poll.register(descriptor, event)
     if not poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):

@@ -55,7 +55,7 @@ class Report(msgspec.Struct):
     is_last: bool = False
 
 
-def frame_message(message: msgspec.Struct) -> bytes:
+def encode_message(message: msgspec.Struct) -> bytes:
     """Return a message as it is sent through a pipe, with its length first."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(8, "big") + data
@@ -75,7 +75,7 @@ def main() -> None:
         report = _run_job(job, reports)
         signal.setitimer(signal.ITIMER_PROF, 0)
         report.is_last = _read_peak_kilobytes() > _MAX_KILOBYTES
-        reports.write(frame_message(report))
+        reports.write(encode_message(report))
         reports.flush()
         if report.is_last:
             return
@@ -121,5 +121,5 @@ def _scan_by_rule(masker: Masker, documents: list[bytes], reports: BinaryIO) -> 
 
 
 def _report_rule(name: str, began: float, reports: BinaryIO) -> None:
-    reports.write(frame_message(Report(rule=name, used_s=time.process_time() - began)))
+    reports.write(encode_message(Report(rule=name, used_s=time.process_time() - began)))
     reports.flush()

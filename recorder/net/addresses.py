@@ -176,7 +176,7 @@ class RequestTarget:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def read_url(url: str) -> RequestTarget:
+def parse_request_target(url: str) -> RequestTarget:
     """Return the target of a URL.
 
     Raises:

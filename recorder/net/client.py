@@ -11,7 +11,7 @@ from typing import Literal, cast
 import httpcore
 
 from recorder.errors import InvalidUrl
-from recorder.net.addresses import RequestTarget, read_url
+from recorder.net.addresses import RequestTarget, parse_request_target
 from recorder.net.guard import AddressGuard, BlockedAddress, GuardedBackend, UnresolvedName
 
 Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
@@ -74,7 +74,7 @@ class OutboundClient:
         exchange = Exchange()
         try:
             async with asyncio.timeout(self._total_s):
-                await self._send(read_url(url), headers, body, exchange)
+                await self._send(parse_request_target(url), headers, body, exchange)
         except _EXPECTED as error:
             exchange.error = exchange.error or _classify_failure(error)
         exchange.duration_ms = round((time.monotonic() - began) * 1000)

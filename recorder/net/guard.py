@@ -15,8 +15,8 @@ from recorder.net.addresses import (
     AllowList,
     RequestTarget,
     is_public_address,
+    parse_request_target,
     parse_resolved_address,
-    read_url,
 )
 from recorder.net.own_addresses import OwnAddresses, Resolve, is_local
 from recorder.settings import Settings
@@ -93,7 +93,7 @@ class AddressGuard:
             InvalidUrl: if the URL cannot be read.
             UrlNotAllowed: if the URL is not https, or leads to an address that is not public.
         """
-        target = read_url(url)
+        target = parse_request_target(url)
         try:
             async with asyncio.timeout(_LOOK_UP_S):
                 await self.addresses(target)

@@ -54,9 +54,9 @@ class AllowedHosts:
     def allows(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether these headers (names in lower case) hold exactly one `Host`, and an allowed one."""
         sent = [value for name, value in headers if name == b"host"]
-        return len(sent) == 1 and (sent[0] in self._accepted or self._check_host_name(sent[0]))
+        return len(sent) == 1 and (sent[0] in self._accepted or self._is_allowed_host(sent[0]))
 
-    def _check_host_name(self, value: bytes) -> bool:
+    def _is_allowed_host(self, value: bytes) -> bool:
         host = _HOST_HEADER.fullmatch(value)
         if host is None or not (host[1].lower() in self._names or value.lower() in self._names):
             return False

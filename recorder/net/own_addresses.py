@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from recorder.net.addresses import Address, parse_resolved_address, read_ip_address
-from recorder.settings import Settings, dagster_folder, store_addresses
+from recorder.settings import Settings, dagster_folder, list_store_addresses
 
 _PROC = Path("/proc")
 _LISTEN = "0A"
@@ -227,9 +227,9 @@ def read_endpoints(settings: Settings) -> list[HostPort]:
         settings.export_url,
         settings.cold_url,
         settings.export_executor,
-        *store_addresses(),
+        *list_store_addresses(),
     ]
-    endpoints = [endpoint for url in urls if url for endpoint in _read_url(url)]
+    endpoints = [endpoint for url in urls if url for endpoint in _parse_host_ports(url)]
     for word in settings.own_addresses:
         parts = _HOST_PORT.fullmatch(word)
         if parts is not None:
@@ -237,7 +237,7 @@ def read_endpoints(settings: Settings) -> list[HostPort]:
     return endpoints
 
 
-def _read_url(url: str) -> list[HostPort]:
+def _parse_host_ports(url: str) -> list[HostPort]:
     """Return the hosts and ports of one address; a database may have several."""
     if "://" not in url:  # a folder, or `host:port` as some stores' variables take it
         parts = _HOST_PORT.fullmatch(url)

@@ -188,7 +188,7 @@ def check_event_body(
     return CheckedBody(body, items, named, key)
 
 
-def read_event_batch(
+def check_and_pack_event_batch(
     caller: Caller,
     session_id: str,
     body: bytes,

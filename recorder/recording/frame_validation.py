@@ -157,7 +157,7 @@ def item_digest(item: FrameItem, sha256: str) -> bytes:
     return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()
 
 
-def frames_digest(frames: list[CheckedFrame]) -> bytes:
+def upload_digest(frames: list[CheckedFrame]) -> bytes:
     """Return the digest of an upload's content, the same whether it came as JSON or as multipart."""
     return hashlib.sha256(b"".join(item_digest(frame.item, frame.sha256) for frame in frames)).digest()
 

@@ -17,7 +17,7 @@ from recorder.ids import new_id
 from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
-from recorder.recording.frame_validation import CheckedFrame, frames_digest, validate_frames
+from recorder.recording.frame_validation import CheckedFrame, upload_digest, validate_frames
 from recorder.recording.ingest import Cursor
 from recorder.recording.ingest_statements import (
     BatchKey,
@@ -216,11 +216,11 @@ class FrameUpload:
         Raises:
             RecorderError: as a check fails.
         """
-        frames, digest = self.checked or _check(self.items, self.parts)
+        frames, digest = self.checked or _validate_upload(self.items, self.parts)
         key = BatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
             row = find_session(db, self.caller.tenant, self.session_id)
-            earlier = _gate(db, row, key, frames)
+            earlier = _require_storable_upload(db, row, key, frames)
         return (
             CheckedUpload(self.caller, self.session_id, row.workflow, frames, key)
             if earlier is None
@@ -252,7 +252,7 @@ class CheckedUpload:
         return store_frame_object(blobs, self.caller, self.session_id, frames, self.key)
 
 
-def _gate(
+def _require_storable_upload(
     db: DbSession, row: SessionRow, key: BatchKey | None, frames: list[CheckedFrame]
 ) -> Replayed | None:
     """Turn away what the index would refuse, before megabytes are written; the index decides again."""
@@ -273,6 +273,6 @@ def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bo
     return len(db.exec(known).all()) == len(ids)
 
 
-def _check(items: list[FrameItem], parts: Mapping[str, bytes]) -> tuple[list[CheckedFrame], bytes]:
+def _validate_upload(items: list[FrameItem], parts: Mapping[str, bytes]) -> tuple[list[CheckedFrame], bytes]:
     frames = validate_frames(items, parts)
-    return frames, frames_digest(frames)
+    return frames, upload_digest(frames)

@@ -8,15 +8,15 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.errors import InvalidCursor, SessionNotSealed
-from recorder.memory.drift.store import recent_nodes
+from recorder.memory.drift.store import list_newly_alarmed_nodes
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
 from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
-from recorder.memory.queries.paths import filter_rows, read_graph
+from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.versions import was_rebuilt_since
-from recorder.memory.views.formats import GraphFormat, render
+from recorder.memory.views.formats import GraphFormat, format_graph_view
 from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.models.memory import MemoryComparison, OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
@@ -66,11 +66,11 @@ def list_outliers(
         NotFound: for an unknown workflow.
     """
     scope = GraphScope(tenant, workflow)
-    columns = read_graph(db, scope)
+    columns = read_newest_columns(db, scope)
     version, offset = (columns.version, 0) if after is None else after
     if version < columns.version and was_rebuilt_since(db, scope, version):
         raise InvalidCursor("The graph was rebuilt since the first page; begin again without a cursor.")
-    chosen = filter_rows(
+    chosen = select_session_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
     )
     outliers = find_outliers(columns, chosen, rank=rank, threshold=threshold)
@@ -107,7 +107,7 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
     session = find_session(db, tenant, session_id)
     if session.status != "sealed":
         raise SessionNotSealed(session.status)
-    columns = read_graph(db, GraphScope(tenant, session.workflow))
+    columns = read_newest_columns(db, GraphScope(tenant, session.workflow))
     (row,) = session_lookup_of(columns).find([session_id]).tolist()
     if row == NOWHERE:
         return []
@@ -179,7 +179,7 @@ def read_graph_view(
     scope = GraphScope(tenant, workflow)
     anchors = list_recovery_anchors(db, scope, since=since, until=until, is_timed=False)
     columns = anchors.columns
-    chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
+    chosen = select_session_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
     recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in anchors.anchors)
     return graph_view_of(
         columns,
@@ -187,7 +187,7 @@ def read_graph_view(
         workflow=workflow,
         min_frequency=min_frequency,
         recovery=recovery,
-        new=recent_nodes(db, scope, columns),
+        new=list_newly_alarmed_nodes(db, scope, columns),
     )
 
 
@@ -197,7 +197,7 @@ def render_graph(db: DbSession, *, format: GraphFormat, **selection: Any) -> tup
     Raises:
         NotFound: for an unknown workflow.
     """
-    return render(read_graph_view(db, **selection), format)
+    return format_graph_view(read_graph_view(db, **selection), format)
 
 
 def compare_sessions(
@@ -216,7 +216,7 @@ def compare_sessions(
     Raises:
         NotFound: for an unknown workflow.
     """
-    columns = read_graph(db, GraphScope(tenant, workflow))
+    columns = read_newest_columns(db, GraphScope(tenant, workflow))
     return compare_sides(
         columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
     )

@@ -16,7 +16,7 @@ import orjson
 from recorder import limits
 from recorder.digest import canonical_json
 from recorder.errors import Problem, ValidationFailed
-from recorder.masking.masker import Changes, with_texts
+from recorder.masking.masker import Changes, replace_json_strings
 from recorder.models.event import EventBatchBody
 from recorder.models.session import SessionCreate, TagCreate
 from recorder.recording.frame_validation import CheckedFrame, item_digest, pack_frame_snapshot
@@ -87,7 +87,7 @@ def mask_tag(changed: Changes, body: TagCreate) -> TagCreate:
     Raises:
         ValidationFailed: if one of them grows beyond four times its cap.
     """
-    name, data = changed.get(body.name, body.name), with_texts(body.data, changed)
+    name, data = changed.get(body.name, body.name), replace_json_strings(body.data, changed)
     if len(name) > limits.TAG_NAME_CHARACTERS * limits.MASKING_GROWTH:
         raise ValidationFailed([_too_large("/name", limits.TAG_NAME_CHARACTERS)])
     if len(canonical_json(data)) > limits.TAG_DATA_BYTES * limits.MASKING_GROWTH:
@@ -106,7 +106,7 @@ def mask_session(changed: Changes, body: SessionCreate) -> SessionCreate:
     Raises:
         ValidationFailed: if the metadata grow beyond four times their cap, or the id beyond its own.
     """
-    metadata, actor = with_texts(body.metadata, changed), body.actor
+    metadata, actor = replace_json_strings(body.metadata, changed), body.actor
     if len(canonical_json(metadata)) > limits.METADATA_BYTES * limits.MASKING_GROWTH:
         raise ValidationFailed([_too_large("/metadata", limits.METADATA_BYTES)])
     if actor is not None:
@@ -144,12 +144,12 @@ def _mask_event_member(name: str, value: Any, changed: Changes) -> Any:
     if name in _NAMES:
         return value
     if name in _OBJECTS and isinstance(value, dict):
-        return {key: with_texts(member, changed) for key, member in value.items()}
-    return with_texts(value, changed)
+        return {key: replace_json_strings(member, changed) for key, member in value.items()}
+    return replace_json_strings(value, changed)
 
 
 def _mask_value(changed: Changes, value: Any) -> Any:
-    return value if value is msgspec.UNSET else with_texts(value, changed)
+    return value if value is msgspec.UNSET else replace_json_strings(value, changed)
 
 
 def _too_large(pointer: str, cap: int, *, growth: int = limits.MASKING_GROWTH) -> Problem:

@@ -29,7 +29,7 @@ class EventSearch:
     mark: Mark | None
 
 
-def search_events(db: DbSession, row: SessionRow, earlier: EventSearch | None = None) -> EventSearch:
+def search_outcome_marks(db: DbSession, row: SessionRow, earlier: EventSearch | None = None) -> EventSearch:
     """Search the hot events of a session for outcome marks.
 
     Decodes every batch whose bytes name such a type: a large session takes seconds. Search before the

@@ -14,7 +14,7 @@ from recorder import limits
 from recorder.digest import bucket_of
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
-from recorder.memory.queries.paths import filter_rows, read_graph
+from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.recovery_anchors import WITNESSES, Anchor, Witness, find_recovery_anchors
 from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
@@ -59,11 +59,11 @@ def list_recovery_anchors(
     Raises:
         NotFound: for an unknown workflow.
     """
-    columns = read_graph(db, scope)
+    columns = read_newest_columns(db, scope)
     workflow = db.get_one(WorkflowRow, (scope.workspace_id, scope.mode, scope.workflow))
     rules = OutcomeRules.of(workflow.outcome_rules)
     names = rules.error_tags if failure_tag is None else frozenset({failure_tag})
-    chosen = filter_rows(columns, since=since, until=until)
+    chosen = select_session_rows(columns, since=since, until=until)
     failures = read_tag_times(db, scope, columns, names)
     # The last one: what came between two failures did not lead to success.
     failed_ms = {row: max(times) for row, times in failures.items() if chosen[row]}

@@ -136,11 +136,11 @@ def hide_session(db: DbSession, row: SessionRow, *, at: datetime, is_counted: bo
     """
     if row.status == "sealed" and not is_counted:
         graph.remove_session(db, row)
-    hide_counted_sessions(db, [row.id], at=at)
+    hide_sessions_keep_statistics(db, [row.id], at=at)
     db.refresh(row)
 
 
-def hide_counted_sessions(db: DbSession, session_ids: Collection[str], *, at: datetime) -> None:
+def hide_sessions_keep_statistics(db: DbSession, session_ids: Collection[str], *, at: datetime) -> None:
     """Take those sessions that are visible out of every read and list, but not out of statistics.
 
     Args:

@@ -10,7 +10,7 @@ from recorder import clock, limits
 from recorder.access.quota import charge_captured_time
 from recorder.errors import InvalidState, NotFound, RecorderError, SessionNotRecording, TooManyIds
 from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
-from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
+from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_outcome_marks
 from recorder.recording.sessions import (
     change_session_status,
     emit_session_event,
@@ -53,7 +53,7 @@ def search_events_before_stop(
             if row.status != "recording":
                 continue
             with hold_large() if row.event_bytes > limits.LARGE_SEARCH_BYTES else nullcontext():
-                searches[session_id] = search_events(db, row)
+                searches[session_id] = search_outcome_marks(db, row)
     return searches
 
 
@@ -114,14 +114,14 @@ def _stop_session(db: DbSession, row: SessionRow, searches: Searches) -> int | N
     row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
     change_session_status(db, row, "stopped", now)
     queue_for_sealing(db, row, now)
-    error = rederive_outcome(db, row, search=search_events(db, row, searches.get(row.id)))
+    error = rederive_outcome(db, row, search=search_outcome_marks(db, row, searches.get(row.id)))
     emit_session_event(db, row, "session.stopped")
     if error is not None:
         emit_session_event(db, row, "session.error", error=error.as_json())
-    return _true_up(row)
+    return _charge_full_duration(row)
 
 
-def _true_up(row: SessionRow) -> int:
+def _charge_full_duration(row: SessionRow) -> int:
     """Set what a stopped session is charged with to its duration; what batches charged is not given back."""
     charged_ms = row.charged_ms
     if row.charged_from_ms != NEVER_CHARGED:

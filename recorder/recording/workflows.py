@@ -14,7 +14,7 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record
 from recorder.errors import NotFound, Problem, ValidationFailed
 from recorder.masking.policies import store_replacements
-from recorder.memory.storage.sizes import count_graphs
+from recorder.memory.storage.sizes import read_graph_sizes
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import (
     OutcomeNames,
@@ -177,7 +177,7 @@ def _describe_workflows(db: DbSession, rows: list[WorkflowRow]) -> list[Workflow
     if not rows:
         return []
     names = [row.workflow for row in rows]
-    graphs = count_graphs(db, rows[0].tenant, names)
+    graphs = read_graph_sizes(db, rows[0].tenant, names)
     return [_workflow_to_wire(row, graphs[row.workflow]) for row in rows]
 
 

@@ -15,7 +15,7 @@ from recorder.errors import NotFound, Unavailable
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
 from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_passed_node
-from recorder.memory.queries.paths import read_graph
+from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.queries.recovery_anchors import Witness
 from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.models.session import SessionRow, TagRow
@@ -80,7 +80,7 @@ class _Suffix:
     replayability: float | None
 
 
-def find_recovery_candidates(
+def list_recovery_candidates(
     runtime: Runtime,
     session: SessionRow,
     failure: Failure,
@@ -133,7 +133,7 @@ def _find_candidate_nodes(
     db: DbSession, runtime: Runtime, session: SessionRow, failure: Failure, point: PointTime | None
 ) -> list[_CountedNode]:
     scope = graph_scope_of(session)
-    columns = read_graph(db, scope)
+    columns = read_newest_columns(db, scope)
     (row,) = session_lookup_of(columns).find([session.id]).tolist()
     if row == NOWHERE:
         return []  # sealed while the graph was paused

@@ -15,7 +15,7 @@ import zstandard
 
 from recorder import limits
 from recorder.errors import Unavailable
-from recorder.garbage import MANY_REQUESTS, frozen_garbage
+from recorder.garbage import MANY_REQUESTS, reduced_garbage_collection
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replay_service.stored_snapshots import SnapshotPlace, StoredSnapshots
@@ -152,7 +152,7 @@ class DryProcess:
 def serve(memory_bytes: int) -> None:
     """Compute the replays that standard input names, until it ends."""
     # Trees of pages hold themselves: they are freed by collections, which pass over the modules.
-    with frozen_garbage(MANY_REQUESTS, older=5):
+    with reduced_garbage_collection(MANY_REQUESTS, older=5):
         serve_requests(_answer, memory_bytes)
 
 

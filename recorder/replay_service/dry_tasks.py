@@ -17,7 +17,7 @@ from recorder.replay_service.dry_process import (
 )
 from recorder.replay_service.graph_evidence import read_graph_evidence
 from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.recording import FoundSessions, find_sealed_sessions, read_recording
+from recorder.replay_service.recording import FoundSessions, read_recording, read_sessions_with_recordings
 from recorder.replays.anchors import ReplayAnchor
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording
@@ -39,7 +39,7 @@ def read_dry_tasks(runtime: Runtime, rows: Sequence[ReplayRow]) -> list[DryTask 
     """
     others = {row.against_session_id for row in rows if row.against_session_id is not None}
     try:
-        sessions = find_sealed_sessions(runtime, {row.session_id for row in rows} | others)
+        sessions = read_sessions_with_recordings(runtime, {row.session_id for row in rows} | others)
     except (Exception, PanicException) as error:
         if len(rows) == 1:
             return [_make_task_refusal(rows[0], error)]
@@ -83,17 +83,19 @@ def _make_dry_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) ->
     """
     against, start = row.spec["against"] or {}, row.spec.get("start")
     compared: RecordingMessage | GraphMessage | None = None
-    session = _find(sessions, row.tenant, row.session_id)
+    session = _find_task_session(sessions, row.tenant, row.session_id)
     other = None
     if row.against_session_id is not None:
-        other = _read(runtime, sessions, _find(sessions, row.tenant, row.against_session_id))
+        other = _read_task_recording(
+            runtime, sessions, _find_task_session(sessions, row.tenant, row.against_session_id)
+        )
     if "path_id" in against or "graph" in against:
         with runtime.database.transaction(write=False) as db:
             compared = read_graph_evidence(db, runtime, session, against.get("path_id"))
     return DryTask(
         blob_url=runtime.settings.blob_url,
         archive_url=runtime.settings.cold_url,
-        recording=_read(runtime, sessions, session),
+        recording=_read_task_recording(runtime, sessions, session),
         against=other if start is None and other is not None else compared,
         start=None if start is None or other is None else StartMessage(other, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
@@ -105,14 +107,14 @@ def _make_dry_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) ->
     )
 
 
-def _find(sessions: FoundSessions, tenant: Tenant, session_id: str) -> SessionRow:
+def _find_task_session(sessions: FoundSessions, tenant: Tenant, session_id: str) -> SessionRow:
     session = sessions.rows.get(session_id)
     if session is None or session.tenant != tenant:
         raise NotFound("session")
     return session
 
 
-def _read(runtime: Runtime, sessions: FoundSessions, session: SessionRow) -> RecordingMessage:
+def _read_task_recording(runtime: Runtime, sessions: FoundSessions, session: SessionRow) -> RecordingMessage:
     return sessions.recordings.get(session.id) or read_recording(runtime, session)
 
 
@@ -129,7 +131,7 @@ def _find_anchor(row: ReplayRow) -> ReplayAnchor | None:
     return ReplayAnchor("event", row.anchor_event["event_id"])
 
 
-def find_anchor_event(task: DryTask) -> dict[str, Any] | None:
+def find_task_anchor_event(task: DryTask) -> dict[str, Any] | None:
     """Return the event of an anchor that names one; None without such an anchor or event."""
     if task.anchor is None or task.anchor.kind != "event":
         return None

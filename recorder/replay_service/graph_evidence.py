@@ -6,7 +6,7 @@ import numpy as np
 from sqlmodel import Session as DbSession
 
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, session_lookup_of
-from recorder.memory.queries.paths import read_graph
+from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.queries.recovery_anchors import Witness, list_visits
 from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.views.network import END, START, network_of
@@ -32,7 +32,7 @@ def read_graph_evidence(
         Unavailable: if the lake does not answer.
     """
     scope = graph_scope_of(session)
-    columns = read_graph(db, scope)
+    columns = read_newest_columns(db, scope)
     (row,) = session_lookup_of(columns).find([session.id]).tolist()
     if row == NOWHERE:
         raise InvalidRecording(_NOT_IN_GRAPH)

@@ -30,21 +30,21 @@ from recorder.recording.stops import stop_session
 from recorder.replay_service.inputs import encrypt_inputs
 from recorder.replay_service.request_checks import (
     check_hosts,
-    check_places,
+    check_replay_range,
     check_settings,
-    find_other,
-    find_sealed,
+    find_compared_session,
+    find_sealed_session,
     require_live_hosts,
     require_scope,
 )
-from recorder.replay_service.rows import check_open, find_row
-from recorder.replay_service.wire_objects import emit
+from recorder.replay_service.rows import check_open_limit, find_row
+from recorder.replay_service.wire_objects import queue_replay_events
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
 from recorder.storage.pages import FetchedPage, fetch_list_page
 
 
-def check_request(caller: Caller, body: ReplayCreate) -> None:
+def check_replay_request(caller: Caller, body: ReplayCreate) -> None:
     """Check what needs no look-up: that modes and anchors fit, and the scope of a live replay.
 
     Raises:
@@ -125,7 +125,7 @@ def create_attempt(
         created_at=now,
     )
     db.add(row)
-    emit(db, row)
+    queue_replay_events(db, row)
     return row
 
 
@@ -143,12 +143,12 @@ def create_replay(
         LimitReached: if too many replays of the workspace have not ended.
     """
     tenant = caller.tenant
-    session = find_sealed(db, tenant, body.session_id)
-    other = find_other(db, session, body)
+    session = find_sealed_session(db, tenant, body.session_id)
+    other = find_compared_session(db, session, body)
     if body.sandbox == "live":
         check_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
-    anchor_event = check_places(db, runtime, session, body)
-    check_open(db, ReplayRow, tenant)
+    anchor_event = check_replay_range(db, runtime, session, body)
+    check_open_limit(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
         id=replay_id,
@@ -174,7 +174,7 @@ def create_replay(
         created_at=now,
     )
     db.add(row)
-    emit(db, row)
+    queue_replay_events(db, row)
     if row.sandbox == "live":
         details = {"session_id": row.session_id, "mode": row.kind}
         record(db, origin, "replay.create", resource_type="replay", resource_id=row.id, details=details)
@@ -235,7 +235,7 @@ def decide(
     return row
 
 
-def lock_open(db: DbSession, rows: Sequence[ReplayRow]) -> dict[str, ReplayRow]:
+def lock_open_replays(db: DbSession, rows: Sequence[ReplayRow]) -> dict[str, ReplayRow]:
     """Return the current rows of replays by id, locked, without those ended, steered or removed since."""
     decisions = {row.id: row.decisions for row in rows}
     statement = select(ReplayRow).where(col(ReplayRow.id).in_(decisions)).order_by(col(ReplayRow.id))
@@ -253,7 +253,7 @@ def end(db: DbSession, row: ReplayRow, status: str) -> None:
     """End a replay in a status, forget its inputs, stop its recording, and queue the event."""
     set_ended(row, status)
     db.add(row)
-    emit(db, row)
+    queue_replay_events(db, row)
     if row.result_session_id is not None:
         with suppress(NotFound):  # deleted since
             stop_session(db, row.tenant, row.result_session_id)

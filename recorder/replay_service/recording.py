@@ -82,7 +82,7 @@ class FoundSessions:
     recordings: dict[str, RecordingMessage] = field(default_factory=dict)
 
 
-def find_sealed_sessions(runtime: Runtime, session_ids: Collection[str]) -> FoundSessions:
+def read_sessions_with_recordings(runtime: Runtime, session_ids: Collection[str]) -> FoundSessions:
     """Return sealed sessions, and the recordings of the small ones with a few queries for all of them.
 
     Raises:

@@ -17,13 +17,13 @@ from recorder.replay_service.inputs import encrypt_inputs
 from recorder.replay_service.queue import end_replay_as_failed
 from recorder.replay_service.request_checks import (
     check_hosts,
-    find_sealed,
-    find_time,
+    find_place_time,
+    find_sealed_session,
     require_live_hosts,
     require_scope,
 )
-from recorder.replay_service.rows import check_open, find_row
-from recorder.replay_service.wire_objects import list_effective
+from recorder.replay_service.rows import check_open_limit, find_row
+from recorder.replay_service.wire_objects import select_effective_policy
 from recorder.request_context import current_request_id, following_request
 from recorder.runtime import Runtime
 from recorder.webhooks.outbox import add_event
@@ -44,19 +44,19 @@ def create_recovery(
         LimitReached: if too many recoveries of the workspace have not ended.
     """
     tenant = caller.tenant
-    session = find_sealed(db, tenant, body.session_id)
+    session = find_sealed_session(db, tenant, body.session_id)
     failure = find_failure(db, session, body.failure_tag, pointer="/session_id")
     if body.sandbox == "live":
         check_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
     point_t_ms = None
     if body.recovery_point is not None:
-        other = find_sealed(db, tenant, body.recovery_point.session_id)
+        other = find_sealed_session(db, tenant, body.recovery_point.session_id)
         if other.workflow != session.workflow:
             text = "The recovery point must be in a session of the same workflow as the failed one."
             raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
         named = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
-        point_t_ms = find_time(db, runtime, other, ReplayPlace(**named))
-    check_open(db, RecoveryRow, tenant)
+        point_t_ms = find_place_time(db, runtime, other, ReplayPlace(**named))
+    check_open_limit(db, RecoveryRow, tenant)
     recovery_id, now = new_timed_id("rcv")
     row = RecoveryRow(
         id=recovery_id,
@@ -124,7 +124,7 @@ def recovery_to_wire(row: RecoveryRow) -> Recovery:
     named = {
         "candidates": _list_without_donors(row),
         "inputs": row.input_names or [],
-        "policy": list_effective(policy, row.sandbox),
+        "policy": select_effective_policy(policy, row.sandbox),
     }
     return Recovery.model_validate({**row.model_dump(include=_COLUMNS), **named})
 

@@ -27,7 +27,7 @@ class RemovedReplays:
     recorded: dict[str, str]
 
 
-def remove_replays(db: DbSession, session_ids: Collection[str]) -> RemovedReplays:
+def remove_some_replays(db: DbSession, session_ids: Collection[str]) -> RemovedReplays:
     """Remove replays and recoveries that sessions have a part in; return ids of some, none at the end.
 
     Attempts of its recoveries are among them. Events and deliveries are left to the caller. Needs a write

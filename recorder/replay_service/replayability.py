@@ -21,7 +21,7 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry_process import RecordingMessage
-from recorder.replay_service.recording import find_sealed_sessions, read_recording
+from recorder.replay_service.recording import read_recording, read_sessions_with_recordings
 from recorder.replay_service.replayability_process import ReplayabilityProcess, ReplayabilityTask
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
@@ -261,7 +261,7 @@ def _read_recordings(runtime: Runtime, rows: Sequence[SessionRow]) -> dict[str, 
         _FramesMissing: if the lake lacks frames of a session.
         Unavailable: if a store does not answer.
     """
-    small = find_sealed_sessions(runtime, [row.id for row in rows]).recordings
+    small = read_sessions_with_recordings(runtime, [row.id for row in rows]).recordings
     recordings: dict[str, RecordingMessage | None] = {}
     for row in rows:
         try:

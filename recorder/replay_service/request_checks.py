@@ -38,7 +38,7 @@ from recorder.tenant import Tenant
 _FILES = re.compile(r'(?:\s*\[\s*")?data:')
 
 
-def find_sealed(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
+def find_sealed_session(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
     """Return a sealed session of the caller's workspace and mode.
 
     Raises:
@@ -165,7 +165,7 @@ def check_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[st
             raise UrlNotAllowed(text, json_pointer("inputs", name))
 
 
-def find_other(db: DbSession, session: SessionRow, body: ReplayCreate) -> SessionRow | None:
+def find_compared_session(db: DbSession, session: SessionRow, body: ReplayCreate) -> SessionRow | None:
     """Return the session of `against`, if it names one; a path must be one of the workflow.
 
     Raises:
@@ -175,7 +175,7 @@ def find_other(db: DbSession, session: SessionRow, body: ReplayCreate) -> Sessio
     if against is None:
         return None
     if against.session_id is not None:
-        return find_sealed(db, session.tenant, against.session_id)
+        return find_sealed_session(db, session.tenant, against.session_id)
     if against.path_id is not None:
         path = GraphPathRow
         mine = (*in_scope(path, graph_scope_of(session)), col(path.path_id) == against.path_id)
@@ -186,7 +186,7 @@ def find_other(db: DbSession, session: SessionRow, body: ReplayCreate) -> Sessio
     return None
 
 
-def check_places(
+def check_replay_range(
     db: DbSession, runtime: Runtime, session: SessionRow, body: ReplayCreate
 ) -> dict[str, Any] | None:
     """Check anchor and until of a request; return the event with which the replay begins, if it is known.
@@ -196,12 +196,12 @@ def check_places(
         ValidationFailed: if an automatic anchor is asked for and the session did not fail.
         InvalidRange: if the replay would end before it begins.
     """
-    until = None if body.until is None else find_time(db, runtime, session, body.until)
+    until = None if body.until is None else find_place_time(db, runtime, session, body.until)
     if body.anchor is not None and body.anchor.auto:
         # The best candidate is known once the replay runs.
         find_failure(db, session, None, pointer="/anchor/auto")
         return None
-    anchor = None if body.anchor is None else find_time(db, runtime, session, body.anchor)
+    anchor = None if body.anchor is None else find_place_time(db, runtime, session, body.anchor)
     if anchor is not None and until is not None and until < anchor:
         raise InvalidRange("/until", "/anchor", where="body", detail="until is before anchor.")
     if anchor is None:
@@ -217,7 +217,7 @@ def check_places(
     return {"event_id": first.id, "t_ms": first.t_ms}
 
 
-def find_time(db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace) -> int:
+def find_place_time(db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace) -> int:
     """Return the time of a tag, frame or event of a session; of tags of one name that of the last.
 
     Raises:

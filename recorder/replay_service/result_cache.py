@@ -16,7 +16,7 @@ from recorder import clock
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.replay_service.queue import set_ended
-from recorder.replay_service.wire_objects import emit
+from recorder.replay_service.wire_objects import queue_replay_events
 from recorder.version import __version__
 
 _STEP_COLUMNS = [name for name in ReplayStepRow.model_fields if name != "replay_id"]
@@ -75,7 +75,7 @@ def copy_cached_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[Replay
         row.result_key = None  # one replay keeps the result
         set_ended(row, source.status)
         db.add(row)
-    emit(db, *copied)
+    queue_replay_events(db, *copied)
     return copied
 
 

@@ -33,7 +33,9 @@ def find_row(db: DbSession, table: type[Row], tenant: Tenant, row_id: str, *, lo
     prefix, name, _ = _NAMES[table]
     if not is_id(row_id, prefix):
         raise NotFound(name)
-    statement = select(table).where(table.id == row_id, *in_tenant(table, tenant), *has_sessions(table))
+    statement = select(table).where(
+        table.id == row_id, *in_tenant(table, tenant), *undeleted_session_conditions(table)
+    )
     row = db.exec(statement.with_for_update(of=table) if lock else statement).one_or_none()
     if row is None:
         raise NotFound(name)
@@ -61,7 +63,7 @@ def list_rows(
         before_id: the last id of the page before.
         limit: most rows of a page.
     """
-    statement = select(table).where(*in_tenant(table, tenant), *has_sessions(table))
+    statement = select(table).where(*in_tenant(table, tenant), *undeleted_session_conditions(table))
     for name, value in filters.items():
         if value is not None:
             statement = statement.where(getattr(table, name) == value)
@@ -75,7 +77,7 @@ def list_rows(
     )
 
 
-def has_sessions(table: type[Row]) -> list[Any]:
+def undeleted_session_conditions(table: type[Row]) -> list[Any]:
     """Return the conditions that the sessions of a replay or a recovery are not deleted."""
     other_session = col(_OTHER_SESSION[table])
     alive = col(SessionRow.deleted_at).is_(None)
@@ -84,7 +86,7 @@ def has_sessions(table: type[Row]) -> list[Any]:
     return [first, or_(other_session.is_(None), other)]
 
 
-def check_open(db: DbSession, table: type[Row], tenant: Tenant) -> None:
+def check_open_limit(db: DbSession, table: type[Row], tenant: Tenant) -> None:
     """Check that a workspace may have one more replay, or recovery, that has not ended.
 
     Raises:

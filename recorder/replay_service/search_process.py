@@ -18,7 +18,7 @@ from polars.exceptions import PanicException
 from recorder.errors import NotFound, Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.recording.sessions import find_session
-from recorder.replay_service.candidates import PointTime, find_recovery_candidates
+from recorder.replay_service.candidates import PointTime, list_recovery_candidates
 from recorder.replay_service.failures import Failure
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
@@ -137,7 +137,7 @@ def _search(task: SearchTask) -> list[dict[str, Any]]:
     if task.point_session_id is not None and task.point_t_ms is not None:
         point = PointTime(task.point_session_id, task.point_t_ms)
     failure = Failure(task.failure_tag, task.failed_at_ms)
-    return find_recovery_candidates(runtime, session, failure, point, skip_unavailable=task.skip_unavailable)
+    return list_recovery_candidates(runtime, session, failure, point, skip_unavailable=task.skip_unavailable)
 
 
 @lru_cache(maxsize=1)

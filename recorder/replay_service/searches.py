@@ -14,7 +14,7 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.recording.sessions import find_session
 from recorder.replay_service.failures import find_failure
-from recorder.replay_service.queue import end_replay_as_failed, lock_open
+from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, lock_recovery
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.search_process import SearchProcess, SearchReply, SearchStores, SearchTask
@@ -168,7 +168,7 @@ class CandidateSearches:
     def _store_anchor(self, held: HeldLease, row: ReplayRow, reply: SearchReply) -> None:
         points = [point for point in reply.candidates or () if point["event_id"] is not None]
         with held.transaction(self._runtime.database) as db:
-            current = lock_open(db, [row]).get(row.id)
+            current = lock_open_replays(db, [row]).get(row.id)
             if current is None:
                 return
             if points:
@@ -182,7 +182,9 @@ class CandidateSearches:
 
 def _lock(db: DbSession, row: SearchedRow) -> SearchedRow | None:
     """Return the current row, locked; None if it was ended, steered or removed since."""
-    return lock_recovery(db, row) if isinstance(row, RecoveryRow) else lock_open(db, [row]).get(row.id)
+    return (
+        lock_recovery(db, row) if isinstance(row, RecoveryRow) else lock_open_replays(db, [row]).get(row.id)
+    )
 
 
 def _explain_failed_search(reply: SearchReply) -> tuple[str, str]:

@@ -7,9 +7,13 @@ from typing import Any, Literal
 import msgspec
 
 from recorder.errors import InvalidUrl
-from recorder.net.addresses import read_url
+from recorder.net.addresses import parse_request_target
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.replay_service.stored_databases import StoredDatabase, are_within_limits, describe_limits
+from recorder.replay_service.stored_databases import (
+    StoredDatabase,
+    are_databases_within_limits,
+    describe_database_limits,
+)
 
 #: Texts of one state that pages must not show: each is looked for in every page that is read.
 MOST_SECRETS = 1_000
@@ -69,7 +73,7 @@ class StorageState(msgspec.Struct):
         """Return the part of the state that belongs to some hosts."""
         return StorageState(
             [cookie for cookie in self.cookies if hosts.match_domain(cookie.domain)],
-            [stored for stored in self.origins if hosts.hold(read_url(stored.origin))],
+            [stored for stored in self.origins if hosts.hold(parse_request_target(stored.origin))],
         )
 
     def to_browser(self) -> dict[str, Any]:
@@ -114,15 +118,17 @@ def read_storage_state(text: str) -> StorageState:
             )
     for number, stored in enumerate(state.origins):
         try:
-            is_origin = read_url(stored.origin).path == "/" and "?" not in stored.origin
+            is_origin = parse_request_target(stored.origin).path == "/" and "?" not in stored.origin
         except InvalidUrl:
             is_origin = False
         if not is_origin:
             raise InvalidStorageState(
                 f"Origin {number} of the storage state takes an origin such as https://shop.example.com."
             )
-    if not are_within_limits([database for stored in state.origins for database in stored.indexed_db]):
-        raise InvalidStorageState(describe_limits())
+    if not are_databases_within_limits(
+        [database for stored in state.origins for database in stored.indexed_db]
+    ):
+        raise InvalidStorageState(describe_database_limits())
     if len(state.origins) > _MOST_ORIGINS or len(state.list_secrets()) > MOST_SECRETS:
         raise InvalidStorageState(
             f"A storage state takes at most {_MOST_ORIGINS} origins and {MOST_SECRETS:,} texts that must be "

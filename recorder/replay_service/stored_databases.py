@@ -57,7 +57,7 @@ class StoredDatabase(msgspec.Struct):
                         yield value
 
 
-def are_within_limits(databases: list[StoredDatabase]) -> bool:
+def are_databases_within_limits(databases: list[StoredDatabase]) -> bool:
     """Return whether a browser may be asked to make databases."""
     stores = [store for database in databases for store in database.stores]
     return (
@@ -69,7 +69,7 @@ def are_within_limits(databases: list[StoredDatabase]) -> bool:
     )
 
 
-def describe_limits() -> str:
+def describe_database_limits() -> str:
     """Return the limits as a sentence."""
     return (
         f"The IndexedDB of a storage state takes at most {MOST_DATABASES} databases, {_MOST_STORES} stores, "

@@ -45,7 +45,7 @@ def replay_to_wire(row: ReplayRow) -> Replay:
             "mode": row.kind,
             "anchor": row.spec["anchor"],
             "until": row.spec["until"],
-            "policy": list_effective(row.spec["policy"], row.sandbox, is_compared=is_compared),
+            "policy": select_effective_policy(row.spec["policy"], row.sandbox, is_compared=is_compared),
             "against": row.spec["against"],
             "start": row.spec.get("start"),
             "anchor_event": None if row.anchor_event is None else AnchorEvent(**row.anchor_event),
@@ -56,7 +56,9 @@ def replay_to_wire(row: ReplayRow) -> Replay:
     )
 
 
-def list_effective(policy: dict[str, Any], sandbox: str, *, is_compared: bool = False) -> dict[str, Any]:
+def select_effective_policy(
+    policy: dict[str, Any], sandbox: str, *, is_compared: bool = False
+) -> dict[str, Any]:
     """Return the members of a policy that have an effect in a sandbox.
 
     Args:
@@ -68,7 +70,7 @@ def list_effective(policy: dict[str, Any], sandbox: str, *, is_compared: bool = 
     return {name: policy[name] for name in names if name in policy and (is_compared or name != "min_support")}
 
 
-def emit(db: DbSession, *rows: ReplayRow) -> None:
+def queue_replay_events(db: DbSession, *rows: ReplayRow) -> None:
     """Queue the events of the statuses that replays have just taken, with the whole objects."""
     add_events(db, [_describe_event(row) for row in rows])
 

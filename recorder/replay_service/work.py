@@ -24,16 +24,16 @@ from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
-from recorder.replay_service.dry_tasks import Refusal, find_anchor_event, needs_search, read_dry_tasks
+from recorder.replay_service.dry_tasks import Refusal, find_task_anchor_event, needs_search, read_dry_tasks
 from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.queue import end_replay_as_failed, lock_open, set_ended
+from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays, set_ended
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.result_cache import copy_cached_results, set_result_keys
-from recorder.replay_service.rows import has_sessions
+from recorder.replay_service.rows import undeleted_session_conditions
 from recorder.replay_service.searches import CandidateSearches
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
-from recorder.replay_service.wire_objects import emit
+from recorder.replay_service.wire_objects import queue_replay_events
 from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import DryResult
 from recorder.runtime import Runtime
@@ -162,7 +162,7 @@ class ReplayRun:
             for row in begun:
                 row.status, row.started_at = "running", clock.now()
                 db.add(row)
-            emit(db, *begun)
+            queue_replay_events(db, *begun)
             set_result_keys(db, rows)
             copied = copy_cached_results(db, rows)
         for row in copied:
@@ -193,7 +193,7 @@ class ReplayRun:
             for outcome in outcomes:
                 if outcome is not None:
                     row, task = todo.popleft()
-                    computed.append(_Computed(row, outcome, find_anchor_event(task)))
+                    computed.append(_Computed(row, outcome, find_task_anchor_event(task)))
                 if outcome is None or len(computed) >= _STORED_TOGETHER:
                     self._store(computed)
                     computed = []
@@ -223,13 +223,13 @@ class ReplayRun:
                     self._store([entry])
                 return
             log.exception("replay %s", computed[0].row.id)
-            self._explain(computed[0].row, ReplayNotComputed(type(error).__name__))
+            self._end_or_pause_replay(computed[0].row, ReplayNotComputed(type(error).__name__))
             return
         for entry in computed:
             if not isinstance(entry.outcome, DryResult):
-                self._explain(entry.row, entry.outcome)
+                self._end_or_pause_replay(entry.row, entry.outcome)
 
-    def _explain(self, row: ReplayRow, outcome: Outcome | Refusal) -> None:
+    def _end_or_pause_replay(self, row: ReplayRow, outcome: Outcome | Refusal) -> None:
         """End a replay that has no result, or let it wait for its store."""
         if isinstance(outcome, InvalidRecording):
             self._fail(row, "invalid_recording", str(outcome))
@@ -254,7 +254,7 @@ class ReplayRun:
 
     def _fail(self, row: ReplayRow, type: str, message: str) -> None:
         with self._held_transaction() as db:
-            current = lock_open(db, [row]).get(row.id)
+            current = lock_open_replays(db, [row]).get(row.id)
             if current is not None:
                 end_replay_as_failed(db, current, type, message)
                 self.report.count(current)
@@ -265,7 +265,7 @@ class ReplayRun:
             return
         ended = []
         with self._held_transaction() as db:
-            current = lock_open(db, [entry.row for entry in computed])
+            current = lock_open_replays(db, [entry.row for entry in computed])
             db.connection().execute(delete(ReplayStepRow).where(col(ReplayStepRow.replay_id).in_(current)))
             steps = []
             for entry in computed:
@@ -279,7 +279,7 @@ class ReplayRun:
                     db.add(row)
                     if row.finished_at is not None:
                         ended.append(row)
-            emit(db, *ended)
+            queue_replay_events(db, *ended)
             if steps:
                 db.connection().execute(insert(ReplayStepRow), steps)
         for row in ended:
@@ -306,7 +306,7 @@ def _set_replay_result(row: ReplayRow, result: DryResult) -> None:
         set_ended(row, result.status)
 
 
-def has_waiting(db: DbSession) -> bool:
+def has_waiting_replays(db: DbSession) -> bool:
     """Return whether replays or recoveries wait and no run is at work."""
     if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
         return False
@@ -322,7 +322,7 @@ def _due_conditions() -> list[Any]:
         col(ReplayRow.finished_at).is_(None),
         or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
         col(ReplayRow.workspace_id).in_(active),
-        *has_sessions(ReplayRow),
+        *undeleted_session_conditions(ReplayRow),
     ]
 
 

@@ -13,7 +13,13 @@ from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_element_text
 from recorder.replays.results import Suggestion
-from recorder.replays.selectors import Selector, escape_css, find_only, kind_of_selector, make_selectors
+from recorder.replays.selectors import (
+    Selector,
+    escape_css,
+    find_single_element,
+    kind_of_selector,
+    make_selectors,
+)
 
 Finding = Literal["matched", "relabelled", "target_missing", "target_ambiguous", "target_changed"]
 _WEIGHTS = {"test_id": 5, "aria": 4, "attribute": 3, "text": 2, "path": 1, "xpath": 1}
@@ -141,7 +147,7 @@ def _collect_votes(
         if votes and _is_decided(votes.values(), {left for _, left in selectors[number:]}):
             break
         try:
-            element = find_only(document, selector, budget)
+            element = find_single_element(document, selector, budget)
         except UnusableSelector:
             continue
         except BudgetSpent:
@@ -260,7 +266,7 @@ def _find_cheapest_selector(document: DomDocument, element: DomElement) -> str:
     selectors: Sequence[str] = make_selectors(document, element)
     for selector in selectors:
         try:
-            if find_only(document, selector, Budget(RESOLVE_VISITS)) is element:
+            if find_single_element(document, selector, Budget(RESOLVE_VISITS)) is element:
                 return selector
         except (UnusableSelector, BudgetSpent):
             continue

@@ -54,7 +54,7 @@ def _find_kind(last: str) -> SelectorKind:
     return "attribute" if "#" in last_part or "[" in last_part else "path"
 
 
-def find_all(document: DomDocument, selector: Selector, budget: Budget) -> Iterator[DomElement]:
+def find_matching_elements(document: DomDocument, selector: Selector, budget: Budget) -> Iterator[DomElement]:
     """Yield the visible elements that a selector matches.
 
     Raises:
@@ -76,13 +76,13 @@ def find_all(document: DomDocument, selector: Selector, budget: Budget) -> Itera
                 yield element
 
 
-def find_only(document: DomDocument, selector: Selector, budget: Budget) -> DomElement | None:
+def find_single_element(document: DomDocument, selector: Selector, budget: Budget) -> DomElement | None:
     """Return the visible element that a selector matches alone; None if it is absent or not alone.
 
     Raises:
-        UnusableSelector, BudgetSpent: as `find_all`.
+        UnusableSelector, BudgetSpent: as `find_matching_elements`.
     """
-    matches = find_all(document, selector, budget)
+    matches = find_matching_elements(document, selector, budget)
     first = next(matches, None)
     return first if first is not None and next(matches, None) is None else None
 

@@ -14,7 +14,7 @@ from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedFrame, RecordedStep
 from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve, suggest
 from recorder.replays.results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
-from recorder.replays.selectors import find_only
+from recorder.replays.selectors import find_single_element
 from recorder.replays.states import compare_page_states, hash_page_state, list_state_differences
 
 
@@ -96,7 +96,7 @@ class StepScene:
             **members,
         )
 
-    def find_drop(self, budget: Budget) -> DivergenceKind | None:
+    def find_drop_problem(self, budget: Budget) -> DivergenceKind | None:
         """Find the element on which a drag ends, verified like its source; return why there is none, or None.
 
         A recording that names no such element is of a client that records sources alone.
@@ -158,7 +158,7 @@ def check_step(
             )
     if other is not None and _differs_too_much(scene, policy, scene.recorded, scene.observed):
         return scene.diverge("state_mismatch")
-    failed = _find_target(scene, pages.budget, policy, decision)
+    failed = _find_target_failure(scene, pages.budget, policy, decision)
     if failed is not None:
         return failed
     if other is None:
@@ -181,10 +181,10 @@ def check_first_step(
     _differs_too_much(scene, policy, scene.recorded, scene.observed)
     if scene.similarity is not None and scene.similarity < policy.ok:
         return scene.diverge("anchor_unreachable")
-    return _find_target(scene, pages.budget, policy, None)
+    return _find_target_failure(scene, pages.budget, policy, None)
 
 
-def _find_target(
+def _find_target_failure(
     scene: StepScene, budget: Budget, policy: ReplayPolicy, decision: Decision | None
 ) -> StepCheck | None:
     """Find the element to act on; return a check where it cannot be acted on."""
@@ -209,7 +209,7 @@ def _find_target(
         return scene.diverge("target_missing")
     if scene.element is not None and find_obstacle(scene.element, event) is not None:
         return scene.diverge("action_failed")
-    problem = scene.find_drop(budget) if event["type"] == "drag" else None
+    problem = scene.find_drop_problem(budget) if event["type"] == "drag" else None
     return None if problem is None else scene.diverge(problem, heal=heal)
 
 
@@ -217,7 +217,7 @@ def find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> Do
     """Return the element that a person's selector matches alone; None if there is no such element."""
     part = Budget(RESOLVE_VISITS, budget)
     try:
-        return find_only(page, selector, part) if selector else None
+        return find_single_element(page, selector, part) if selector else None
     except UnusableSelector:
         return None
     except BudgetSpent:

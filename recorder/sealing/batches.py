@@ -14,7 +14,7 @@ from recorder import clock
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.sealing import breaker
-from recorder.sealing.lanes import Lane, open_batches
+from recorder.sealing.lanes import Lane, list_open_batches
 from recorder.sealing.portions import count_pixels
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
@@ -90,7 +90,7 @@ def claim_sealing_batch(
         limits: size of a new batch.
         is_resumed: whether the run paused the batch itself, and may go on before the pause is over.
     """
-    open_rows = open_batches(db, lane=lane, limit=1)
+    open_rows = list_open_batches(db, lane=lane, limit=1)
     row = (
         open_rows[0]
         if open_rows

@@ -109,7 +109,7 @@ def take_retry(db: DbSession) -> bool:
     return True
 
 
-def note_sealed(db: DbSession) -> None:
+def close_breaker(db: DbSession) -> None:
     """Forget the failures, since a session was sealed; deferred sessions are tried like any other."""
     row = db.get(LeaseRow, _LEASE)
     failures = _read_breaker_failures(row)

@@ -124,7 +124,7 @@ class Submission:
         """Complete the future once every digest is known and every object is checked."""
         is_complete = self.open_tasks == 0 and self.open_checks == 0
         if is_complete and not self.is_over and self.future.set_running_or_notify_cancel():
-            self.future.set_result([_describe_frame(*frame) for frame in self._frames])
+            self.future.set_result([_make_frame_digest(*frame) for frame in self._frames])
 
     def fail(self, error: Exception) -> None:
         """Complete the future with an error, unless it is complete."""
@@ -221,7 +221,7 @@ def _fits_item(item: Item, task: Task) -> bool:
     return len(item.tasks) < _ITEM_TASKS and span <= _ITEM_BYTES and not is_large and not item.is_large
 
 
-def _describe_frame(picture: Task, snapshot: Task | None, url: str | None) -> FrameDigest:
+def _make_frame_digest(picture: Task, snapshot: Task | None, url: str | None) -> FrameDigest:
     cells = picture.digest if isinstance(picture.digest, bytes) else None
     screen = snapshot.digest if snapshot is not None and isinstance(snapshot.digest, Screen) else None
     return compute_frame_digests(screen, url, cells)

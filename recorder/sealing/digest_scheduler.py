@@ -134,7 +134,7 @@ class DigestScheduler:
                 skipped += 1
                 continue
             submission.items.popleft()
-            wanted = [task for task in item.tasks if self._must_compute(task)]
+            wanted = [task for task in item.tasks if self._claim_or_settle_task(task)]
             if submission.future.done():
                 self._release_tasks(wanted)
             elif wanted or item.least_bytes:
@@ -142,7 +142,7 @@ class DigestScheduler:
                 return item
         return None
 
-    def _must_compute(self, task: Task) -> bool:
+    def _claim_or_settle_task(self, task: Task) -> bool:
         """Return whether a task must be computed; otherwise settle it, or let it wait for an equal task."""
         if task.key is None or task.is_owner:
             return True
@@ -192,7 +192,7 @@ class DigestScheduler:
         for index, (task, key) in enumerate(zip(item.tasks, message.snapshot_keys, strict=True)):
             if task.key is None:
                 task.key = f"snapshot {key}"
-            if self._must_compute(task):
+            if self._claim_or_settle_task(task):
                 indexes.append(index)
         if item.submission.is_over:
             self._release_tasks(item.tasks)
@@ -212,13 +212,13 @@ class DigestScheduler:
             if item.fetch_deaths >= MAX_DEATHS:
                 self._fail_submission(item.submission, item.tasks, _describe_fetch_deaths(item))
             else:
-                self._requeue_task(item)
+                self._requeue_item(item)
             return
         if not worker.todo:
             return
         task = worker.todo.popleft()
         if worker.todo:
-            self._requeue_task(Item.of_tasks(list(worker.todo)))
+            self._requeue_item(Item.of_tasks(list(worker.todo)))
         assert task.key is not None
         # Counted by content, so that a submission that was paused and closed does not restart the count.
         task.deaths = self._deaths.pop(task.key, 0) + 1
@@ -229,9 +229,9 @@ class DigestScheduler:
         elif task.deaths >= MAX_DEATHS:
             self._fail_submission(task.submission, [task], _describe_killed(task))
         else:
-            self._requeue_task(Item.of_tasks([task], needs_new_worker=True))
+            self._requeue_item(Item.of_tasks([task], needs_new_worker=True))
 
-    def _requeue_task(self, item: Item) -> None:
+    def _requeue_item(self, item: Item) -> None:
         if item.submission.is_over:
             self._release_tasks(item.tasks)
             return
@@ -268,7 +268,7 @@ class DigestScheduler:
             if task.is_owner and task.key is not None:
                 task.is_owner = False
                 for waiting in self._under_way.pop(task.key, ()):
-                    self._requeue_task(Item.of_tasks([waiting]))
+                    self._requeue_item(Item.of_tasks([waiting]))
 
     def _count_large(self) -> int:
         return sum(worker.item is not None and worker.item.is_large for worker in self.workers)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from recorder.limited_process import read_data_bytes
+from recorder.limited_process import measure_data_segment
 from recorder.sealing.digest_messages import (
     DigestBudget,
     DigestTask,
@@ -32,7 +32,7 @@ from recorder.sealing.digest_messages import (
     decode_to_worker,
     encode,
 )
-from recorder.sealing.frame_digests import SnapshotOverBudget, read_cells, read_dom_snapshot
+from recorder.sealing.frame_digests import SnapshotOverBudget, compute_snapshot_screen, read_cells
 from recorder.storage.blobs import Blobs
 
 #: A worker that holds more memory than this ends after its item: a large picture needs the rest.
@@ -74,9 +74,9 @@ class DigestWorker:
             self._send(FetchFailed("unavailable"))
             return
         if self._start_bytes is None:
-            self._start_bytes = read_data_bytes()
+            self._start_bytes = measure_data_segment()
             _limit_memory(self._start_bytes + self._budget.memory_bytes)
-        self._send(Fetched([_digest_snapshot(*pair) for pair in zip(item.tasks, contents, strict=True)]))
+        self._send(Fetched([_make_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]))
         wanted = decode_to_worker(self._connection.recv_bytes())
         assert isinstance(wanted, Wanted)
         for index in wanted.indexes:
@@ -84,7 +84,7 @@ class DigestWorker:
 
     def _has_grown(self) -> bool:
         """Return whether this process holds so much memory that too little is left for a large picture."""
-        return self._start_bytes is not None and read_data_bytes() > self._start_bytes + _KEPT_BYTES
+        return self._start_bytes is not None and measure_data_segment() > self._start_bytes + _KEPT_BYTES
 
     def _send(self, message: FromWorker) -> None:
         self._connection.send_bytes(encode(message))
@@ -127,7 +127,7 @@ def _read_range(blobs: Blobs, key: str, start: int, end: int) -> bytes:
     return data
 
 
-def _digest_snapshot(task: DigestTask, content: bytes) -> str | None:
+def _make_snapshot_key(task: DigestTask, content: bytes) -> str | None:
     """Return the key that equal snapshots of all tenants share, a strong hash; None for a picture."""
     return hashlib.blake2b(content, digest_size=16).hexdigest() if task.kind == "snapshot" else None
 
@@ -137,7 +137,7 @@ def _compute_digest(task: DigestTask, content: bytes, budget: DigestBudget) -> P
         if task.kind == "picture":
             return PictureDigest(read_cells(content, max_pixels=budget.picture_pixels))
         try:
-            return SnapshotDigest(read_dom_snapshot(content, budget))
+            return SnapshotDigest(compute_snapshot_screen(content, budget))
         except SnapshotOverBudget:
             return SnapshotDigest(None, is_over_budget=True)
 

@@ -27,7 +27,7 @@ from recorder.sealing import batches, breaker
 from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.breaker import MAX_SESSION_FAILURES
 from recorder.sealing.scheduling import LaneScheduler, LaneWork
-from recorder.sealing.set_aside import clear_error, lock_session
+from recorder.sealing.set_aside import lock_session, requeue_set_aside_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.store_regions import STORE_MARK
@@ -75,7 +75,7 @@ class ContentError(Exception):
 
 
 @contextmanager
-def report_content_errors(session_id: str) -> Iterator[None]:
+def convert_to_content_errors(session_id: str) -> Iterator[None]:
     """Convert errors of the block to errors of this session's content.
 
     Errors of a store, of the database and of memory have other causes; they are not converted.
@@ -164,7 +164,7 @@ def _count_sealing_fault(db: DbSession, fault: str, *, workspace_id: str, sessio
         row = lock_session(db, failed_id)
         if row is None or row.deleted_at is not None or row.seal_error_code is None:
             continue
-        clear_error(db, row, seal_failures=MAX_SESSION_FAILURES)
+        requeue_set_aside_session(db, row, seal_failures=MAX_SESSION_FAILURES)
         record(
             db,
             Origin.system(row.workspace_id, "sealing"),
@@ -261,7 +261,7 @@ def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> 
             row = batches.read_batch_row(db, batch)
             row.state, row.last_error = "undoing", _KILLED
             db.add(row)
-    delete_rows(runtime, batch, batch.session_ids)
+    delete_batch_rows(runtime, batch, batch.session_ids)
     with runtime.database.transaction(write=True) as db:
         work.lease.require(db)
         row = batches.read_batch_row(db, batch)
@@ -279,7 +279,7 @@ def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> 
         scheduler.continue_or_release(db, work)
 
 
-def delete_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -> None:
+def delete_batch_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -> None:
     """Delete the rows of some sessions of a batch from the lake."""
     if not session_ids:
         return

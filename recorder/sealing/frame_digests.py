@@ -135,7 +135,7 @@ def compute_frame_digests(screen: Screen | None, url: str | None, cells: bytes |
     return FrameDigest(screen, None if cells is None else dhash(cells))
 
 
-def read_dom_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
+def compute_snapshot_screen(packed: bytes, budget: DigestBudget) -> Screen | None:
     """Return the screen of a packed DOM snapshot; None if it is damaged or has an unknown form.
 
     Raises:

@@ -85,7 +85,9 @@ class Lane:
         return cls(Tenant(workspace_id, mode), int(slot))
 
 
-def open_batches(db: DbSession, *, lane: Lane | None = None, limit: int | None = None) -> list[SealBatchRow]:
+def list_open_batches(
+    db: DbSession, *, lane: Lane | None = None, limit: int | None = None
+) -> list[SealBatchRow]:
     """Return the batches that are not done, of one lane or of all, by lane and number."""
     row = SealBatchRow
     order = (col(row.workspace_id), col(row.mode), col(row.slot), col(row.number))
@@ -134,7 +136,7 @@ def waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
 def has_waiting(db: DbSession) -> bool:
     """Return whether any session waits to be sealed; the query is cheap enough to run many times a second."""
     statement = select(SessionRow.id).where(col(SessionRow.waiting_since).is_not(None)).limit(1)
-    return db.exec(statement).first() is not None or open_batches(db, limit=1) != []
+    return db.exec(statement).first() is not None or list_open_batches(db, limit=1) != []
 
 
 def longest_wait_s(db: DbSession, *, runs: int) -> float | None:
@@ -160,7 +162,7 @@ def list_ready_lanes(
         resumable: lanes that the run paused; it may take them before their pause is over.
     """
     now = clock.now()
-    unfinished = open_batches(db)
+    unfinished = list_open_batches(db)
     paused = {Lane.of_batch(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
     since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
     since.update(waiting_lanes(db))
@@ -172,7 +174,9 @@ def list_ready_lanes(
     return sorted(waits.items(), key=lambda item: (item[1], item[0]))
 
 
-def free_lanes(db: DbSession, owner: str, ready: Sequence[tuple[Lane, datetime]], *, runs: int) -> list[Lane]:
+def list_takeable_lanes(
+    db: DbSession, owner: str, ready: Sequence[tuple[Lane, datetime]], *, runs: int
+) -> list[Lane]:
     """Return those of the ready lanes that the run may take now, in their order.
 
     While other workspaces wait, one workspace holds at most half of the runs' lanes (at least one);
@@ -201,7 +205,7 @@ def take_lane(
     """
     # Locks the row, so that the choices of several runs follow one another.
     take_lease(db, _CHOICE_LEASE, "", now_ms=0, ttl_ms=0)
-    for lane in free_lanes(db, owner, ready, runs=runs):
+    for lane in list_takeable_lanes(db, owner, ready, runs=runs):
         lease = hold_lease(db, lane.name, owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lane, lease
@@ -279,7 +283,7 @@ def change_slots(db: DbSession, slots: int) -> int:
         LanesOpen: if a run works on a lane, or a batch is open.
     """
     deployment = db.get_one(DeploymentRow, 1, with_for_update=True)
-    if held_lanes(db) or open_batches(db, limit=1):
+    if held_lanes(db) or list_open_batches(db, limit=1):
         raise LanesOpen
     before, deployment.seal_slots = deployment.seal_slots, slots
     db.add(deployment)

@@ -28,7 +28,7 @@ from recorder.sealing.event_runs import (
     take_items,
     write_event_run,
 )
-from recorder.sealing.failures import ContentError, report_content_errors
+from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.portions import (
     PortionLimits,
@@ -190,7 +190,7 @@ class LargeSession:
         begin = self._digested
         frames, digests = self._digesting.pop(begin)
         frame_digests = digests.result()
-        with report_content_errors(self.row.id):
+        with convert_to_content_errors(self.row.id):
             rows, features = self._frames.add(frames, frame_digests)
         key = f"sealing/{self.row.workspace_id}/{self.row.id}/{begin}.arrow"
         self._runtime.blobs.put(key, _pack_frames(rows, features))
@@ -250,7 +250,7 @@ class LargeSession:
     def _write_run(self, after_position: int) -> dict[str, Any]:
         """Store the events of the next batches in total order."""
         limits = self._limits
-        with report_content_errors(self.row.id), self._runtime.database.transaction(write=False) as db:
+        with convert_to_content_errors(self.row.id), self._runtime.database.transaction(write=False) as db:
             items, self._run_position = read_batch_items(
                 db,
                 self.row.id,
@@ -309,7 +309,7 @@ class LargeSession:
             yield self._add_events(part)
 
     def _add_events(self, events: Sequence[HotItem]) -> pa.RecordBatch:
-        with report_content_errors(self.row.id):
+        with convert_to_content_errors(self.row.id):
             return self._events.add(events)
 
     def _restore_events(self, state: dict[str, Any]) -> None:

@@ -254,7 +254,7 @@ class TenantCounts:
         return (self.events, self.frames) == (self.expected_events, self.expected_frames)
 
 
-def count_tenants(runtime: Runtime) -> list[TenantCounts]:
+def count_rows_by_tenant(runtime: Runtime) -> list[TenantCounts]:
     """Return the counts of every workspace and mode.
 
     Differing rows are counted again, since a batch may be under way.

@@ -100,7 +100,7 @@ def _unpack_portion_state(row: SealPortionRow) -> dict[str, Any]:
 _IDS = 500
 
 
-def read_waiting(db: DbSession, session_ids: Sequence[str]) -> dict[str, SessionRow]:
+def read_waiting_sessions(db: DbSession, session_ids: Sequence[str]) -> dict[str, SessionRow]:
     """Return those of the sessions that still wait to be sealed, by id."""
     rows: dict[str, SessionRow] = {}
     for part in _split_ids(session_ids):

@@ -13,9 +13,9 @@ from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.sealing.large_session import LargeSession
-from recorder.sealing.portions import PortionLimits, RequireLease, count_pixels, read_waiting
+from recorder.sealing.portions import PortionLimits, RequireLease, count_pixels, read_waiting_sessions
 from recorder.sealing.rows import PreparedSession, build_session_row
-from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_tables
+from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_lake_files
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
@@ -107,7 +107,7 @@ class BatchPreparation:
 
     def _plan_units(self) -> "list[SmallSessions | LargeSession]":
         with self._runtime.database.transaction(write=False) as db:
-            waiting = read_waiting(db, self._batch.session_ids)
+            waiting = read_waiting_sessions(db, self._batch.session_ids)
             with_frames = [row.id for row in waiting.values() if 0 < row.frame_count <= self._limits.frames]
             pixels_of = count_pixels(db, with_frames)
         self.left_out = [session_id for session_id in self._batch.session_ids if session_id not in waiting]
@@ -174,7 +174,7 @@ class BatchPreparation:
 
     def _read_waiting(self, session_ids: Sequence[str]) -> dict[str, SessionRow]:
         with self._runtime.database.transaction(write=False) as db:
-            return read_waiting(db, session_ids)
+            return read_waiting_sessions(db, session_ids)
 
     def _leave_out_deleted_sessions(self) -> None:
         ids = [session_id for unit in self._units or () for session_id in unit.session_ids]
@@ -199,7 +199,7 @@ class BatchPreparation:
             seal_seq = session.row.seal_seq or batch.seal_seq(session.row.id)
             rows = build_session_row(session, batch.date, seal_seq)
             tables.setdefault(("sessions", session.row.workflow), []).append(rows)
-        files += write_tables(self._runtime, batch, tables, self._name)
+        files += write_lake_files(self._runtime, batch, tables, self._name)
         self.sessions, self.files = sessions, {kind: [] for kind in LAYOUTS}
         for kind, file in files:
             self.files[kind].append(file)

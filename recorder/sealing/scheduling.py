@@ -101,7 +101,7 @@ class LaneScheduler:
             if not lanes.has_waiting(db):
                 return None
             ready = lanes.list_ready_lanes(db, resumable=self.paused)
-            if not lanes.free_lanes(db, self._owner, ready, runs=self._runs):
+            if not lanes.list_takeable_lanes(db, self._owner, ready, runs=self._runs):
                 return None
         with self._runtime.database.transaction(write=True) as db:
             taken = lanes.take_lane(db, self._owner, ready, runs=self._runs, ttl_ms=self._lease_ms)
@@ -179,7 +179,7 @@ class LaneScheduler:
 
     def _do_others_wait(self, db: DbSession, work: LaneWork) -> bool:
         ready = lanes.list_ready_lanes(db, except_for=frozenset([work.lane]), resumable=self.paused)
-        return bool(lanes.free_lanes(db, self._owner, ready, runs=self._runs))
+        return bool(lanes.list_takeable_lanes(db, self._owner, ready, runs=self._runs))
 
     def _list_leases(self) -> list[HeldLease]:
         work = self.current

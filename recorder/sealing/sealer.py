@@ -23,7 +23,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.garbage import LARGE_BATCHES, frozen_garbage
+from recorder.garbage import LARGE_BATCHES, reduced_garbage_collection
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
@@ -237,7 +237,7 @@ class Sealer:
         if batch.is_retry:
             # An earlier attempt may have committed rows of sessions that are left out now.
             left_out = set(batch.session_ids) - {session.row.id for session in preparation.sessions}
-            failures.delete_rows(self._runtime, batch, sorted(left_out))
+            failures.delete_batch_rows(self._runtime, batch, sorted(left_out))
         self._touched.add(batch.tenant)
 
     def _mark_batch(
@@ -272,14 +272,14 @@ class Sealer:
                 session = session_to_wire(row, metadata.get(row.id, {}), path_id=path_ids.get(row.id))
                 emit_session(db, row, "session.sealed", session)
             if waiting:
-                breaker.note_sealed(db)
+                breaker.close_breaker(db)
             for failure in preparation.failures:
                 set_aside += failures.count_session_failure(db, failure)
             self._scheduler.continue_or_release(db, work)
         with suppress(LeaseLost):  # maintenance deletes progress that remains
             preparation.discard()
         deleted = {session.row.id for session in preparation.sessions} - {row.id for row in waiting}
-        failures.delete_rows(self._runtime, batch, sorted(deleted))
+        failures.delete_batch_rows(self._runtime, batch, sorted(deleted))
         for scope in self._indexer.take_grown():
             self._rebuild_graph(scope)
         return SealedBatch(
@@ -346,7 +346,7 @@ def open_sealer(
     _load_libraries()
     sealer = Sealer(runtime, owner=owner, pace=pace, batch_limits=batch_limits, portion_limits=portion_limits)
     try:
-        with frozen_garbage(LARGE_BATCHES):
+        with reduced_garbage_collection(LARGE_BATCHES):
             yield sealer if sealer.take() else None
     finally:
         sealer.release()

@@ -59,7 +59,7 @@ def reseal(db: DbSession, session_id: str) -> SessionRow:
         raise NotFound("session", detail)
     if row.seal_error_code is None:
         raise InvalidState(row.status, needed="session must have been set aside")
-    clear_error(db, row)
+    requeue_set_aside_session(db, row)
     record(
         db,
         Origin.operator(row.workspace_id),
@@ -70,7 +70,7 @@ def reseal(db: DbSession, session_id: str) -> SessionRow:
     return row
 
 
-def clear_error(db: DbSession, row: SessionRow, *, seal_failures: int = 0) -> None:
+def requeue_set_aside_session(db: DbSession, row: SessionRow, *, seal_failures: int = 0) -> None:
     """Queue a session for sealing again, without the error for which it was set aside."""
     row.seal_error_code = row.seal_error_message = row.seal_error_at = None
     row.seal_failures = seal_failures

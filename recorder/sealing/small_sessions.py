@@ -14,7 +14,7 @@ from recorder.recording.batch_items import decode_batch_items
 from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.failures import ContentError, report_content_errors
+from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.portions import PortionLimits, read_event_batches, read_frames
 from recorder.sealing.rows import PreparedSession, build_session_row, build_step_rows
@@ -110,7 +110,7 @@ class SmallSessions:
             for kind, batches in rows.items():
                 if batches:
                     tables.setdefault((kind, row.workflow), []).extend(batches)
-        self.files = write_tables(self._runtime, self._batch, tables, self._name)
+        self.files = write_lake_files(self._runtime, self._batch, tables, self._name)
         failed = {error.session_id for error in failures}
         self._rows = [row for row in self._rows if row.id not in failed]
         self._prepared, self._failures, self.is_done = prepared, failures, True
@@ -147,7 +147,7 @@ class SmallSessions:
     ) -> tuple[PreparedSession, dict[Kind, list[pa.RecordBatch]]]:
         frame_digests = digests.result() if digests is not None else []
         date = self._batch.date
-        with report_content_errors(row.id):
+        with convert_to_content_errors(row.id):
             items = sorted(item for batch in stored for item in decode_batch_items(batch))
             index = FrameIndex([(frame.t_ms, frame.frame_id) for frame in frames])
             frame_walk = FrameWalk(row, date, index)
@@ -178,7 +178,7 @@ def sort_key(row: SessionRow) -> tuple[int, str]:
     return (bucket_of(row.id), row.id)
 
 
-def write_tables(
+def write_lake_files(
     runtime: Runtime, batch: SealingBatch, tables: TableRows, name: str
 ) -> list[tuple[Kind, LakeFile]]:
     """Write one file for each kind and workflow, several in parallel, since each waits for the disk."""

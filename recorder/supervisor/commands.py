@@ -67,7 +67,7 @@ def find_checkout(part: str) -> Path:
     raise NoCheckout(part)
 
 
-def claim_port(host: str, port: int, *, option: str) -> int:
+def choose_port(host: str, port: int, *, option: str) -> int:
     """Return the port itself, or a free one for 0.
 
     Raises:

@@ -16,7 +16,7 @@ _SERVING = b"\x08\x01"
 
 
 @functools.cache
-def open_http_client() -> httpx.Client:
+def shared_probe_client() -> httpx.Client:
     """Return the client of all probes; a client for each of them would read the CA certificates: 40 ms.
 
     It keeps no connection: one to a child that was started again would fail the next probe.
@@ -27,7 +27,7 @@ def open_http_client() -> httpx.Client:
 def has_status_200(url: str, *, timeout_s: float = 5.0) -> bool:
     """Return whether an address answers 200."""
     try:
-        return open_http_client().get(url, timeout=timeout_s).status_code == 200
+        return shared_probe_client().get(url, timeout=timeout_s).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -35,7 +35,7 @@ def has_status_200(url: str, *, timeout_s: float = 5.0) -> bool:
 def answers_http(url: str, *, timeout_s: float) -> bool:
     """Return whether an address answers at all: a refusal also counts."""
     try:
-        open_http_client().get(url, timeout=timeout_s)
+        shared_probe_client().get(url, timeout=timeout_s)
     except httpx.HTTPError:
         return False
     return True

@@ -19,7 +19,7 @@ from recorder.access.dagster_login import LoginLinks
 from recorder.invocation import command_line, short_path
 from recorder.logs import make_log_formatter
 from recorder.settings import Settings
-from recorder.supervisor.liveness import open_http_client
+from recorder.supervisor.liveness import shared_probe_client
 
 LOG_BYTES = 10_000_000
 OLD_LOGS = 4
@@ -186,7 +186,7 @@ class WarningWatch:
         """Read the warnings every few seconds until `stopping` is set."""
         while not stopping.wait(_ASK_EVERY_S):
             try:
-                answer = open_http_client().get(self._url, timeout=_ASK_EVERY_S)
+                answer = shared_probe_client().get(self._url, timeout=_ASK_EVERY_S)
                 self.take(answer.json())
             except (httpx.HTTPError, ValueError):
                 continue  # the supervisor notices the silence of the API

@@ -21,13 +21,13 @@ from recorder import clock
 from recorder.access.dagster_login import open_dagster
 from recorder.errors import RecorderError
 from recorder.invocation import short_path
-from recorder.settings import Settings, data_folder, unknown_settings
+from recorder.settings import Settings, data_folder, describe_unknown_settings
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.temporary_files import empty_temporary_folders
 from recorder.supervisor.commands import (
     NoCheckout,
     api_command,
-    claim_port,
+    choose_port,
     dagster_commands,
     delivery_command,
     environment,
@@ -115,9 +115,9 @@ class Service:
             self._console.print(
                 f"Ended {leftovers} processes of a service that was killed", highlight=False, soft_wrap=True
             )
-        port = claim_port(host, port, option="--port")
+        port = choose_port(host, port, option="--port")
         if dagster_port is not None:
-            dagster_port = claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
+            dagster_port = choose_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
         #: Where the API answers.
         self.base_url = http_address(host, port)
         #: Where Dagster's pages are; None without Dagster.
@@ -165,7 +165,7 @@ class Service:
         )
         code, talkers = self._dagster[:1], self._dagster[1:]
         self._terminal.say(f"Data     {short_path(self._settings.data_dir)}")
-        for warning in unknown_settings():
+        for warning in describe_unknown_settings():
             self._terminal.say(warning, wrap=False)
         with self._console.status("Starting the API"):
             self._launch_children(self._api, *code)
@@ -201,7 +201,7 @@ class Service:
                 log.warning("the guard was killed; another one watches")
             for child in self.children:
                 self._restart_if_needed(child)
-            if announce_at is not None and (self._check_all_answer() or time.monotonic() >= announce_at):
+            if announce_at is not None and (self._are_all_answering() or time.monotonic() >= announce_at):
                 announce_at = None
                 Thread(target=self._announce_and_warn, name="announce", daemon=True).start()
             if time.monotonic() >= rotate_at:
@@ -209,7 +209,7 @@ class Service:
                 for child in self.children:
                     rotate_service_log(child.command.log)
 
-    def _check_all_answer(self) -> bool:
+    def _are_all_answering(self) -> bool:
         return all(child.liveness.is_answering for child in self.children)
 
     def _announce_and_warn(self) -> None:
@@ -362,10 +362,10 @@ def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> 
     """
     find_checkout("api")
     if not has_run_record(data, SERVICE):
-        claim_port(host, port, option="--port")
+        choose_port(host, port, option="--port")
         if dagster_port is not None:
             find_checkout("pipelines")
-            claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
+            choose_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.candidates import find_recovery_candidates
+from recorder.replay_service.candidates import list_recovery_candidates
 from recorder.replay_service.failures import Failure
 from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
@@ -241,7 +241,7 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
             (due,) = [row for row in list_due_recoveries(db) if row.id == made["id"]]
             session = db.get_one(SessionRow, due.session_id)
         failure = Failure(due.failure_tag, due.failed_at_ms)
-        candidates = find_recovery_candidates(caller.service.runtime, session, failure)
+        candidates = list_recovery_candidates(caller.service.runtime, session, failure)
         assert held is not None and len(candidates) == 2
         assert continue_recovery(caller.service.runtime, held, due, candidates=candidates) is None
     with database.transaction(write=False) as db:
@@ -475,7 +475,7 @@ def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
         session = db.get_one(SessionRow, row.session_id)
     assert (row.status, row.searches, row.candidates) == ("started", 0, None)
     failure = Failure(row.failure_tag, row.failed_at_ms)
-    assert find_recovery_candidates(runtime, session, failure, skip_unavailable=True) == []
+    assert list_recovery_candidates(runtime, session, failure, skip_unavailable=True) == []
     folder.unlink()
     away.rename(folder)
     assert replay_all(caller).recoveries == {"succeeded": 1}

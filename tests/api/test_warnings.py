@@ -74,7 +74,7 @@ def test_an_error_that_nothing_can_be_sealed_with_is_named_until_a_session_is_se
     (warning,) = fresh.client.get("/readyz").json()["warnings"]
     assert warning["code"] == "sealing_fails" and "KeyError" in warning["message"]
     with fresh.runtime.database.transaction(write=True) as db:
-        breaker.note_sealed(db)
+        breaker.close_breaker(db)
     assert warn(fresh) == {}
 
 

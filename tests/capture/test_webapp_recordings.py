@@ -18,7 +18,7 @@ from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedSession, list_recorded_steps
 from recorder.replays.resolve import RESOLVE_VISITS, resolve
 from recorder.replays.results import Decision, DryResult
-from recorder.replays.selectors import find_only, kind_of_selector
+from recorder.replays.selectors import find_single_element, kind_of_selector
 from tests.support.captured_pages import read_dom, read_recorded
 
 STEPS = [
@@ -97,7 +97,7 @@ def test_every_selector_matches_its_target_alone_in_the_order_of_cost(recorded: 
         resolution = resolve(document, target)
         assert resolution.finding == "matched"
         for selector in target["selectors"]:
-            assert find_only(document, selector, Budget(RESOLVE_VISITS)) is resolution.element
+            assert find_single_element(document, selector, Budget(RESOLVE_VISITS)) is resolution.element
         kinds = [order.index(kind_of_selector(selector)) for selector in target["selectors"]]
         assert kinds == sorted(kinds)
         assert {"aria", "path", "xpath"} <= {kind_of_selector(selector) for selector in target["selectors"]}

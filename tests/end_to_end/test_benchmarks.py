@@ -26,7 +26,7 @@ from benchmarks.soak.samples import Sample
 from benchmarks.soak.verdicts import judge
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
-from recorder.recording.events import read_event_batch
+from recorder.recording.events import check_and_pack_event_batch
 from recorder.recording.frame_validation import validate_frame_picture
 from recorder.runtime import Runtime
 from recorder.settings import child_environment
@@ -47,7 +47,7 @@ def test_bodies_are_batches_of_a_hundred_that_the_service_takes() -> None:
     caller = Caller(Tenant("wsp", "live"), "key")
     bodies = event_bodies(5)
     batches = [
-        read_event_batch(caller, "ses", body, content_type="application/json", batch_key=None)
+        check_and_pack_event_batch(caller, "ses", body, content_type="application/json", batch_key=None)
         for body in bodies
     ]
     assert [batch.n for batch in batches] == [100] * 5

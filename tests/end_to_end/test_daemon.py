@@ -18,7 +18,7 @@ from recorder.access.dagster_login import open_dagster
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor.commands import claim_port
+from recorder.supervisor.commands import choose_port
 from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
 
 RUNS = "{ runsOrError { ... on Runs { results { jobName status } } } }"
@@ -58,8 +58,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     folder = tmp_path_factory.mktemp("deployment")
     settings = Settings.from_env(data_dir=folder / "data")
     key = make_key(settings)
-    port = claim_port("127.0.0.1", 0, option="--port")
-    pages = claim_port("127.0.0.1", 0, option="--dagster-port")
+    port = choose_port("127.0.0.1", 0, option="--port")
+    pages = choose_port("127.0.0.1", 0, option="--dagster-port")
     ports = ["--port", str(port), "--dagster-port", str(pages)]
     with start_up(settings.data_dir, *ports, folder=folder) as process:
         try:

@@ -14,7 +14,7 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import DestinationNotAllowed, InvalidRange, NotFound, RecorderError
-from recorder.exports.requests.recipe_ticks import make_due_exports
+from recorder.exports.requests.recipe_ticks import queue_due_exports
 from recorder.exports.requests.recipes import (
     InvalidCron,
     InvalidRecipe,
@@ -69,7 +69,7 @@ class Kitchen:
             row.next_at -= ago
 
     def follow(self) -> list[ListedRecipe]:
-        return list(make_due_exports(self.runtime))
+        return list(queue_due_exports(self.runtime))
 
     def listed(self) -> dict[str, ListedRecipe]:
         with self.runtime.database.transaction(write=False) as db:
@@ -165,7 +165,7 @@ def test_daemons_that_look_at_once_make_one_export(
         kitchen.add(f"recipe {number}")
         kitchen.make_due(f"recipe {number}")
     threads = [
-        threading.Thread(target=lambda instance=daemon: list(make_due_exports(instance)))
+        threading.Thread(target=lambda instance=daemon: list(queue_due_exports(instance)))
         for daemon in daemons
     ]
     for thread in threads:

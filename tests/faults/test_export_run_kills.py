@@ -21,7 +21,7 @@ import pytest
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from sqlmodel import col, select
 
-from recorder.exports.runner.small_exports import list_writers
+from recorder.exports.runner.small_exports import list_small_export_writers
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_export_with_lake
 from recorder.models.export import ExportRow
@@ -121,7 +121,7 @@ def wait_all_ended(runtime: Runtime, instance: dg.DagsterInstance) -> list[dg.Da
         assert time.monotonic() < until, f"seed {SEED}: nothing goes on"
         time.sleep(0.2)
         with runtime.database.transaction(write=False) as db:
-            stays = list_writers(db)
+            stays = list_small_export_writers(db)
         runs = [record.dagster_run for record in instance.get_run_records()]
         statuses = [run.status for run in runs if run.run_id not in stays]
     return statuses

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from recorder.settings import child_environment
 from tests.fuzz.odd_requests import Target, send_odd_requests
 from tests.support.deployment_processes import ROOT
 from tests.support.factories import frame, running_app
+from tests.support.object_stores import ENVIRONMENT, running_store
 from tests.support.sealed_sessions import make_settings
 from tests.support.workspace_contents import make_place
 
@@ -94,7 +96,12 @@ def make_target(server: Server, known: dict[str, str]) -> Target:
 
 def test_no_answer_is_5xx_or_undescribed(database_url: str, tmp_path: Path) -> None:
     known = make_known(tmp_path, database_url)
-    with serving(make_settings(tmp_path, database_url=database_url)) as server:
+    with ExitStack() as stack:
+        # Requests name clouds too; without these endpoints the service would call them.
+        stores = [stack.enter_context(running_store(kind)) for kind in ("s3", "gcs", "azure_blob")]
+        endpoints = {store.setting: store.url for store in stores}
+        settings = make_settings(tmp_path, database_url=database_url, **endpoints)
+        server = stack.enter_context(serving(settings, environment=ENVIRONMENT))
         target = make_target(server, known)
         if not CASES:
             assert {200, 400, 404, 405, 416, 422} <= set(send_odd_requests(target, 1_200, seed=1))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from recorder import clock
 from recorder.governance import archive
-from recorder.governance.due_sessions import find_due_sessions
+from recorder.governance.due_sessions import list_due_sessions
 from recorder.ids import first_id_at, new_id
 from recorder.models.session import SessionRow, SessionStatusRow
 from recorder.models.workspace import WorkspaceRow
@@ -154,9 +154,9 @@ def test_each_kind_of_session_is_due_at_its_instant(
     workspace = add_workspace(database, events_days=events_days, frames_days=frames_days)
     add_session(database, workspace.id, history)
     for at in data.draw(runs(history, [events_days, frames_days])):
-        pages = find_due_sessions(database, workspace, at=at)
+        pages = list_due_sessions(database, workspace, at=at)
         assert [session.cause for page in pages for session in page] == expected_cause(
             history, at, events_days
         )
-        archived = list(archive.find_due(database, workspace, at=at))
+        archived = list(archive.list_sessions_to_archive(database, workspace, at=at))
         assert bool(archived) == is_to_archive(history, at, events_days, frames_days)

@@ -10,7 +10,7 @@ import pytest
 
 from recorder.audit.log import Origin
 from recorder.exports.runner.run import run_export
-from recorder.governance.erasures import has_open_erasures, run_erasures
+from recorder.governance.erasures import has_erasures_to_continue, run_erasures
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.export import ExportRow
@@ -41,7 +41,7 @@ def finish_erasures(caller: Caller) -> None:
     rewrites = rewrite_tables(runtime, "tests")
     assert rewrites is not None and rewrites.failures == {}
     with runtime.database.transaction(write=False) as db:
-        assert not has_open_erasures(db)
+        assert not has_erasures_to_continue(db)
 
 
 def test_an_erasure_leaves_no_byte_of_a_person(caller: Caller) -> None:

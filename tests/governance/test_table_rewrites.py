@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from recorder.governance.content_inventory import list_rewritten_tables
-from recorder.governance.erasures import has_open_erasures, run_erasures
+from recorder.governance.content_inventory import list_tables_to_rewrite
+from recorder.governance.erasures import has_erasures_to_continue, run_erasures
 from recorder.governance.overdue import count_overdue
 from recorder.governance.table_rewrites import LEASE, has_waiting_erasures, rewrite_tables
 from recorder.models.governance import ErasureRow
@@ -57,7 +57,7 @@ def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) 
     waiting = read_erasure(caller, erasure_id)
     with runtime.database.transaction(write=False) as db:
         assert has_waiting_erasures(db) is not runtime.database.is_sqlite
-        assert not has_open_erasures(db), "the sensor of purges would start runs for nothing"
+        assert not has_erasures_to_continue(db), "the sensor of purges would start runs for nothing"
         assert count_overdue(db).waiting_rewrites == (0 if runtime.database.is_sqlite else 1)
     report = rewrite_tables(runtime, "tests")
     assert report is not None and report.failures == {}
@@ -65,7 +65,7 @@ def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) 
         assert (waiting["status"], report.tables) == ("completed", 0)
         return
     assert (waiting["status"], waiting["completed_at"]) == ("running", None)
-    assert (report.tables, report.erasures) == (len(list_rewritten_tables()), 1)
+    assert (report.tables, report.erasures) == (len(list_tables_to_rewrite()), 1)
     ended = read_erasure(caller, erasure_id)
     assert ended["status"] == "completed" and ended["completed_at"] >= waiting["created_at"]
     assert (ended["due_by"], ended["counts"]) == (waiting["due_by"], waiting["counts"])
@@ -132,7 +132,7 @@ def test_a_user_who_may_not_rewrite_is_told_what_to_do(caller: Caller) -> None:
             database.close()
             connection.execute("DROP OWNED BY clerk")
             connection.execute("DROP ROLE clerk")
-    assert report is not None and report.failures.keys() == set(list_rewritten_tables())
+    assert report is not None and report.failures.keys() == set(list_tables_to_rewrite())
     assert "owner of the database" in report.failures["sessions"]
     rewrite_tables(runtime, "tests")
     assert read_erasure(caller, erasure_id)["status"] == "completed"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.masking.detectors import CARD, Span
-from recorder.masking.masker import _is_within, with_texts
+from recorder.masking.masker import _is_within, replace_json_strings
 
 
 class _CountedKey(str):
@@ -44,7 +44,7 @@ def test_a_number_is_tried_once_for_each_key_that_becomes_the_same() -> None:
     keys = [f"key {n}" for n in range(500)]
     # One name in two is taken already.
     taken = [f"masked {n}" for n in range(2, 1000, 2)]
-    result = with_texts(dict.fromkeys([*taken, *keys]), dict.fromkeys(keys, masked))
+    result = replace_json_strings(dict.fromkeys([*taken, *keys]), dict.fromkeys(keys, masked))
     assert len(result) == len(taken) + len(keys)
     assert masked.tries <= len(result)
 
@@ -58,7 +58,7 @@ def test_keys_get_the_lowest_number_that_is_free(keys: list[str], changed: dict[
     for key in (changed.get(key, key) for key in keys):
         numbered = (f"{key} {number}" for number in range(2, len(keys) + 3))
         expected.append(next(name for name in (key, *numbered) if name not in expected))
-    assert list(with_texts(dict.fromkeys(keys), changed)) == expected
+    assert list(replace_json_strings(dict.fromkeys(keys), changed)) == expected
 
 
 def test_few_of_many_tokens_are_looked_at_for_a_hit() -> None:

@@ -10,7 +10,7 @@ from recorder.errors import NotFound
 from recorder.memory.drift import monitor
 from recorder.memory.drift.backtest import backtest_history
 from recorder.memory.drift.monitor import due_graphs
-from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_state
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_drift_state
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.memory.storage.versions import add_graph_version, in_scope, read_head, set_memory_graph
@@ -141,7 +141,7 @@ def test_a_deleted_session_is_no_miss(story: Story) -> None:
 def baseline_numbers(story: Story) -> tuple[int | None, ...]:
     """Return the stored baseline, in numbers of sealing."""
     with story.database.transaction(write=False) as db:
-        state = read_state(db, story.scope)
+        state = read_drift_state(db, story.scope)
         assert state is not None
         return state.baseline_from_seq, state.baseline_to_seq, state.known_to_seq
 
@@ -194,7 +194,7 @@ def test_paths_of_a_deleted_baseline_stay_watched_from_where_they_were(story: St
         assert [round(path.frequency, 2) for path in paths] == [0.5, 0.5, 0.0]
         assert paths[-1].misses >= 400
     with story.database.transaction(write=False) as db:
-        state = read_state(db, story.scope)
+        state = read_drift_state(db, story.scope)
         assert state is not None
         assert {tuple(entry[1:]) for entry in state.inherited} == {(1, 0, 1)}
 
@@ -262,7 +262,7 @@ def test_terms_are_remembered_by_numbers_of_sealing(story: Story) -> None:
     look = story.look()
     assert look is not None and look.baseline == 500
     with story.database.transaction(write=False) as db:
-        state = read_state(db, story.scope)
+        state = read_drift_state(db, story.scope)
         assert state is not None
         bounds = (state.baseline_from_seq, state.baseline_to_seq, state.known_to_seq, state.looked_seq)
     assert bounds == (1, 500, 400, 510)

@@ -14,7 +14,7 @@ from recorder.memory.drift.baseline_terms import (
     latest_baseline_term,
     next_baseline_term,
 )
-from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
+from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, detect_alarms
 from recorder.memory.drift.disappearance import Fall
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import list_drift_subjects
@@ -31,7 +31,7 @@ TERM = Term(0, 500, 500, known=500)
 
 def judge(history: History, state: DetectorState | None = None) -> list[TermCheck]:
     """Return all checks after a full baseline."""
-    return list(check_terms(history, state or DetectorState(term=TERM), RULES))
+    return list(detect_alarms(history, state or DetectorState(term=TERM), RULES))
 
 
 def alarms_of(history: History, state: DetectorState | None = None) -> list[Alarm]:
@@ -171,8 +171,8 @@ def test_a_new_node_of_one_actor_in_one_day_waits_for_another() -> None:
 
 
 def test_too_few_sessions_are_no_baseline() -> None:
-    assert list(check_terms(make_history("ab" * 49), DetectorState(), RULES)) == []
-    assert len(list(check_terms(make_history("ab" * 50), DetectorState(), RULES))) == 1
+    assert list(detect_alarms(make_history("ab" * 49), DetectorState(), RULES)) == []
+    assert len(list(detect_alarms(make_history("ab" * 50), DetectorState(), RULES))) == 1
 
 
 def test_terms_follow_each_other() -> None:
@@ -194,7 +194,7 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
         told(
             [
                 alarm
-                for check in check_terms(history, DetectorState(), RULES, from_the_start=is_whole)
+                for check in detect_alarms(history, DetectorState(), RULES, from_the_start=is_whole)
                 for alarm in check.alarms
             ]
         )
@@ -207,7 +207,7 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
 
 def test_a_first_look_finds_what_happened_in_the_term_behind_the_first_full_baseline() -> None:
     history = make_history(BASELINE + "ab" * 250 + "a" * 1_500)
-    alarms = [alarm for check in check_terms(history, DetectorState(), RULES) for alarm in check.alarms]
+    alarms = [alarm for check in detect_alarms(history, DetectorState(), RULES) for alarm in check.alarms]
     assert (len(history), told(alarms)) == (2_500, [("b", 1_016)])
 
 
@@ -215,7 +215,7 @@ def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:
     history = make_history("ab" * 500 + "ac" * 900 + "ad" * 100)
     alarms = [
         alarm
-        for check in check_terms(history, DetectorState(), RULES, from_the_start=True)
+        for check in detect_alarms(history, DetectorState(), RULES, from_the_start=True)
         for alarm in check.alarms
     ]
     assert "c" in {letter for letter, _ in told(alarms)}
@@ -224,7 +224,7 @@ def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:
 def test_a_run_of_misses_goes_on_from_one_term_to_the_next() -> None:
     # `b` stops ten sessions before the term ends: it is told of where it would have been without that end.
     history = make_history("ab" * 1_245 + "a" * 60)
-    judged = list(check_terms(history, DetectorState(term=TERM), RULES))
+    judged = list(detect_alarms(history, DetectorState(term=TERM), RULES))
     assert [check.state.judged for check in judged] == [2_500, 2_550]
     [alarm] = [alarm for check in judged for alarm in check.alarms]
     assert 2_500 <= alarm.position <= 2_507
@@ -236,7 +236,7 @@ def test_deleting_most_of_a_baseline_begins_a_new_one() -> None:
     columns = ("seal_seq", "variant", "started_ms", "actor")
     left = replace(history, **{name: getattr(history, name)[kept] for name in columns})
     state = DetectorState(judged=140, term=Term(0, 50, 500, known=50))
-    [check] = check_terms(left, state, RULES)
+    [check] = detect_alarms(left, state, RULES)
     assert check.state.term is not None and check.state.term.end == 100
 
 
@@ -260,12 +260,12 @@ def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tupl
     whole = make_history(letters)
     at_once = [
         alarm
-        for check in check_terms(whole, DetectorState(), RULES, from_the_start=True)
+        for check in detect_alarms(whole, DetectorState(), RULES, from_the_start=True)
         for alarm in check.alarms
     ]
     state, alarms = DetectorState(), []
     for cut in cuts:
-        for check in check_terms(make_history(letters[:cut]), state, RULES, from_the_start=True):
+        for check in detect_alarms(make_history(letters[:cut]), state, RULES, from_the_start=True):
             alarms += check.alarms
             state = check.state
     assert told(alarms) == told(at_once)
@@ -279,7 +279,7 @@ def test_between_two_falls_of_a_path_it_was_seen_five_times(story: tuple[str, li
     letters = story[0]
     alarms = [
         alarm
-        for check in check_terms(make_history(letters), DetectorState(), RULES, from_the_start=True)
+        for check in detect_alarms(make_history(letters), DetectorState(), RULES, from_the_start=True)
         for alarm in check.alarms
     ]
     new = [alarm.subject for alarm in alarms if alarm.kind == "new"]

@@ -11,13 +11,13 @@ from recorder.memory.graph import communities, nodes, paths
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import describe_session_paths, read_graph
+from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import Step, session_steps
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import rebuild_graph
-from recorder.memory.views.formats import FORMATS, render
+from recorder.memory.views.formats import FORMATS, format_graph_view
 from recorder.memory.views.graph_view import graph_view_of
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -149,7 +149,7 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
     rebuild_graph(database, SCOPE, "fresh")
     note("rebuild")
     with database.transaction(write=False) as db:
-        columns = read_graph(db, SCOPE)
+        columns = read_newest_columns(db, SCOPE)
     chosen = columns.current()
     note("read")
     describe_session_paths(columns, chosen, min_frequency=0.0, limit=500)
@@ -164,6 +164,6 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
     note("comparison")
     view = graph_view_of(columns, chosen, workflow=SCOPE.workflow)
     for form in FORMATS:
-        render(view, form)
+        format_graph_view(view, form)
     note("drawings")
     return stages

@@ -12,7 +12,7 @@ import pytest
 
 from recorder.memory.queries import columns as module
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_graph_columns
-from recorder.memory.queries.paths import read_graph
+from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -33,7 +33,7 @@ def read(database: Database, version: int | None = None, cache: ColumnsCache | N
     with database.transaction(write=False) as db:
         if cache is not None:
             return cache.read(db, SCOPE, version or 1)
-        return read_graph(db, SCOPE) if version is None else read_graph_columns(db, SCOPE, version)
+        return read_newest_columns(db, SCOPE) if version is None else read_graph_columns(db, SCOPE, version)
 
 
 def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recorder.memory.storage.graph_store import remove_session
-from recorder.memory.storage.sizes import CountsCache, count_graphs
+from recorder.memory.storage.sizes import CountsCache, read_graph_sizes
 from recorder.models.workflow import WorkflowGraph
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -24,7 +24,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def size(database: Database, *, write: bool = False) -> WorkflowGraph:
     """The size of the workflow's graph."""
     with database.transaction(write=write) as db:
-        return count_graphs(db, SCOPE.tenant, [SCOPE.workflow])[SCOPE.workflow]
+        return read_graph_sizes(db, SCOPE.tenant, [SCOPE.workflow])[SCOPE.workflow]
 
 
 def test_a_graph_is_counted_once_for_each_version(database: Database) -> None:
@@ -42,7 +42,7 @@ def test_what_a_writer_counts_is_not_kept(database: Database) -> None:
     rows = index_words(database, SCOPE, "1a 2b", "3c")
     with pytest.raises(RuntimeError), database.transaction(write=True) as db:
         remove_session(db, rows[0])
-        counted = count_graphs(db, SCOPE.tenant, [SCOPE.workflow])
+        counted = read_graph_sizes(db, SCOPE.tenant, [SCOPE.workflow])
         assert counted[SCOPE.workflow].nodes == 1
         raise RuntimeError
     with database.transaction(write=True) as db:

@@ -18,7 +18,7 @@ from recorder.memory.views.formats import (
     format_graph_as_graphml,
     format_graph_as_json,
     format_graph_as_mermaid,
-    render,
+    format_graph_view,
 )
 from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.labels import LABEL_LENGTH, break_label_into_lines, one_line, text_width
@@ -56,9 +56,9 @@ def labels_of(view: GraphView) -> dict[str, str]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_is_utf8_deterministic_and_says_what_it_is(format: str) -> None:
     for view in (invoices(), hostile(), view_for([])):
-        content, media_type = render(view, format)  # type: ignore[arg-type]
+        content, media_type = format_graph_view(view, format)  # type: ignore[arg-type]
         assert content.decode()
-        assert (content, media_type) == render(view, format)  # type: ignore[arg-type]
+        assert (content, media_type) == format_graph_view(view, format)  # type: ignore[arg-type]
 
 
 def test_json_holds_every_figure_and_loads_in_networkx() -> None:

@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from recorder import clock
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.versions import place_of
+from recorder.memory.storage.versions import scope_columns
 from recorder.models.drift import DriftAlarmRow
 from recorder.recording.graph_queries import read_graph_view
 from recorder.storage.database import Database
@@ -28,7 +28,7 @@ def test_nodes_are_new_for_thirty_days_after_their_alarm(tmp_path: Path) -> None
         scope = make_scope(db)
         row, indexer = make_row(scope), GraphIndexer()
         indexer.commit(db, indexer.prepare(db, [row], {row.id: make_steps("1a 2b 3c")}), [row])
-        graph_key = place_of(scope)
+        graph_key = scope_columns(scope)
         lately, before, gone = (
             node.node_id for node in read_graph_view(db, tenant=scope.tenant, workflow=scope.workflow).nodes
         )

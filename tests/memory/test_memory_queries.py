@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns, read_graph_columns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import list_paths, read_graph
+from recorder.memory.queries.paths import list_paths, read_newest_columns
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import read_head
@@ -106,7 +106,7 @@ def test_sessions_without_steps_are_on_no_path_and_count_among_all(database: Dat
 def test_by_typicality_sessions_without_steps_are_listed_on_no_path(database: Database) -> None:
     rows = add(database, "", USUAL, USUAL)
     with database.transaction(write=False) as db:
-        columns = read_graph(db, SCOPE)
+        columns = read_newest_columns(db, SCOPE)
     ranked = find_outliers(columns, columns.current(), rank="typicality")
     ids = [columns.session_id[row].decode() for row in ranked.rows.tolist()]
     assert ids[0] == rows[0].id and sorted(ids) == sorted(row.id for row in rows)

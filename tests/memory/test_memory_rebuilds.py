@@ -9,13 +9,13 @@ from sqlmodel import Session as DbSession
 from recorder.errors import Unavailable
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.paths import describe_session_paths, read_graph
+from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage import rebuilds
 from recorder.memory.storage.consistency import check_graph_consistency
 from recorder.memory.storage.graph_store import load_graph, remove_session, replace_outcome
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.rebuilds import indexed_scopes, rebuild_graph
+from recorder.memory.storage.rebuilds import list_graph_scopes, rebuild_graph
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -55,7 +55,7 @@ def index(
 def read(database: Database, scope: GraphScope) -> GraphColumns:
     """The graph as a query sees it."""
     with database.transaction(write=False) as db:
-        return read_graph(db, scope)
+        return read_newest_columns(db, scope)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,7 +205,7 @@ def test_unknown_workflows_and_empty_graphs_are_left_alone(database: Database, s
     report = rebuild_graph(database, scope, "fresh")
     assert report is not None and (report.version, report.changed) == (0, 0)
     with database.transaction(write=False) as db:
-        assert scope in indexed_scopes(db) and unknown not in indexed_scopes(db)
+        assert scope in list_graph_scopes(db) and unknown not in list_graph_scopes(db)
 
 
 def test_a_check_names_what_is_wrong(database: Database, scope: GraphScope, tmp_path: Path) -> None:

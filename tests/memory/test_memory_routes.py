@@ -12,7 +12,7 @@ import pytest
 
 from examples.demo_workflows import demo_recordings
 from recorder.memory.graph.nodes import GraphScope
-from recorder.memory.queries.paths import read_graph
+from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.views.geometry import Box
@@ -122,7 +122,7 @@ def test_no_edge_crosses_a_label_in_the_graphs_of_the_demo(workflow: str, tmp_pa
             prepared = indexer.prepare(db, rows, {key: walked for key, (_, walked) in steps.items()})
             indexer.commit(db, prepared, rows)
         with database.transaction(write=False) as db:
-            columns = read_graph(db, scope)
+            columns = read_newest_columns(db, scope)
     view = graph_view_of(columns, columns.current(), workflow=workflow)
     assert 10 < len(view.nodes) <= MAX_NODES
     assert crossings(draw_graph(view)) == []

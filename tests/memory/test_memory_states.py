@@ -18,7 +18,7 @@ from recorder.memory.steps.screens import (
     event_screen,
     locate_elements_on_screen,
 )
-from recorder.memory.steps.targets import normal_name, target_token, text_template_of, url_template
+from recorder.memory.steps.targets import describe_target, normal_name, text_template_of, url_template
 from recorder.sealing.frame_digests import read_cells
 
 
@@ -252,13 +252,13 @@ def test_words_stay_and_what_varies_goes() -> None:
 def test_an_element_has_the_same_token_and_texts_wherever_it_is_shown() -> None:
     event = {"target": {"role": "button", "name": "Save", "rect": [1, 2, 3, 4]}, "title": "Orders", "t_ms": 1}
     moved = {"target": {"role": "button", "name": "Save", "rect": [9, 9, 3, 4]}, "title": "Orders", "t_ms": 2}
-    assert target_token("click", event) == target_token("click", moved)
-    assert target_token("click", {**event, "title": "Users"})[1].locations == ("in Users",)
-    assert target_token("click", event, ["in Invoices"])[1].locations == ("in Invoices",)
-    assert target_token("fill", event)[1].label != target_token("click", event)[1].label
+    assert describe_target("click", event) == describe_target("click", moved)
+    assert describe_target("click", {**event, "title": "Users"})[1].locations == ("in Users",)
+    assert describe_target("click", event, ["in Invoices"])[1].locations == ("in Invoices",)
+    assert describe_target("fill", event)[1].label != describe_target("click", event)[1].label
     half = {"target": {"role": "button", "name": "Save \ud800"}, "title": "Orders"}
-    assert target_token("click", half) == target_token("click", half)
-    assert target_token("click", half)[0] == "button ~save ?"
+    assert describe_target("click", half) == describe_target("click", half)
+    assert describe_target("click", half)[0] == "button ~save ?"
 
 
 def test_long_names_and_addresses_are_not_remembered() -> None:
@@ -273,9 +273,9 @@ def test_long_names_and_addresses_are_not_remembered() -> None:
                 "data": {"name": long},
             }
             event_screen(event, None)
-            target_token("click", event)
-            target_token("click", {**event, "target": {"role": "button", "name": "Save"}})
-            target_token("click", {**event, "target": {"role": "button", "name": long}, "title": "Orders"})
+            describe_target("click", event)
+            describe_target("click", {**event, "target": {"role": "button", "name": "Save"}})
+            describe_target("click", {**event, "target": {"role": "button", "name": long}, "title": "Orders"})
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

@@ -9,12 +9,12 @@ import pytest
 
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import describe_session_paths, read_graph
+from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.rebuilds import rebuild_graph
-from recorder.memory.views.formats import GraphFormat, render
+from recorder.memory.views.formats import GraphFormat, format_graph_view
 from recorder.memory.views.graph_view import graph_view_of
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -44,7 +44,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def read_columns(database: Database) -> GraphColumns:
     """The graph as queries see it."""
     with database.transaction(write=False) as db:
-        return read_graph(db, SCOPE)
+        return read_newest_columns(db, SCOPE)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -66,7 +66,7 @@ def test_every_question_about_a_graph_of_odd_shape_is_answered(shape: str, datab
     assert all(0 < other.similarity <= 1 for other in similar)
     assert find_recovery_anchors(columns, chosen, {0: 10_000}, lambda rows: {}) is not None
     view = graph_view_of(columns, chosen, workflow=SCOPE.workflow)
-    assert all(render(view, form)[0] for form in FORMATS)
+    assert all(format_graph_view(view, form)[0] for form in FORMATS)
 
 
 def test_10000_equal_sessions_are_one_path_and_none_is_an_outlier() -> None:
@@ -92,6 +92,6 @@ def test_a_label_of_any_text_is_short_in_the_graph_and_drawn_in_every_format(tex
     columns = columns_of([("AB", "success", 3)])
     columns.nodes = [node._replace(label=step.own_label) for node in columns.nodes]
     view = graph_view_of(columns, columns.current(), workflow=SCOPE.workflow)
-    drawn = {form: render(view, form)[0] for form in FORMATS}
+    drawn = {form: format_graph_view(view, form)[0] for form in FORMATS}
     assert all(len(content) < 20_000 for content in drawn.values())
     assert all(mark not in drawn["svg"].decode() for mark in ("\u202e", "\x1b", "\x07"))

@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 from recorder.memory.graph import communities, paths
 from recorder.memory.graph.communities import find_nearest, group_variants
 from recorder.memory.graph.nodes import Node
-from recorder.memory.graph.rebuild import rand_index
+from recorder.memory.graph.rebuild import adjusted_rand_index
 from recorder.tenant import GraphScope, Tenant
 
 
@@ -66,7 +66,7 @@ def test_the_nearest_is_the_first_of_equals() -> None:
 def test_groupings_agree_as_hubert_and_arabie_count(
     sessions: dict[tuple[int, int], int], index: float
 ) -> None:
-    assert rand_index(sessions) == pytest.approx(index, abs=0.001)
+    assert adjusted_rand_index(sessions) == pytest.approx(index, abs=0.001)
 
 
 def test_later_variants_are_compared_with_those_of_some_rounds_alone(monkeypatch: pytest.MonkeyPatch) -> None:

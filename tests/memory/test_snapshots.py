@@ -8,7 +8,7 @@ import zstandard
 
 from recorder.memory.steps.screens import describe_screen
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.frame_digests import SnapshotOverBudget, read_dom_snapshot
+from recorder.sealing.frame_digests import SnapshotOverBudget, compute_snapshot_screen
 from tests.support.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
 
 BUDGET = DigestBudget()
@@ -18,13 +18,13 @@ def test_a_snapshot_has_the_screen_of_its_dom() -> None:
     for seed in range(5):
         page = make_page(seed)
         expected = describe_screen(dom=page, url=None, title=None, cells=None)
-        assert read_dom_snapshot(pack_snapshot(page), BUDGET) == expected
+        assert compute_snapshot_screen(pack_snapshot(page), BUDGET) == expected
 
 
 def test_damaged_snapshots_count_as_none_and_none_raises() -> None:
     read = {True: 0, False: 0}
     for snapshot in itertools.islice(fuzzed_snapshots(seed=3), 400):
-        read[read_dom_snapshot(snapshot.packed, BUDGET) is not None] += 1
+        read[compute_snapshot_screen(snapshot.packed, BUDGET) is not None] += 1
     assert min(read.values()) > 100
 
 
@@ -32,13 +32,16 @@ def test_a_bomb_is_over_the_budget_before_it_is_unpacked() -> None:
     bomb = snapshot_bomb(BUDGET.snapshot_bytes + 1)
     assert len(bomb) < 10_000
     with pytest.raises(SnapshotOverBudget):
-        read_dom_snapshot(bomb, BUDGET)
-    assert read_dom_snapshot(snapshot_bomb(BUDGET.snapshot_bytes), BUDGET) is None
+        compute_snapshot_screen(bomb, BUDGET)
+    assert compute_snapshot_screen(snapshot_bomb(BUDGET.snapshot_bytes), BUDGET) is None
 
 
 def test_a_small_frame_that_declares_an_impossible_size_is_damaged() -> None:
     # Magic, a header with eight bytes of size, and nothing behind it.
-    assert read_dom_snapshot(zstandard.FRAME_HEADER + b"\xe0" + (2**40).to_bytes(8, "little"), BUDGET) is None
+    assert (
+        compute_snapshot_screen(zstandard.FRAME_HEADER + b"\xe0" + (2**40).to_bytes(8, "little"), BUDGET)
+        is None
+    )
 
 
 @pytest.mark.parametrize("limit", ["snapshot_packed_bytes", "snapshot_bytes", "snapshot_nodes"])
@@ -49,6 +52,6 @@ def test_each_limit_of_a_snapshot_is_a_budget(limit: str) -> None:
     exact = {"snapshot_packed_bytes": len(packed), "snapshot_nodes": 5_003}
     exact["snapshot_bytes"] = zstandard.get_frame_parameters(packed).content_size
     within = msgspec.structs.replace(BUDGET, **{limit: exact[limit]})
-    assert read_dom_snapshot(packed, within) is not None
+    assert compute_snapshot_screen(packed, within) is not None
     with pytest.raises(SnapshotOverBudget):
-        read_dom_snapshot(packed, msgspec.structs.replace(BUDGET, **{limit: exact[limit] - 1}))
+        compute_snapshot_screen(packed, msgspec.structs.replace(BUDGET, **{limit: exact[limit] - 1}))

@@ -8,8 +8,8 @@ import pytest
 from pipelines.memory import graph_checks, rebuilt_memory_graphs
 from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
-from recorder.memory.queries.paths import read_graph
-from recorder.memory.storage.consistency import find_missing
+from recorder.memory.queries.paths import read_newest_columns
+from recorder.memory.storage.consistency import find_missing_sessions
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import WorkflowRow
@@ -123,14 +123,14 @@ def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
     execute(runtime, "DELETE FROM graph_session_paths WHERE session_id = :lost", lost=lost)
     execute(runtime, "UPDATE graph_traces SET n = n - 1 WHERE length(steps) = 24")
     with runtime.database.transaction(write=False) as db:
-        assert [row.id for row in find_missing(db, SCOPE)] == [lost]
+        assert [row.id for row in find_missing_sessions(db, SCOPE)] == [lost]
     assert not checked(recorder)["every_session_on_one_path"]
     with dg.DagsterInstance.ephemeral() as instance:
         result = rebuild(recorder, instance)
     made, _ = split_by_partition(result.asset_materializations_for_node("rebuilt_memory_graphs"))
     assert [row.data["found"] for row in made.metadata["rebuilt"].records] == [1]
     with runtime.database.transaction(write=False) as db:
-        indexed = {session.decode() for session in read_graph(db, SCOPE).session_id}
+        indexed = {session.decode() for session in read_newest_columns(db, SCOPE).session_id}
     assert indexed == {kept, lost} and paused not in indexed
     assert all(checked(recorder).values())
 
@@ -155,7 +155,7 @@ def test_sessions_of_a_batch_that_is_being_sealed_belong_to_the_pause(
     with dg.DagsterInstance.ephemeral() as instance:
         rebuild(recorder, instance)
     with runtime.database.transaction(write=False) as db:
-        assert len(read_graph(db, SCOPE).session_id) == 1
+        assert len(read_newest_columns(db, SCOPE).session_id) == 1
 
 
 def test_a_rebuild_that_cannot_be_had_makes_no_sealed_batch_fail(

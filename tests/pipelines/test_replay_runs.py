@@ -12,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 from PIL import Image
 
-from pipelines.divergence_picture import show_divergence_pictures
+from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.replays import replays, request_replay_drain_run
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder import clock
@@ -78,8 +78,8 @@ def test_a_run_shows_the_pages_of_its_worst_divergence(tmp_path: Path) -> None:
         assert divergences[2]["observed_frame_id"] in [row["id"] for row in frames]
         assert caller.delete(f"/v1/sessions/{worst}").status_code == 204
         assert (
-            show_divergence_pictures(recorder.runtime, made[2])
-            == show_divergence_pictures(recorder.runtime, made[0])
+            make_divergence_metadata(recorder.runtime, made[2])
+            == make_divergence_metadata(recorder.runtime, made[0])
             == {}
         )
     close_shared_runtimes()

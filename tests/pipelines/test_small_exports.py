@@ -138,7 +138,7 @@ def test_a_large_export_is_left_to_a_run_of_its_own(
     assert (stored.status, stored.has_own_run, stored.attempt) == ("queued", True, 0)
     assert claim(deployment, [], {}) is None
     with deployment.runtime.database.transaction(write=True) as db:
-        small_export_claims.take_place(db, OWNER)
+        small_export_claims.claim_small_export_place(db, OWNER)
     (request,) = deployment.tick()
     assert deployment.run(request).success
 
@@ -200,7 +200,7 @@ def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Depl
         with pytest.raises(SystemExit):
             run_export(deployment.runtime, row.id, owner=OWNER)
     with deployment.runtime.database.transaction(write=True) as db:
-        small_export_claims.take_place(db, "next run")
+        small_export_claims.claim_small_export_place(db, "next run")
     assert claim(deployment, [], {}) is None
     (request,) = deployment.tick()
     deployment.run(request)
@@ -218,7 +218,7 @@ def test_only_one_run_writes_small_exports(
 ) -> None:
     row = deployment.queue()
     with deployment.runtime.database.transaction(write=True) as db:
-        assert small_export_claims.take_place(db, "another run") is not None
+        assert small_export_claims.claim_small_export_place(db, "another run") is not None
     assert writing(1).success
     assert row_of(deployment, row.id).status == "queued"
 
@@ -268,7 +268,7 @@ def jobs_of(deployment: Deployment) -> list[str | None]:
 def test_the_sensor_keeps_one_run(deployment: Deployment) -> None:
     assert jobs_of(deployment) == ["write_small_exports"]
     with deployment.runtime.database.transaction(write=True) as db:
-        small_export_claims.take_place(db, OWNER)
+        small_export_claims.claim_small_export_place(db, OWNER)
     assert jobs_of(deployment) == []
 
 
@@ -293,9 +293,9 @@ def test_a_run_that_hands_over_is_not_taken_for_lost(deployment: Deployment) -> 
     instance = deployment.instance
     old = instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
     with deployment.runtime.database.transaction(write=True) as db:
-        lease = small_export_claims.take_place(db, old.run_id)
+        lease = small_export_claims.claim_small_export_place(db, old.run_id)
         assert lease is not None
-        small_export_claims.leave_place(db, lease)
+        small_export_claims.release_small_export_place(db, lease)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
         assert jobs_of(deployment) == ["write_small_exports"]

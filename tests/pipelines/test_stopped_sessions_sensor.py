@@ -121,9 +121,9 @@ def test_after_a_failed_run_the_next_one_waits(
 
 def test_the_pause_doubles_with_every_failure_and_ends_with_a_success(instance: dg.DagsterInstance) -> None:
     make_run(instance, dg.DagsterRunStatus.FAILURE)
-    first = runs.pause_after_failed_runs(instance, JOB)
+    first = runs.compute_pause_after_failures(instance, JOB)
     make_run(instance, dg.DagsterRunStatus.FAILURE)
-    two = runs.pause_after_failed_runs(instance, JOB)
+    two = runs.compute_pause_after_failures(instance, JOB)
     make_run(instance, dg.DagsterRunStatus.SUCCESS)
     assert 0 < first <= 5 < two <= 10
-    assert runs.pause_after_failed_runs(instance, JOB) == 0
+    assert runs.compute_pause_after_failures(instance, JOB) == 0

@@ -9,7 +9,7 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
-from recorder.recording.events import read_event_batch
+from recorder.recording.events import check_and_pack_event_batch
 from recorder.recording.ingest import IngestBatch, IngestWriter
 from recorder.recording.sessions import create_session, delete_session
 from recorder.recording.stops import stop_session
@@ -74,7 +74,7 @@ def test_the_writer_reports_the_batches_that_it_stored_and_no_others(runtime: Ru
     def batch(to: str, key: str | None = None) -> Any:
         body = json_bytes({"events": [event(0), event(1)]})
         caller = Caller(TENANT, "key_a")
-        return read_event_batch(caller, to, body, content_type="application/json", batch_key=key)
+        return check_and_pack_event_batch(caller, to, body, content_type="application/json", batch_key=key)
 
     writer = IngestWriter(runtime.database, on_commit=report)
     asyncio.run(submit(batch(session_id, "once")))

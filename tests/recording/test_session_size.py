@@ -13,7 +13,7 @@ from recorder.errors import RecorderError, SessionFull
 from recorder.ids import new_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
-from recorder.recording.events import read_event_batch
+from recorder.recording.events import check_and_pack_event_batch
 from recorder.recording.frame_validation import read_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
@@ -130,7 +130,9 @@ def test_of_batches_that_come_at_once_only_as_many_are_stored_as_fit(runtime: Ru
 
     async def run() -> list[Any]:
         batches = [
-            read_event_batch(desk.caller, session_id, body, content_type="application/json", batch_key=None)
+            check_and_pack_event_batch(
+                desk.caller, session_id, body, content_type="application/json", batch_key=None
+            )
             for _ in range(8)
         ]
         return await asyncio.gather(*(desk.writer.submit(batch) for batch in batches), return_exceptions=True)

@@ -21,7 +21,7 @@ from recorder.recording.streams.messages import (
     cut_messages_into_segments,
     join_segments,
     make_event_messages,
-    make_gap_message,
+    make_gap_segment,
     make_stream_message,
 )
 
@@ -114,7 +114,7 @@ def test_what_lies_behind_a_position_is_left(position: int, left: list[int]) -> 
 
 
 def test_segments_joined_are_written_as_their_parts() -> None:
-    parts = [Segment(1, made(1, 2)), make_gap_message("ses_a", 3, 9), Segment(10, made(4, first=10))]
+    parts = [Segment(1, made(1, 2)), make_gap_segment("ses_a", 3, 9), Segment(10, made(4, first=10))]
     whole = join_segments(parts)
     assert (whole.first, whole.last) == (1, 10)
     assert whole.sse == b"".join(part.sse for part in parts)
@@ -133,7 +133,7 @@ def test_frames_are_what_a_websocket_client_reads_as_texts(size: int) -> None:
 
 
 def test_a_gap_tells_which_positions_are_missing() -> None:
-    segment = make_gap_message("ses_a", 3, 9)
+    segment = make_gap_segment("ses_a", 3, 9)
     assert (segment.first, segment.last) == (3, 9)
     sent = msgspec.json.decode(segment.texts[0])
     assert sent == {"id": 9, "event": "stream.gap", "data": {"session_id": "ses_a", "from": 3, "to": 9}}

@@ -16,7 +16,7 @@ from recorder.recording.streams.messages import (
     Message,
     Segment,
     cut_messages_into_segments,
-    make_gap_message,
+    make_gap_segment,
     make_stream_message,
 )
 from recorder.recording.streams.poll import Advance
@@ -188,7 +188,7 @@ def test_a_gap_is_passed_like_any_message() -> None:
     async def read() -> list[Any]:
         session = Session(1)
         reader = session.join(1)
-        session.feed.apply(Advance(9, segments=[make_gap_message("ses_a", 2, 9)]))
+        session.feed.apply(Advance(9, segments=[make_gap_segment("ses_a", 2, 9)]))
         segment = await reader.next()
         assert segment is not None
         return [segment.messages[0][1], reader.position]

@@ -14,7 +14,7 @@ from recorder.recording import item_reads
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.poll import POSITIONS, Advance, read_advances
-from recorder.recording.streams.resume import Opening, Start, SweptReplay, open_session
+from recorder.recording.streams.resume import Opening, Start, SweptReplay, find_stream_opening
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
@@ -74,7 +74,7 @@ def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
     """Return the opening of a stream for the caller of the workspace."""
     caller = Caller(Tenant(WORKSPACE, "live"), "key_a")
     with runtime.database.transaction(write=False) as db:
-        return open_session(db, caller, session_id, start)
+        return find_stream_opening(db, caller, session_id, start)
 
 
 def test_every_position_is_told_once_in_order_from_any_of_them(runtime: Runtime, desk: Desk) -> None:

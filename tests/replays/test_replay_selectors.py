@@ -12,8 +12,8 @@ from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import read_element_text
 from recorder.replays.selectors import (
     Selector,
-    find_all,
-    find_only,
+    find_matching_elements,
+    find_single_element,
     kind_of_selector,
     make_selectors,
     parse_aria_selector,
@@ -60,7 +60,9 @@ PAGE = read(INVOICE)
     ],
 )
 def test_selectors_find_visible_elements(selector: Selector, texts: list[str]) -> None:
-    assert [read_element_text(match) for match in find_all(PAGE, selector, Budget(10_000))] == texts
+    assert [
+        read_element_text(match) for match in find_matching_elements(PAGE, selector, Budget(10_000))
+    ] == texts
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_aria_selectors_hold_name_and_role() -> None:
 )  # fmt: skip
 def test_selectors_that_snapshots_cannot_answer_are_refused(selector: Selector) -> None:
     with pytest.raises(UnusableSelector):
-        list(find_all(PAGE, selector, Budget(1_000_000)))
+        list(find_matching_elements(PAGE, selector, Budget(1_000_000)))
 
 
 WIDE = read(["html", {}, *[["p", {}, ["a", {}, "x"]] for _ in range(20_000)]])
@@ -130,14 +132,14 @@ def test_bombs_end_within_their_budget(selector: str) -> None:
     for page in (WIDE, DEEP):
         began = time.process_time()
         with contextlib.suppress(BudgetSpent, UnusableSelector):
-            assert find_only(page, selector, Budget(100_000)) is None
+            assert find_single_element(page, selector, Budget(100_000)) is None
         assert time.process_time() - began < 3
 
 
 def test_selectors_that_are_made_match_their_element_alone() -> None:
     for element in PAGE.elements:
         if element.visible and element.scope == -1:
-            assert find_only(PAGE, make_selectors(PAGE, element)[-1], Budget(10_000)) is element
+            assert find_single_element(PAGE, make_selectors(PAGE, element)[-1], Budget(10_000)) is element
 
 
 @given(
@@ -146,4 +148,4 @@ def test_selectors_that_are_made_match_their_element_alone() -> None:
 )
 def test_any_text_is_answered_or_refused(text: str, prefix: str) -> None:
     with contextlib.suppress(UnusableSelector, BudgetSpent):
-        list(find_all(PAGE, prefix + text, Budget(50_000)))
+        list(find_matching_elements(PAGE, prefix + text, Budget(50_000)))

@@ -176,7 +176,7 @@ def test_another_error_begins_the_count_again(runtime: Runtime) -> None:
         assert not breaker.count_failure(db, "KeyError", workspace_id=WORKSPACE, session_id=None).is_open
         assert not breaker.count_failure(db, "ValueError", workspace_id=OTHER, session_id=None).is_open
         assert not breaker.count_failure(db, "ValueError", workspace_id=OTHER, session_id="ses_a").is_open
-        breaker.note_sealed(db)
+        breaker.close_breaker(db)
         assert not breaker.count_failure(db, "ValueError", workspace_id=WORKSPACE, session_id=None).is_open
         assert breaker.count_failure(db, "ValueError", workspace_id=OTHER, session_id=None).is_open
 

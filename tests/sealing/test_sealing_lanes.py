@@ -23,8 +23,8 @@ from recorder.sealing.lanes import (
     Lane,
     LanesOpen,
     change_slots,
-    free_lanes,
     list_ready_lanes,
+    list_takeable_lanes,
     take_lane,
     waiting_lanes,
 )
@@ -72,7 +72,10 @@ def record(
 def next_workspaces(runtime: Runtime, *, runs: int = 2) -> list[str]:
     """Return the workspaces of the lanes that a run may take now, in the order of its choice."""
     with runtime.database.transaction(write=False) as db:
-        return [lane.tenant.workspace_id for lane in free_lanes(db, "me", list_ready_lanes(db), runs=runs)]
+        return [
+            lane.tenant.workspace_id
+            for lane in list_takeable_lanes(db, "me", list_ready_lanes(db), runs=runs)
+        ]
 
 
 def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:

@@ -5,8 +5,8 @@ from typing import Any, get_args
 import pytest
 
 from api.gate.endpoints import ENDPOINTS
-from recorder.access.key_admin import issue_key, revoke_key
-from recorder.access.workspaces import open_workspace, set_workspace
+from recorder.access.key_admin import create_key_as_operator, revoke_key
+from recorder.access.workspaces import create_workspace_as_operator, set_workspace
 from recorder.audit.log import Action, Origin
 from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.ids import new_id
@@ -132,9 +132,9 @@ def database(caller: Caller) -> Database:
 def test_what_the_operator_does_is_recorded(caller: Caller) -> None:
     settings = caller.service.runtime.settings
     with database(caller).transaction(write=True) as db:
-        opened = open_workspace(db, settings, new_id("wsp"), tier="unlimited")
+        opened = create_workspace_as_operator(db, settings, new_id("wsp"), tier="unlimited")
         origin = Origin.operator(opened.workspace_id)
-        key = issue_key(db, origin, KeyCreate(label="desk", scope="admin"), settings.secret)
+        key = create_key_as_operator(db, origin, KeyCreate(label="desk", scope="admin"), settings.secret)
     with database(caller).transaction(write=True) as db:
         set_workspace(db, opened.workspace_id, tier="default")
         revoke_key(db, Tenant(opened.workspace_id, "live"), origin, key.id)

@@ -16,7 +16,7 @@ from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionCreate, SessionRow
 from recorder.models.workspace import UsageRow
-from recorder.recording.events import EventBatch, read_event_batch
+from recorder.recording.events import EventBatch, check_and_pack_event_batch
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.sessions import create_session
 from recorder.recording.stops import stop_session
@@ -51,7 +51,9 @@ class ChargedTenant:
         """A batch with events at these times."""
         items = [{"t_ms": offset_ms, "type": "click", **members} for offset_ms in t_ms]
         body = orjson.dumps({"events": items})
-        return read_event_batch(self.caller, session_id, body, content_type="application/json", batch_key=key)
+        return check_and_pack_event_batch(
+            self.caller, session_id, body, content_type="application/json", batch_key=key
+        )
 
     def stop(self, session_id: str) -> int:
         """Stop a session; gives its duration."""

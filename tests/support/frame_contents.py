@@ -8,7 +8,12 @@ from PIL import Image
 
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.frame_digests import FrameDigest, compute_frame_digests, read_cells, read_dom_snapshot
+from recorder.sealing.frame_digests import (
+    FrameDigest,
+    compute_frame_digests,
+    compute_snapshot_screen,
+    read_cells,
+)
 from recorder.storage.blobs import Blobs
 
 
@@ -59,7 +64,7 @@ def _digest_one(blobs: Blobs, frame: FrameRow) -> FrameDigest:
     if frame.dom_object is not None:
         assert frame.dom_offset is not None
         packed = blobs.get(frame.dom_object, frame.dom_offset, frame.dom_length)
-        screen = read_dom_snapshot(packed, DigestBudget())
+        screen = compute_snapshot_screen(packed, DigestBudget())
     return compute_frame_digests(screen, frame.url, cells)
 
 

@@ -18,7 +18,7 @@ from recorder.ids import new_id
 from recorder.models.memory import SessionPathRow
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
-from recorder.recording.events import read_event_batch
+from recorder.recording.events import check_and_pack_event_batch
 from recorder.recording.frame_validation import read_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
@@ -67,7 +67,7 @@ class Desk:
     def add_events(self, session_id: str, *items: dict[str, Any]) -> None:
         """Send one batch of events."""
         body = orjson.dumps({"events": items})
-        batch = read_event_batch(
+        batch = check_and_pack_event_batch(
             self.caller, session_id, body, content_type="application/json", batch_key=None
         )
         asyncio.run(self.writer.submit(batch))

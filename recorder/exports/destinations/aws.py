@@ -45,17 +45,17 @@ def require_external_id(target: ExportLocation, patience: Patience) -> None:
         InvalidDestination: if the role does not ask for the id, or refuses it.
         Unavailable: if STS does not answer, or with another error.
     """
-    if not _assume_role(target, target.workspace_id, patience):
+    if not _can_assume_role(target, target.workspace_id, patience):
         text = "The role cannot be assumed with your workspace id as external id; check its trust policy."
         raise InvalidDestination(text, _POINTER)
-    if _assume_role(target, new_id("wsp"), patience):
+    if _can_assume_role(target, new_id("wsp"), patience):
         text = (
             "The role can be assumed with any external id; its trust policy must ask for your workspace id."
         )
         raise InvalidDestination(text, _POINTER)
 
 
-def require_own_identity(error: Any) -> None:
+def raise_if_own_identity_refused(error: Any) -> None:
     """Check that a client's error is not about the service's own identity, which no customer can mend.
 
     Raises:
@@ -67,7 +67,7 @@ def require_own_identity(error: Any) -> None:
         raise Unavailable("The export destination") from error
 
 
-def _assume_role(target: ExportLocation, external_id: str, patience: Patience) -> bool:
+def _can_assume_role(target: ExportLocation, external_id: str, patience: Patience) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -87,7 +87,7 @@ def _assume_role(target: ExportLocation, external_id: str, patience: Patience) -
             DurationSeconds=900,
         )
     except ClientError as error:
-        require_own_identity(error)
+        raise_if_own_identity_refused(error)
         code = error.response.get("Error", {}).get("Code")
         if code == _REFUSAL:
             return False

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
-from recorder.errors import InvalidDestination, Unavailable
+from recorder.errors import IdentityMissing, InvalidDestination, Unavailable
 from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
@@ -132,7 +132,7 @@ def _translate_azure_errors(key: str) -> Iterator[None]:
         yield
     except CredentialUnavailableError as error:
         log.warning("the service has no Azure identity of its own; see docs/destinations.md")
-        raise Unavailable(_NAME) from error
+        raise IdentityMissing("Azure") from error
     except ClientAuthenticationError as error:
         raise _convert_azure_error(error, key) from error
     except HttpResponseError as error:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
-from recorder.errors import InvalidDestination, Unavailable
+from recorder.errors import IdentityMissing, InvalidDestination, Unavailable
 from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
@@ -36,7 +36,7 @@ class GcsStore:
         self._timeout = (patience.connect_s, patience.read_s)
         self._retry = _make_gcs_retry(patience)
         with _translate_gcs_errors(""):
-            client = open_client(target.service_account, target.endpoint)
+            client = open_gcs_client(target.service_account, target.endpoint)
         self._client = client
         self._bucket = client.bucket(target.bucket)
 
@@ -118,7 +118,7 @@ class GcsStore:
 
 
 @lru_cache(maxsize=64)
-def open_client(service_account: str | None, endpoint: str | None) -> Any:
+def open_gcs_client(service_account: str | None, endpoint: str | None) -> Any:
     """Return a client with the rights of the account; without any at the operator's endpoint."""
     from google.api_core.client_options import ClientOptions
     from google.auth.credentials import AnonymousCredentials
@@ -178,7 +178,7 @@ def _translate_gcs_errors(key: str) -> Iterator[None]:
         raise _convert_gcs_error(int(error.code or 500), key) from error
     except DefaultCredentialsError as error:
         log.warning("the service has no Google credentials of its own; see docs/destinations.md")
-        raise Unavailable(_NAME) from error
+        raise IdentityMissing("Google Cloud") from error
     except RefreshError as error:
         if error.retryable:
             raise Unavailable(_NAME) from error

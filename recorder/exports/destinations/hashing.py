@@ -30,7 +30,7 @@ class DiskFull(RecorderError):
         super().__init__("The disk that files are written to is full; make room and export again.")
 
     @staticmethod
-    def is_meant_by(error: BaseException) -> bool:
+    def matches_error(error: BaseException) -> bool:
         """Return whether the operating system refused because the disk is full."""
         return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
@@ -160,7 +160,7 @@ class HashedFile:
         except Exception as error:
             # The first error is kept: it causes the later ones.
             if self.failure is None:
-                self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
+                self.failure = DiskFull() if DiskFull.matches_error(error) else error
             self._raise_failure()
 
     def _raise_failure(self) -> None:

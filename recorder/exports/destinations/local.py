@@ -172,7 +172,7 @@ def raise_local_write_error(error: Exception, file: HashedFile | None) -> NoRetu
         file: the file, if it was opened; it keeps its first error, which a writer may have replaced.
     """
     cause = file.failure if file is not None and file.failure is not None else error
-    if DiskFull.is_meant_by(cause):
+    if DiskFull.matches_error(cause):
         raise DiskFull from error
     if isinstance(cause, PermissionError):
         raise InvalidDestination(_REFUSAL) from error

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.aws import open_aws_client, require_external_id, require_own_identity
+from recorder.errors import IdentityMissing, InvalidDestination, RecorderError, Unavailable
+from recorder.exports.destinations.aws import (
+    open_aws_client,
+    raise_if_own_identity_refused,
+    require_external_id,
+)
 from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
@@ -230,11 +234,11 @@ def _translate_s3_errors(key: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        require_own_identity(error)
+        raise_if_own_identity_refused(error)
         raise _convert_s3_error(error.response, key) from error
     except NoCredentialsError as error:
         log.warning("the service has no AWS credentials of its own; see docs/destinations.md")
-        raise Unavailable(_NAME) from error
+        raise IdentityMissing("AWS") from error
     except (BotoCoreError, OSError) as error:
         raise Unavailable(_NAME) from error
 

@@ -80,7 +80,7 @@ class DaskCluster:
             return
         times = self._times
         with _connect_dask_client(self._address, times.connect_s) as client:
-            _wait_for_dask_cluster(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
+            _repeat_until_answered(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
             waiting = deque(divide_shard_tasks(tasks, _count_dask_threads(client)))
             running: dict[Future[list[WrittenShard]], ShardTask] = {}
             try:
@@ -90,7 +90,7 @@ class DaskCluster:
                         running[_submit_dask_task(client, task)] = task
                     for future in _wait_for_any_future(client, list(running), times):
                         written = _await_dask_result(client, future, running[future], times)
-                        yield from _check_files(written, running.pop(future))
+                        yield from _yield_found_shards(written, running.pop(future))
             finally:
                 _cancel_dask_tasks(client, list(running), times.stop_s)
 
@@ -121,7 +121,7 @@ def _wait_for_any_future(
     from distributed import wait
 
     with client.as_current():  # `wait` takes no client as argument
-        ended = _wait_for_dask_cluster(
+        ended = _repeat_until_answered(
             client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"), times
         )
     return list(ended.done)
@@ -133,16 +133,16 @@ def _await_dask_result(
     """Return the results of a task, or raise its error."""
     from distributed.scheduler import KilledWorker
 
-    error = _wait_for_dask_cluster(client, future.exception, times)
+    error = _repeat_until_answered(client, future.exception, times)
     if isinstance(error, KilledWorker):
         # The cluster limits the starts of a task: `distributed.scheduler.allowed-failures`.
         raise WorkerLost(task.shards[0].path, error.allowed_failures + 1) from error
     if error is not None:
         raise error
-    return _wait_for_dask_cluster(client, future.result, times)
+    return _repeat_until_answered(client, future.result, times)
 
 
-def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
+def _yield_found_shards(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
     """Yield the shards once this process has found each at the destination."""
     destination = open_location(task.target)
     for written in results:
@@ -155,7 +155,7 @@ def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[Writt
         yield written
 
 
-def _wait_for_dask_cluster(
+def _repeat_until_answered(
     client: "Client", call: Callable[[float], _Answer], times: ClusterTimes
 ) -> _Answer:
     """Repeat a call until it returns, as long as the cluster has workers.

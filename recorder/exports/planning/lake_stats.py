@@ -75,7 +75,7 @@ class LakeFacts:
         slices = 2 ** math.ceil(math.log2(max(1.0, with_frames["frame_count"].sum() / _FRAMES_AT_ONCE)))
         width = max(1, _HASH_VALUES // slices)
         parts = [
-            self._select_frames(with_frames, first, first + width - 1, sampling, with_events)
+            self._aggregate_frames_by_session(with_frames, first, first + width - 1, sampling, with_events)
             for first in range(0, _HASH_VALUES, width)
             if not with_frames.is_empty()
         ]
@@ -115,7 +115,7 @@ class LakeFacts:
         chosen = self._chosen.lazy().select("session_id")
         return self._scan_table(kind).join(chosen, on="session_id", how="semi")
 
-    def _select_frames(
+    def _aggregate_frames_by_session(
         self, sessions: pl.DataFrame, first: int, last: int, sampling: Sampling, with_events: bool
     ) -> pl.DataFrame:
         frames = (

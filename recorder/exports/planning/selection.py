@@ -64,7 +64,7 @@ _CHOSEN = pl.Schema(
 )
 
 
-def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
+def build_export_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     """Choose the sessions and pin the lake; nothing is written.
 
     Raises:

@@ -31,7 +31,7 @@ from recorder.storage.conditions import in_tenant
 log = logging.getLogger("recorder.exports")
 
 
-def make_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
+def queue_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
     """Queue the export of each recipe that is due, one after the other; yield those whose tick was claimed.
 
     Ticks that were missed make one export, that of the last. A recipe that fails stores its error and does

@@ -80,7 +80,7 @@ def resolve_export_filter(requested: ExportFilter, *, now: datetime) -> dict[str
         **requested.model_dump(by_alias=True, exclude_none=True),
         "since": since and clock.to_iso(since),
         "until": clock.to_iso(until),
-        "exclude_session_ids": _check_excluded_sessions(requested.exclude_session_ids),
+        "exclude_session_ids": _validate_excluded_sessions(requested.exclude_session_ids),
     }
     return {name: value for name, value in resolved.items() if value is not None}
 
@@ -92,7 +92,7 @@ def _resolve_filter_time(text: str, *, now: datetime, name: str) -> datetime:
         raise InvalidTime(f"/filter/{name}", str(error), where="body") from error
 
 
-def _check_excluded_sessions(session_ids: list[str] | None) -> list[str] | None:
+def _validate_excluded_sessions(session_ids: list[str] | None) -> list[str] | None:
     pointer = "/filter/exclude_session_ids"
     if not session_ids:
         return None

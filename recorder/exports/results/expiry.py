@@ -10,7 +10,7 @@ from recorder import limits
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.exports.destinations import open_destination
 from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export
-from recorder.exports.runner.session_index import forget_export
+from recorder.exports.runner.session_index import delete_export_index_rows
 from recorder.exports.runner.shard_store import plan_folder, read_shards
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -62,20 +62,20 @@ def delete_expired_export_files(runtime: Runtime, held: HeldLease, export_id: st
         return False
     try:
         with claim.kept_alive():
-            delete_claimed_export(runtime, claim, at=at)
+            delete_claimed_export_files(runtime, claim, at=at)
     finally:
         claim.give_back()
     return True
 
 
-def delete_claimed_export(runtime: Runtime, claim: ExportClaim, *, at: datetime) -> None:
+def delete_claimed_export_files(runtime: Runtime, claim: ExportClaim, *, at: datetime) -> None:
     """Delete the files and the plan of a hosted export that the caller has claimed.
 
     Raises:
         LeaseLost: if another run took over.
         Unavailable: if the store does not answer; the next call deletes the rest.
     """
-    with claim.ending_transaction() as (db, row):
+    with claim.transaction_in_any_status() as (db, row):
         row.expired_at = row.expired_at or at
         paths = [shard.path for shard in read_shards(db, row.id)]
     destination = open_destination(row, runtime.settings)
@@ -84,6 +84,6 @@ def delete_claimed_export(runtime: Runtime, claim: ExportClaim, *, at: datetime)
         destination.remove(path)
     destination.finish()
     runtime.blobs.delete_below(plan_folder(row.workspace_id, row.id))
-    forget_export(partial(claim.lease.transaction, runtime.database), row.id)
-    with claim.ending_transaction() as (_, row):
+    delete_export_index_rows(partial(claim.lease.transaction, runtime.database), row.id)
+    with claim.transaction_in_any_status() as (_, row):
         row.plan_key = None

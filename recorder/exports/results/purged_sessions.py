@@ -18,9 +18,9 @@ from recorder.exports.results import expiry
 from recorder.exports.results.rewriting import rewrite_export
 from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export, lock_export
 from recorder.exports.runner.session_index import (
+    delete_export_index_rows,
     find_exports_of,
     find_purged,
-    forget_export,
     forget_sessions,
     index_export_sessions,
     list_unindexed_exports,
@@ -95,7 +95,7 @@ def _index_earlier_exports(runtime: Runtime, held: HeldLease, workspace_id: str)
     with runtime.database.transaction(write=False) as db:
         rows = list(list_unindexed_exports(db, workspace_id))
     for row in rows:
-        plan = _read_plan(runtime, row)
+        plan = _read_stored_plan(runtime, row)
         if plan is not None:
             index_export_sessions(open_transaction, row.id, plan.sessions["session_id"])
         with open_transaction() as db:
@@ -105,7 +105,7 @@ def _index_earlier_exports(runtime: Runtime, held: HeldLease, workspace_id: str)
                 db.add(locked)
 
 
-def _read_plan(runtime: Runtime, row: ExportRow) -> Plan | None:
+def _read_stored_plan(runtime: Runtime, row: ExportRow) -> Plan | None:
     try:
         return None if row.plan_key is None else read_stored_export_plan(runtime.blobs, row.plan_key)
     except KeyError:
@@ -117,12 +117,12 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
     with runtime.database.transaction(write=False) as db:
         row = db.get(ExportRow, export_id)
     if row is None or (row.status == "failed" and not row.files_left):
-        forget_export(open_transaction, export_id)
+        delete_export_index_rows(open_transaction, export_id)
         return "removed"
     if row.status == "failed":
         return "waits"  # for the run that removes the files
     if row.status != "completed":
-        plan = _read_plan(runtime, row)
+        plan = _read_stored_plan(runtime, row)
         if plan is None or set(session_ids) & set(plan.sessions["session_id"]):
             return "waits"
         result: _Result = "removed"
@@ -156,9 +156,9 @@ def _rewrite_export(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Resul
 def _rewrite_claimed(runtime: Runtime, claim: ExportClaim, row: ExportRow) -> _Result:
     is_hosted = row.destination["kind"] == "signed_url"
     for attempt in range(1, _TRIES + 1):
-        with claim.ending_transaction() as (db, current):
+        with claim.transaction_in_any_status() as (db, current):
             purged = find_purged(db, row.id)
-        plan = _read_plan(runtime, current)
+        plan = _read_stored_plan(runtime, current)
         try:
             if plan is None:
                 raise NotFound("plan")
@@ -169,7 +169,7 @@ def _rewrite_claimed(runtime: Runtime, claim: ExportClaim, row: ExportRow) -> _R
         except NotFound as error:
             log.warning("export %s is no dataset of ours any more: %s", row.id, error)
             if is_hosted:
-                expiry.delete_claimed_export(runtime, claim, at=clock.now())
+                expiry.delete_claimed_export_files(runtime, claim, at=clock.now())
             return "removed" if is_hosted else "out_of_reach"
         except (DestinationNotAllowed, InvalidDestination) as error:
             log.warning("export %s is not rewritten: %s", row.id, error)

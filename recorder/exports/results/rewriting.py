@@ -27,11 +27,11 @@ from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_
 from recorder.exports.runner.lease import ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, has_session
 from recorder.exports.runner.shard_store import (
-    as_written,
     make_shard_task,
     plan_folder,
     read_shards,
     store_export_plan,
+    written_shard_of_row,
 )
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
@@ -74,18 +74,18 @@ def rewrite_export(runtime: Runtime, claim: ExportClaim, plan: Plan, purged: dic
         Unavailable: if a store does not answer.
     """
     dropped = sorted(set(plan.sessions["session_id"]) & purged.keys())
-    with claim.ending_transaction() as (_, row):
+    with claim.transaction_in_any_status() as (_, row):
         pass
     if dropped:
         _Rewriting(runtime, claim, row).write(plan, {name: purged[name] for name in dropped})
     _remove_old_plans(runtime, claim)
-    with claim.ending_transaction() as (db, _):
+    with claim.transaction_in_any_status() as (db, _):
         forget_sessions(db, row.id, sorted(purged))
 
 
 def _remove_old_plans(runtime: Runtime, claim: ExportClaim) -> None:
     """Remove all plans of an export but the present one: they name the sessions that were dropped."""
-    with claim.ending_transaction() as (_, row):
+    with claim.transaction_in_any_status() as (_, row):
         pass
     for key in list(runtime.blobs.keys(plan_folder(row.workspace_id, row.id))):
         if key != row.plan_key:
@@ -187,7 +187,7 @@ class _Rewriting:
             if file is None:
                 # Written by an earlier release, perhaps: the key of its bytes stays.
                 shard = replace(shard, content_key=known[shard.path].content_key)
-                file = as_written(known[shard.path])
+                file = written_shard_of_row(known[shard.path])
             assert file is not None
             shards.append((shard, file))
         row = self._row
@@ -204,7 +204,7 @@ class _Rewriting:
 
     def _announce_manifest(self, *, current: bytes, following: bytes) -> None:
         """Store the digests of the manifest that is there and of the one that follows: both are ours."""
-        with self._claim.ending_transaction() as (_, row):
+        with self._claim.transaction_in_any_status() as (_, row):
             row.manifest_sha256 = hashlib.sha256(current).hexdigest()
             row.next_manifest_sha256 = hashlib.sha256(following).hexdigest()
 
@@ -235,7 +235,7 @@ class _Rewriting:
         """
         entries = {entry["path"]: entry for entry in manifest["shards"]}
         totals = manifest["totals"]
-        with self._claim.ending_transaction() as (db, row):
+        with self._claim.transaction_in_any_status() as (db, row):
             for shard in read_shards(db, row.id):
                 entry = entries.get(shard.path)
                 if entry is None:

@@ -29,7 +29,7 @@ from recorder.exports.runner.lease import (
     is_export_over,
     lock_export,
 )
-from recorder.exports.runner.session_index import forget_export
+from recorder.exports.runner.session_index import delete_export_index_rows
 from recorder.exports.runner.shard_store import Ledger, count_delivered_rows, read_shards, settle_reservation
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
@@ -112,8 +112,8 @@ def remove_files(
             log.warning("files of export %s are not removed: %s", row.id, error)
             if not is_last_try:
                 return row
-    forget_export(partial(claim.lease.transaction, runtime.database), row.id)
-    with claim.ending_transaction() as (db, row):
+    delete_export_index_rows(partial(claim.lease.transaction, runtime.database), row.id)
+    with claim.transaction_in_any_status() as (db, row):
         row.files_left, row.plan_key = False, None
         claim.lease.release(db)
     return row

@@ -15,7 +15,7 @@ from recorder.exports.planning.selection import DeletedSessions, find_deleted_se
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.requests.validation import export_series_of
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
-from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_export_plan
+from recorder.exports.runner.shard_store import read_shards, read_stored_export_plan, written_shard_of_row
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -99,7 +99,9 @@ def open_parent_export(runtime: Runtime, export_id: str) -> Parent | None:
     if plan is None:
         return None
     files = {
-        (shard.path, shard.content_key): file for shard in shards if (file := as_written(shard)) is not None
+        (shard.path, shard.content_key): file
+        for shard in shards
+        if (file := written_shard_of_row(shard)) is not None
     }
     return Parent(export_id, plan.sessions["session_id"], destination, files)
 

@@ -57,7 +57,7 @@ def due_exports(
         per_workspace: most exports of a workspace, so that one client does not block the others.
         first_tries: whether to return exports that the process for small exports has not tried.
     """
-    free = is_export_lease_free()
+    free = make_lease_free_condition()
     order = (col(ExportRow.attempt), col(ExportRow.id))
     rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
     ids: set[str] = set()
@@ -75,7 +75,7 @@ def due_exports(
     return list(rows)[:limit]
 
 
-def is_export_lease_free() -> ColumnElement[bool]:
+def make_lease_free_condition() -> ColumnElement[bool]:
     """Return the condition that no run holds the lease of an export."""
     held = select(LeaseRow.name).where(
         col(LeaseRow.name) == literal(_PREFIX) + col(ExportRow.id), col(LeaseRow.expires_ms) > clock.now_ms()
@@ -119,7 +119,7 @@ class ExportClaim:
         Raises:
             LeaseLost: if another run took over.
         """
-        with self.ending_transaction():
+        with self.transaction_in_any_status():
             pass
         self.lease.require_time()
 
@@ -131,13 +131,13 @@ class ExportClaim:
             LeaseLost: if another run took over.
             ExportCancelled: if it was cancelled.
         """
-        with self.ending_transaction() as (db, row):
+        with self.transaction_in_any_status() as (db, row):
             if row.status != "running":
                 raise ExportCancelled
             yield db, row
 
     @contextmanager
-    def ending_transaction(self) -> Iterator[tuple[DbSession, ExportRow]]:
+    def transaction_in_any_status(self) -> Iterator[tuple[DbSession, ExportRow]]:
         """Open a write transaction under the lease whatever the export's status, for work after its end.
 
         Raises:

@@ -14,7 +14,7 @@ from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.planning.lake_stats import FactsMissing
 from recorder.exports.planning.plan import Plan, plan_without_sessions
-from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions, read_plan
+from recorder.exports.planning.selection import DeletedSessions, build_export_plan, find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
 from recorder.exports.requests.validation import export_series_of
 from recorder.exports.runner.finalize import (
@@ -183,9 +183,9 @@ class _Run:
             # The last run may have ended after writing it; there must be none until all files are written.
             self._remove_file(MANIFEST, destination)
         plan, shards = self._load_plan() or self._make_plan(destination)
-        plan, shards = self._write_present(plan, shards, destination)
+        plan, shards = self._write_without_deleted_sessions(plan, shards, destination)
         for _ in range(_PUBLICATIONS):
-            plan, shards = self._make_whole(plan, shards, destination)
+            plan, shards = self._repair_missing_files(plan, shards, destination)
             published = publish_dataset(
                 self._runtime, self._export, self._claim, self._ledger, plan, shards, destination
             )
@@ -193,7 +193,7 @@ class _Run:
                 return published
         raise DeletionGoesOn
 
-    def _write_present(
+    def _write_without_deleted_sessions(
         self, plan: Plan, shards: list[PlannedShard], destination: Destination
     ) -> tuple[Plan, list[PlannedShard]]:
         """Write the shards without deleted sessions; return plan and shards.
@@ -201,24 +201,24 @@ class _Run:
         A session that is purged while its shard is written makes that fail: its rows are gone from the lake.
         """
         for _ in range(_FILE_CHECKS):
-            plan, shards = self._drop_gone(plan, shards, destination)
+            plan, shards = self._drop_deleted_sessions(plan, shards, destination)
             try:
-                self._write(plan, shards, destination)
+                self._write_unfinished_shards(plan, shards, destination)
             except (LeaseLost, ExportCancelled, Unavailable):
                 raise
             except Exception:
-                if not self._find_gone(plan).ids:
+                if not self._find_deleted_sessions(plan).ids:
                     raise
                 log.info("export %s is planned again without purged sessions", self._export.id)
                 continue
             return plan, shards
         raise DeletionGoesOn
 
-    def _drop_gone(
+    def _drop_deleted_sessions(
         self, plan: Plan, shards: list[PlannedShard], destination: Destination
     ) -> tuple[Plan, list[PlannedShard]]:
         """Return plan and shards without deleted sessions; files that hold some are removed."""
-        while (gone := self._find_gone(plan)).ids:
+        while (gone := self._find_deleted_sessions(plan)).ids:
             plan = plan_without_sessions(plan, gone.ids)
             shards = plan_shards(plan)
             lineage = add_lineage_deletions(self._ledger.lineage(), gone, self._parent)
@@ -226,20 +226,20 @@ class _Run:
                 self._remove_file(path, destination)
         return plan, shards
 
-    def _make_whole(
+    def _repair_missing_files(
         self, plan: Plan, shards: list[PlannedShard], destination: Destination
     ) -> tuple[Plan, list[PlannedShard]]:
         """Rewrite files with deleted sessions and missing files; return plan and shards."""
         for _ in range(_FILE_CHECKS):
-            while self._find_gone(plan).ids:
+            while self._find_deleted_sessions(plan).ids:
                 # Deleted during this run: the shards that have them are written again.
-                plan, shards = self._write_present(plan, shards, destination)
+                plan, shards = self._write_without_deleted_sessions(plan, shards, destination)
             missing = missing_files(shards, destination)
             if not missing:
                 return plan, shards
             # Written, and removed by another writer before the export was complete.
             self._ledger.reopen(missing)
-            self._write(plan, shards, destination)
+            self._write_unfinished_shards(plan, shards, destination)
         raise FilesMissing(len(missing))
 
     def _remove_file(self, path: str, destination: Destination) -> None:
@@ -266,10 +266,10 @@ class _Run:
         """Choose the sessions; repeat that if a purge deletes rows of chosen ones during it."""
         for _ in range(_FILE_CHECKS):
             try:
-                return read_plan(self._runtime.database, self._runtime.lake, self._export)
+                return build_export_plan(self._runtime.database, self._runtime.lake, self._export)
             except (FactsMissing, OSError) as error:
                 log.info("export %s is planned again: %r", self._export.id, error)
-        return read_plan(self._runtime.database, self._runtime.lake, self._export)
+        return build_export_plan(self._runtime.database, self._runtime.lake, self._export)
 
     @cached_property
     def _parent(self) -> Parent | None:
@@ -277,9 +277,11 @@ class _Run:
         parent_id = self._ledger.lineage().parent_id
         return None if parent_id is None else open_parent_export(self._runtime, parent_id)
 
-    def _write(self, plan: Plan, shards: list[PlannedShard], destination: Destination) -> None:
+    def _write_unfinished_shards(
+        self, plan: Plan, shards: list[PlannedShard], destination: Destination
+    ) -> None:
         """Write the shards that are not done, and store the progress of each."""
-        paths = self._ledger.open_paths()
+        paths = self._ledger.list_unfinished_paths()
         if self._export.attempt > 1:
             for path in paths:
                 # A killed run may have written it by another form of the plan.
@@ -307,7 +309,7 @@ class _Run:
                 copied.add(shard.path)
         return copied
 
-    def _find_gone(self, plan: Plan) -> DeletedSessions:
+    def _find_deleted_sessions(self, plan: Plan) -> DeletedSessions:
         export, sessions = self._export, plan.sessions["session_id"]
         with self._runtime.database.transaction(write=False) as db:
             return find_deleted_sessions(db, export.tenant, plan.spec["workflow"], sessions)
@@ -321,7 +323,7 @@ class _Run:
 
     def _fail_export(self, code: str, message: str) -> ExportRow:
         log.warning("export %s failed: %s", self._export.id, message)
-        with self._claim.ending_transaction() as (db, row):
+        with self._claim.transaction_in_any_status() as (db, row):
             if row.status == "running":
                 end_export_as_failed(db, row, self._runtime.settings, code, message)
         return remove_files(self._runtime, self._claim, row)

@@ -41,7 +41,7 @@ def forget_sessions(db: DbSession, export_id: str, session_ids: Sequence[str]) -
         db.exec(delete(ExportSessionRow).where(some, col(ExportSessionRow.export_id) == export_id))
 
 
-def forget_export(open_transaction: OpenTransaction, export_id: str) -> None:
+def delete_export_index_rows(open_transaction: OpenTransaction, export_id: str) -> None:
     """Delete all rows of an export whose files are gone."""
     some = select(ExportSessionRow.session_id).where(ExportSessionRow.export_id == export_id).limit(_ROWS)
     is_over = False

@@ -28,7 +28,7 @@ from recorder.storage.blobs import Blobs
 CLIENT_DESTINATIONS = frozenset({"s3", "gcs", "azure_blob"})
 
 
-def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
+def reserve_plan_rows(db: DbSession, row: ExportRow, rows: int) -> None:
     """Reserve the rows of an export's plan; an earlier plan's reservation stays if it is large enough.
 
     Raises:
@@ -180,7 +180,7 @@ class Ledger:
         )
         planned = {shard.path: shard for shard in shards}
         with self._discard_plan_if_refused(key), self._claim.transaction() as (db, row):
-            hold_rows(db, row, plan.rows)
+            reserve_plan_rows(db, row, plan.rows)
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
             row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
             row.is_indexed = True
@@ -210,7 +210,7 @@ class Ledger:
             self._blobs.delete(key)
             raise
 
-    def open_paths(self) -> set[str]:
+    def list_unfinished_paths(self) -> set[str]:
         """Return the paths of the shards that are still to be written."""
         with self._claim.transaction() as (db, row):
             return {shard.path for shard in read_shards(db, row.id) if not shard.is_done}
@@ -238,10 +238,12 @@ class Ledger:
     def written(self) -> dict[str, WrittenShard]:
         """Return the shards that are done, by path."""
         with self._claim.transaction() as (db, row):
-            return {shard.path: done for shard in read_shards(db, row.id) if (done := as_written(shard))}
+            return {
+                shard.path: done for shard in read_shards(db, row.id) if (done := written_shard_of_row(shard))
+            }
 
 
-def as_written(shard: ExportShardRow) -> WrittenShard | None:
+def written_shard_of_row(shard: ExportShardRow) -> WrittenShard | None:
     """Return the written file of a shard's row; None before it is done."""
     if shard.size_bytes is None or shard.sha256 is None:
         return None

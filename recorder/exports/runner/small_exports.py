@@ -17,8 +17,8 @@ from recorder.exports.runner.lease import (
     ExportBusy,
     ExportClaim,
     claim_export,
-    is_export_lease_free,
     lock_export,
+    make_lease_free_condition,
 )
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
@@ -45,7 +45,7 @@ SMALL_BYTES = 64 * 2**20
 _LOOKED_AT = 50
 
 
-def take_place(db: DbSession, owner: str) -> HeldLease | None:
+def claim_small_export_place(db: DbSession, owner: str) -> HeldLease | None:
     """Take the place of the process that writes small exports; None while another one holds it."""
     return hold_lease(db, _PLACE, owner, ttl_ms=PLACE_MS)
 
@@ -56,13 +56,13 @@ def place_owner(db: DbSession) -> str | None:
     return row.owner if row is not None and row.expires_ms > clock.now_ms() else None
 
 
-def leave_place(db: DbSession, lease: HeldLease) -> None:
+def release_small_export_place(db: DbSession, lease: HeldLease) -> None:
     """Give the place to the next run, and note that this one is still at work. Needs a write transaction."""
     lease.release(db)
     hold_lease(db, _LEAVING, lease.lease.owner, ttl_ms=_LEAVING_MS)
 
 
-def list_writers(db: DbSession) -> list[str]:
+def list_small_export_writers(db: DbSession) -> list[str]:
     """Return the names of the runs that write small exports now: that of the place, and one that leaves."""
     held = select(LeaseRow.owner).where(
         col(LeaseRow.name).in_((_PLACE, _LEAVING)), col(LeaseRow.expires_ms) > clock.now_ms()
@@ -139,7 +139,7 @@ def release_claimed_export(claim: ExportClaim) -> None:
     Raises:
         LeaseLost: if another run took over.
     """
-    with claim.ending_transaction() as (db, row):
+    with claim.transaction_in_any_status() as (db, row):
         row.has_own_run = True
         claim.lease.release(db)
 
@@ -152,7 +152,7 @@ def give_own_run(db: DbSession, export_id: str) -> bool:
     row = lock_export(db, export_id)
     if (
         row is None
-        or db.exec(select(is_export_lease_free()).where(ExportRow.id == export_id)).one() is not True
+        or db.exec(select(make_lease_free_condition()).where(ExportRow.id == export_id)).one() is not True
     ):
         return False
     row.has_own_run = True
@@ -175,7 +175,7 @@ def _list_first_tries(db: DbSession) -> list[ExportRow]:
             ExportRow.attempt == 0,
             ~col(ExportRow.has_own_run),
             col(ExportRow.awaited_sessions).is_(None),
-            is_export_lease_free(),
+            make_lease_free_condition(),
         )
         .subquery()
     )

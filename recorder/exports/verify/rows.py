@@ -16,7 +16,7 @@ import pyarrow as pa
 from recorder.datasets import jsonl
 from recorder.datasets.errors import Unreadable
 from recorder.datasets.formats import FormatName
-from recorder.datasets.rows import unreadable_errors
+from recorder.datasets.rows import convert_to_unreadable
 from recorder.datasets.tables import TABLE_FORMATS
 from recorder.rowset import EventKey
 
@@ -96,7 +96,7 @@ def read_events(path: Path, format: FormatName) -> Iterator[VerifiedEvent]:
     Raises:
         Unreadable: if the file is broken.
     """
-    with unreadable_errors():
+    with convert_to_unreadable():
         if format == "jsonl":
             for line in _decode_lines(path, _EventLine):
                 ts_us = (line.ts - _EPOCH) // _MICROSECOND
@@ -115,7 +115,7 @@ def read_frames(path: Path, format: FormatName) -> Iterator[VerifiedFrame]:
     Raises:
         Unreadable: if the file is broken.
     """
-    with unreadable_errors():
+    with convert_to_unreadable():
         if format == "jsonl":
             for line in _decode_lines(path, _FrameLine):
                 yield VerifiedFrame(line.session_id, line.frame_id, line.sha256, None)

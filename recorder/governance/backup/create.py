@@ -140,7 +140,7 @@ class _BackupRun:
         self._on_step("objects")
         for store, objects in self._list_objects(contents):
             self._copy(contents, store, self._open_store(store), objects)
-        contents.entries.append(self._list_gone_sessions(contents))
+        contents.entries.append(self._store_gone_sessions(contents))
         manifest = self._write_manifest(contents)
         self._on_step("old parts")
         deleted = self._delete_old(keep_days)
@@ -258,7 +258,7 @@ class _BackupRun:
             self._archive, blobs, store, objects, known=self._known, on_progress=self._on_progress
         )
 
-    def _list_gone_sessions(self, contents: _Contents) -> FileEntry:
+    def _store_gone_sessions(self, contents: _Contents) -> FileEntry:
         """Store the ids of sessions that were purged since the instant: some of their files are missing."""
         with self._runtime.database.transaction(write=False) as db:
             causes = dict(db.exec(select(PurgeRow.session_id, PurgeRow.cause)).all())

@@ -76,7 +76,7 @@ class LaterChanges:
                 for line in file:
                     row = _parse_line(line)
                     chains.add(row.workspace_id)
-                    _require_next_entry(row, rows, heads)
+                    _append_next_entry(row, rows, heads)
         except OSError as error:
             raise AuditDoesNotFit(f"the file cannot be read ({error.strerror})") from error
         for workspace_id, (number, _) in heads.items():
@@ -118,7 +118,7 @@ def _parse_line(line: bytes) -> AuditRow:
     return row
 
 
-def _require_next_entry(
+def _append_next_entry(
     row: AuditRow, rows: dict[str, list[AuditRow]], heads: Mapping[str, tuple[int, str]]
 ) -> None:
     """Keep an entry that came after the backup, if it follows the one before.

@@ -57,7 +57,7 @@ def read_backup_records(data: Path) -> list[BackupRecord]:
         return []
 
 
-def find_old_backups(data: Path) -> list[BackupRecord]:
+def list_old_backups(data: Path) -> list[BackupRecord]:
     """Return the recorded backups of 30 days or more that are still there, or whose place does not answer."""
     oldest = clock.now() - timedelta(days=LONGEST_DAYS)
     return [

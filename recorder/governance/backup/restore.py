@@ -23,7 +23,7 @@ from recorder.governance.backup.create import GONE
 from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
 from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_later_changes
 from recorder.governance.backup.manifest import BackupManifest, FileEntry, Store
-from recorder.governance.backup.snapshot import FILE, make_copy
+from recorder.governance.backup.snapshot import FILE, make_copy_statement
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow, SealPortionRow
 from recorder.models.workspace import DeploymentRow
@@ -291,7 +291,7 @@ def _restore_postgres(
                     table = entry.key.removesuffix(".copy")
                     if table not in manifest.tables:
                         raise UnknownSchema
-                    statement = make_copy(table, manifest.tables[table], "FROM STDIN")
+                    statement = make_copy_statement(table, manifest.tables[table], "FROM STDIN")
                     with cursor.copy(statement) as copy:
                         for part in archive.read_file(entry):
                             copy.write(part)

@@ -89,11 +89,14 @@ class _PostgresSnapshot(Snapshot):
             yield f"{table}.copy", self._read_table(table, columns)
 
     def _read_table(self, table: str, columns: list[str]) -> Iterator[bytes]:
-        with self._connection.cursor() as cursor, cursor.copy(make_copy(table, columns, "TO STDOUT")) as copy:
+        with (
+            self._connection.cursor() as cursor,
+            cursor.copy(make_copy_statement(table, columns, "TO STDOUT")) as copy,
+        ):
             yield from map(bytes, copy)
 
 
-def make_copy(table: str, columns: list[str], direction: str) -> str:
+def make_copy_statement(table: str, columns: list[str], direction: str) -> str:
     """Return the COPY statement of a table of ours.
 
     Raises:

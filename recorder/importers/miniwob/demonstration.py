@@ -29,7 +29,7 @@ from recorder.importers.miniwob.elements import (
     event_target,
     list_boxes,
     make_snapshot,
-    target_path,
+    take_target_path,
 )
 from recorder.importers.miniwob.format import (
     SUFFIXES,
@@ -111,7 +111,7 @@ def _convert_states(
 ) -> tuple[list[CapturedFrame], list[dict[str, Any]]]:
     states = demonstration.states
     # Targets are read first: taking their mark off is what makes equal pages equal.
-    targets = [target_path(state.dom) for state in states]
+    targets = [take_target_path(state.dom) for state in states]
     screens = _Screens(prefix)
     frame_ids = [screens.show(state.dom, _round_ms(state.time)) for state in states]
     seen = whole_actions(states)

@@ -31,7 +31,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _QUOTES = str.maketrans('"', "'")
 
 
-def target_path(dom: PageElement) -> list[PageElement]:
+def take_target_path(dom: PageElement) -> list[PageElement]:
     """Return the elements from the root to the one acted on; empty without one.
 
     The mark is taken off, so that pages which differ in it alone are equal.
@@ -40,7 +40,7 @@ def target_path(dom: PageElement) -> list[PageElement]:
         dom.is_target = False
         return [dom]
     for child in dom.children or ():
-        path = target_path(child)
+        path = take_target_path(child)
         if path:
             return [dom, *path]
     return []
@@ -74,7 +74,7 @@ def event_target(path: list[PageElement]) -> dict[str, Any]:
     text = _read_own_text(node)
     attrs = {
         key: value[:200]
-        for key, value in (("id", _clean_word(node.id)), ("class", _clean_word(node.classes)))
+        for key, value in (("id", _text_or_empty(node.id)), ("class", _text_or_empty(node.classes)))
         if value
     }
     if sort:
@@ -98,7 +98,7 @@ def _make_snapshot(node: PageElement) -> list[Any]:
     kind, _, sort = node.tag.partition("_")
     attributes: dict[str, Any] = {
         key: value
-        for key, value in (("id", _clean_word(node.id)), ("class", _clean_word(node.classes)))
+        for key, value in (("id", _text_or_empty(node.id)), ("class", _text_or_empty(node.classes)))
         if value
     }
     if sort:
@@ -168,7 +168,7 @@ def _estimate_type_px(node: PageElement) -> int:
     return min(12, max(8, round(node.height * 0.9))) if node.height < 20 else 11 if node.height > 26 else 10
 
 
-def _clean_word(value: Any) -> str:
+def _text_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
@@ -210,7 +210,7 @@ def _make_selectors(path: list[PageElement], name: str, text: str) -> list[str]:
     role = _ROLES.get(node.tag)
     if role and name:
         selectors.append(f'aria/{name[:120].translate(_QUOTES)}[role="{role}"]')
-    plain = _clean_word(node.id)
+    plain = _text_or_empty(node.id)
     if _PLAIN_ID.fullmatch(plain) and not _LONG_NUMBER.search(plain):
         selectors.append(f"#{plain}")
     if text:

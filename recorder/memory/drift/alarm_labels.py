@@ -23,7 +23,7 @@ from recorder.tenant import GraphScope
 from recorder.webhooks.outbox import encode_outbox_event
 
 
-def remove_alarm_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int:
+def replace_unshared_alarm_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int:
     """Remove the texts from alarms of a graph that sessions no longer share without some of them.
 
     Call it before the texts of these sessions are deleted.

@@ -107,10 +107,10 @@ def _find_window(
     counted = np.arange(1, len(places) + 1) - firsts
     for last in np.flatnonzero((counted >= needed) & (places >= begin - rules.window)).tolist():
         sightings = places[firsts[last] : last + 1]
-        if history.first_mixed(sightings) > len(sightings):
+        if history.count_until_mixed(sightings) > len(sightings):
             continue
         around = _list_left_out(history, subject, term, sightings)
-        position = _wait_for(history, around, term, sightings, end, rules)
+        position = _find_settled_position(history, around, term, sightings, end, rules)
         if position is None:
             return None
         if begin <= position:
@@ -118,7 +118,7 @@ def _find_window(
     return None
 
 
-def _wait_for(
+def _find_settled_position(
     history: History, around: tuple[int, ...], term: Term, sightings: Ints, end: int, rules: DriftRules
 ) -> int | None:
     """Return the position at which the nodes that a subject leads around are known to be unchanged.

@@ -8,7 +8,7 @@ from typing import Any
 
 from recorder import clock
 from recorder.errors import NotFound
-from recorder.memory.drift.detector import DetectorState, check_terms
+from recorder.memory.drift.detector import DetectorState, detect_alarms
 from recorder.memory.drift.payloads import describe_alarm
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import DriftRules
@@ -72,7 +72,7 @@ def backtest_history(
         history = read_history(db, scope, columns, by_start=True)
     alarms: list[PastAlarm] = []
     terms = judged = 0
-    for check in check_terms(history, DetectorState(), rules, from_the_start=True):
+    for check in detect_alarms(history, DetectorState(), rules, from_the_start=True):
         for alarm in check.alarms:
             type, _, data = describe_alarm(alarm, history, columns, workflow=scope.workflow)
             began_at = clock.from_ms(int(history.started_ms[alarm.position]))

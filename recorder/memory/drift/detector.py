@@ -11,7 +11,7 @@ from recorder.memory.drift.appearance import Growth, find_growth
 from recorder.memory.drift.baseline_terms import Term, latest_baseline_term, next_baseline_term
 from recorder.memory.drift.changes import Change, report_order_of
 from recorder.memory.drift.disappearance import Fall, compute_fall_evidence, find_falls
-from recorder.memory.drift.explained_changes import explain_fall, explain_growth, leave_out_reported
+from recorder.memory.drift.explained_changes import is_fall_explained, is_growth_explained, leave_out_reported
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import Watch, inherit_watches, list_watched_subjects
@@ -42,7 +42,7 @@ class TermCheck:
     state: DetectorState
 
 
-def check_terms(
+def detect_alarms(
     history: History, state: DetectorState, rules: DriftRules, *, from_the_start: bool = False
 ) -> Iterator[TermCheck]:
     """Judge all sessions that were not judged yet, one term after the other.
@@ -65,7 +65,7 @@ def check_terms(
     if term.end > len(history):
         return
     while True:
-        check = _check_term(history, state, term, rules)
+        check = _detect_term_alarms(history, state, term, rules)
         is_over = term.over_at(rules) <= len(history)
         if is_over:
             term, check = _end_term(history, check, term, rules)
@@ -75,18 +75,18 @@ def check_terms(
         state = check.state
 
 
-def _check_term(history: History, state: DetectorState, term: Term, rules: DriftRules) -> TermCheck:
+def _detect_term_alarms(history: History, state: DetectorState, term: Term, rules: DriftRules) -> TermCheck:
     """Judge one term, the earliest change first: what it explains is not reported."""
     begin, end = max(state.judged, term.end), min(len(history), term.over_at(rules))
     changes, reported, alarms = dict(state.changes), state.reported, []
     watched = list_watched_subjects(history, term, rules)
-    waiting = _notice(history, term, watched, changes, reported, (begin, end), rules)
+    waiting = _find_candidate_alarms(history, term, watched, changes, reported, (begin, end), rules)
     while waiting:
         alarm = waiting.pop(0)
         is_explained = (
-            explain_fall(history, alarm, changes.values(), rules)
+            is_fall_explained(history, alarm, changes.values(), rules)
             if isinstance(alarm, Fall)
-            else explain_growth(history, alarm, changes.values(), watched, rules)
+            else is_growth_explained(history, alarm, changes.values(), watched, rules)
         )
         reported_before = _list_reported(changes)
         changes[alarm.subject] = alarm.as_change(is_reported=not is_explained)
@@ -96,7 +96,9 @@ def _check_term(history: History, state: DetectorState, term: Term, rules: Drift
             reported |= {alarm.subject}
         if _list_reported(changes) != reported_before:
             # What was noticed later was noticed without regard to this change.
-            waiting = _notice(history, term, watched, changes, reported, (alarm.position, end), rules)
+            waiting = _find_candidate_alarms(
+                history, term, watched, changes, reported, (alarm.position, end), rules
+            )
     state = DetectorState(max(state.judged, end), term, changes, reported)
     return TermCheck(alarms, watched, state)
 
@@ -105,7 +107,7 @@ def _list_reported(changes: dict[int, Change]) -> set[int]:
     return {change.subject for change in changes.values() if change.is_reported}
 
 
-def _notice(
+def _find_candidate_alarms(
     history: History,
     term: Term,
     watched: list[Watch],

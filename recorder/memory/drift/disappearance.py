@@ -45,11 +45,11 @@ class Fall:
     def as_change(self, *, is_reported: bool) -> Change:
         """Return the change, for later alarms to be compared with."""
         since = int(self.window[0])
-        most = most_left(self.seen, len(self.window))
+        most = highest_remaining_rate(self.seen, len(self.window))
         return Change(self.subject, False, since, self.position, self.watch.frequency, most, is_reported)
 
 
-def most_left(seen: int, sessions: int) -> float:
+def highest_remaining_rate(seen: int, sessions: int) -> float:
     """Return the highest rate that so many sightings allow (95 %)."""
     from scipy.special import betaincinv
 
@@ -110,7 +110,7 @@ def _find_stop(history: History, views: list[View], first: int, begin: int, rule
     candidates = np.flatnonzero(trail.is_miss & is_long)
     for index in candidates[candidates >= begin].tolist():
         run = misses[misses <= index][-int(runs[index]) :]
-        if history.first_mixed(run + watch.start) <= len(run):
+        if history.count_until_mixed(run + watch.start) <= len(run):
             last = int(trail.last_seen_ms[index])
             return Fall(index + watch.start, "stopped", watch, run + watch.start, 0, watch.needed, last)
     return None
@@ -132,7 +132,7 @@ def _find_drop(history: History, views: list[View], first: int, begin: int, rule
         seen = len(window) - len(missed)
         most = rules.most_left * watch.frequency * len(window)
         is_clear = 0 < seen <= most and len(missed) >= rules.least_misses
-        if is_clear and history.first_mixed(missed) <= len(missed):
+        if is_clear and history.count_until_mixed(missed) <= len(missed):
             last = int(trail.last_seen_ms[index])
             return Fall(index + watch.start, "dropped", watch, window, seen, len(missed), last)
     return None

@@ -20,7 +20,7 @@ _SHARED = 0.5
 _SUSPICION = 0.4
 
 
-def explain_fall(history: History, fall: Fall, changes: Collection[Change], rules: DriftRules) -> bool:
+def is_fall_explained(history: History, fall: Fall, changes: Collection[Change], rules: DriftRules) -> bool:
     """Return whether a change that was noticed before explains why a subject fell."""
     watch, since = fall.watch, int(fall.window[0])
     # Where it returned and fell again, what explained the first fall does not explain the second.
@@ -57,7 +57,7 @@ def leave_out_reported(
     return watch_without_subjects(history, watch, tuple(sorted(reported)), rules)
 
 
-def explain_growth(
+def is_growth_explained(
     history: History, growth: Growth, changes: Collection[Change], watches: list[Watch], rules: DriftRules
 ) -> bool:
     """Return whether a change, noticed before or under way, explains why a subject grew."""

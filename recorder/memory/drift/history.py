@@ -62,11 +62,11 @@ class History:
         """Return the positions, from `start` to before `end`, of the sessions that have a subject."""
         return np.flatnonzero(self.has(subject, start, end)) + start
 
-    def actors_and_days(self, places: Ints) -> tuple[int, int]:
+    def count_actors_and_days(self, places: Ints) -> tuple[int, int]:
         """Return the number of actors of these sessions, and of UTC days on which they began."""
         return len(set(self.actor[places].tolist())), len(set((self.started_ms[places] // DAY_MS).tolist()))
 
-    def first_mixed(self, places: Ints) -> int:
+    def count_until_mixed(self, places: Ints) -> int:
         """Return how many of these sessions it takes to see two actors or days; all + 1 if none do.
 
         One actor's busy afternoon is no drift of the workflow, however many sessions it makes.

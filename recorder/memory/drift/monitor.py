@@ -8,16 +8,16 @@ from typing import Any
 from sqlmodel import Session as DbSession
 from sqlmodel import select
 
-from recorder.memory.drift.detector import DetectorState, TermCheck, check_terms
+from recorder.memory.drift.detector import DetectorState, TermCheck, detect_alarms
 from recorder.memory.drift.disappearance import misses_so_far
 from recorder.memory.drift.history import History
 from recorder.memory.drift.payloads import describe_alarm
 from recorder.memory.drift.store import (
-    lock_state,
+    lock_drift_state,
+    make_detector_state,
     read_alarms,
+    read_drift_state,
     read_history,
-    read_state,
-    restore_state,
     store_drift_alarm,
     store_state,
     subject_id_of,
@@ -78,7 +78,7 @@ def due_graphs(db: DbSession) -> Iterator[GraphScope]:
     workflows = select(WorkflowRow.workspace_id, WorkflowRow.mode, WorkflowRow.workflow)
     for workspace_id, mode, workflow in sorted(db.exec(workflows).all()):
         scope = GraphScope(Tenant(workspace_id, mode), workflow)
-        head, state = read_head(db, scope), read_state(db, scope)
+        head, state = read_head(db, scope), read_drift_state(db, scope)
         if head is not None and head.up_to_seal_seq > (0 if state is None else state.looked_seq):
             yield scope
 
@@ -93,9 +93,9 @@ def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RU
         reading = _read_graph(db, scope)
     if reading is None:
         return None
-    checks = list(check_terms(reading.history, reading.state, rules))
+    checks = list(detect_alarms(reading.history, reading.state, rules))
     with database.transaction(write=True) as db:
-        row = lock_state(db, scope)
+        row = lock_drift_state(db, scope)
         if row.looked_seq != reading.looked_seq:
             return None
         alarms = [alarm for check in checks for alarm in _queue_alarms(db, scope, check, reading)]
@@ -106,13 +106,13 @@ def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RU
 
 
 def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:
-    head, row = read_head(db, scope), read_state(db, scope)
+    head, row = read_head(db, scope), read_drift_state(db, scope)
     looked_seq = 0 if row is None else row.looked_seq
     if head is None or head.up_to_seal_seq <= looked_seq:
         return None
     columns = read_graph_columns(db, scope, head.version)
     history = read_history(db, scope, columns)
-    state = restore_state(row, read_alarms(db, scope), history, columns)
+    state = make_detector_state(row, read_alarms(db, scope), history, columns)
     return _GraphReading(columns, history, state, head.up_to_seal_seq, looked_seq)
 
 
@@ -176,13 +176,13 @@ def read_last_drift_check(
 ) -> LastCheck | None:
     """Return the figures of a graph as the last check left them; None before the first one."""
     with database.transaction(write=False) as db:
-        head, row = read_head(db, scope), read_state(db, scope)
+        head, row = read_head(db, scope), read_drift_state(db, scope)
         if head is None or row is None:
             return None
         columns = read_graph_columns(db, scope, head.version)
         history = read_history(db, scope, columns)
         stored = read_alarms(db, scope)
-        state = restore_state(row, stored, history, columns)
+        state = make_detector_state(row, stored, history, columns)
     reading = _GraphReading(columns, history, state, head.up_to_seal_seq, row.looked_seq)
     term = state.term
     watches = list_watched_subjects(history, term, rules) if term and term.end <= len(history) else []

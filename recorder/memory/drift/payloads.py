@@ -149,7 +149,7 @@ def _describe_window(
 ) -> DriftWindow:
     """Return the sessions of a window; actors and days are those of the sessions that count."""
     began = history.started_ms[places]
-    actors, days = history.actors_and_days(counted)
+    actors, days = history.count_actors_and_days(counted)
     return DriftWindow(
         kind=kind,
         subject=subject,

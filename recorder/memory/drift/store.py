@@ -18,7 +18,7 @@ from recorder.memory.drift.history import NO_ACTOR, History
 from recorder.memory.drift.subjects import Subject, list_drift_subjects
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.storage.versions import in_scope, place_of
+from recorder.memory.storage.versions import in_scope, scope_columns
 from recorder.models.drift import DriftAlarmRow, DriftStateRow
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
@@ -28,12 +28,12 @@ from recorder.tenant import GraphScope
 NEW_NODE, PATH_DISAPPEARED = "memory.drift.new_node", "memory.drift.path_disappeared"
 
 
-def read_state(db: DbSession, scope: GraphScope) -> DriftStateRow | None:
+def read_drift_state(db: DbSession, scope: GraphScope) -> DriftStateRow | None:
     """Return the stored state of a graph; None before the first check."""
     return db.get(DriftStateRow, (scope.workspace_id, scope.mode, scope.workflow))
 
 
-def lock_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
+def lock_drift_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
     """Return the state, inserted where it is missing, and locked until the transaction ends."""
     fresh = {
         "looked_seq": 0,
@@ -42,7 +42,7 @@ def lock_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
         "changes": [],
         "updated_at": clock.now(),
     }
-    insert_if_missing(db, DriftStateRow, {**place_of(scope), **fresh})
+    insert_if_missing(db, DriftStateRow, {**scope_columns(scope), **fresh})
     locked = select(DriftStateRow).where(*in_scope(DriftStateRow, scope)).with_for_update()
     return db.exec(locked.execution_options(populate_existing=True)).one()
 
@@ -66,7 +66,7 @@ def list_alarms(
 def store_drift_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_seq: int) -> None:
     """Remember an alarm, in the transaction that queues its event."""
     row = DriftAlarmRow(
-        **place_of(scope),
+        **scope_columns(scope),
         type=event.type,
         subject_id=event.subject_id,
         seal_seq=seal_seq,
@@ -103,7 +103,7 @@ class _Numbers:
         return self._history.subjects.find(Subject("edge" if len(known) == 2 else "node", known))
 
 
-def restore_state(
+def make_detector_state(
     row: DriftStateRow | None, alarms: Sequence[DriftAlarmRow], history: History, columns: GraphColumns
 ) -> DetectorState:
     """Return the state of drift detection, in positions of the sessions and numbers of the present graph."""
@@ -221,7 +221,7 @@ def _read_term(row: DriftStateRow, history: History, numbers: _Numbers) -> Term 
 _NEW_FOR = timedelta(days=30)
 
 
-def recent_nodes(db: DbSession, scope: GraphScope, columns: GraphColumns) -> frozenset[str]:
+def list_newly_alarmed_nodes(db: DbSession, scope: GraphScope, columns: GraphColumns) -> frozenset[str]:
     """Return ids of the nodes that are new; of a merged node the id of the one it was merged into."""
     statement = select(DriftAlarmRow.subject_id).where(
         *in_scope(DriftAlarmRow, scope),

@@ -61,7 +61,7 @@ def compared(features: Sequence[int]) -> tuple[int, ...]:
     return tuple(features[:COMPARED_FEATURES])
 
 
-def free_id(prefix: str, scope: GraphScope, taken: Container[str], *content: object) -> str:
+def make_unused_id(prefix: str, scope: GraphScope, taken: Container[str], *content: object) -> str:
     """Return an id for a new node or path; existing ones keep theirs.
 
     After a rebuild an id may belong to a thing whose content has changed; then a number is counted in.
@@ -135,7 +135,7 @@ class NodeIndex:
         number = len(self.nodes)
         node = Node(
             number=number,
-            node_id=free_id("nde", self.scope, self._ids, ALGO_VERSION, act, features),
+            node_id=make_unused_id("nde", self.scope, self._ids, ALGO_VERSION, act, features),
             label=step.label,
             kind=step.action,
             micro_key=step.micro_key,

@@ -14,7 +14,7 @@ import xxhash
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import Node, free_id
+from recorder.memory.graph.nodes import Node, make_unused_id
 from recorder.memory.graph.shown_way import Ways, choose_shown_way
 from recorder.memory.steps.targets import signed
 from recorder.tenant import GraphScope
@@ -185,7 +185,7 @@ class PathIndex:
     def _new_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
         leader = self.choose_leader(keys)
         node_ids = [nodes[number].node_id for number in leader.nodes]
-        path_id = free_id("pth", self.scope, self._ids, node_ids)
+        path_id = make_unused_id("pth", self.scope, self._ids, node_ids)
         path = Path(len(self.paths), path_id, leader.variant_key, leader.nodes)
         self.paths.append(path)
         self._ids.add(path_id)

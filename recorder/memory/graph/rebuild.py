@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeats
-from recorder.memory.graph.nodes import Node, NodeIndex, Shown, free_id, live_number, merged_nodes
+from recorder.memory.graph.nodes import Node, NodeIndex, Shown, live_number, make_unused_id, merged_nodes
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.tenant import GraphScope
@@ -147,14 +147,16 @@ def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex
     ]
     index = NodeIndex(recorded.scope)
     numbers = {key: merged.get(number, number) for key, number in live.items()}
-    index.restore(_led_by_living(nodes, {node.number: node.screen for node in nodes}), numbers.items())
+    index.restore(
+        _choose_screen_leaders(nodes, {node.number: node.screen for node in nodes}), numbers.items()
+    )
     return index
 
 
 def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
     """Make nodes, starting with the most frequent micro-states, each numbered as most of it was."""
     weights = _sessions_through(recorded)
-    scratch = _led_nodes(recorded, states, weights)
+    scratch = _group_states_into_nodes(recorded, states, weights)
     old_of = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
     heirs = match_ids(old_of, scratch.number_of, weights, free=len(recorded.nodes))
     nodes = {
@@ -171,16 +173,20 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
         if number in nodes:
             node_id = nodes[number].node_id
         else:
-            node_id = free_id("nde", recorded.scope, used_ids, ALGO_VERSION, made.act, made.features)
+            node_id = make_unused_id("nde", recorded.scope, used_ids, ALGO_VERSION, made.act, made.features)
             used_ids.add(node_id)
         nodes[number] = replace(made, number=number, node_id=node_id)
     index = NodeIndex(recorded.scope)
     numbers = {key: heirs.number_of[number] for key, number in scratch.number_of.items()}
-    index.restore(_led_by_living([nodes[number] for number in sorted(nodes)], screens), numbers.items())
+    index.restore(
+        _choose_screen_leaders([nodes[number] for number in sorted(nodes)], screens), numbers.items()
+    )
     return index
 
 
-def _led_nodes(recorded: Recorded, states: Sequence[MicroState], weights: Mapping[int, int]) -> NodeIndex:
+def _group_states_into_nodes(
+    recorded: Recorded, states: Sequence[MicroState], weights: Mapping[int, int]
+) -> NodeIndex:
     """Group micro-states under the most frequent, and merge them, without regard to the old nodes."""
     index = NodeIndex(recorded.scope)
     ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
@@ -209,7 +215,7 @@ def _led_nodes(recorded: Recorded, states: Sequence[MicroState], weights: Mappin
     return index
 
 
-def _led_by_living(nodes: Sequence[Node], screens: Mapping[int, int]) -> list[Node]:
+def _choose_screen_leaders(nodes: Sequence[Node], screens: Mapping[int, int]) -> list[Node]:
     """Return nodes by number, each group of similar screens led by the oldest node that is not merged.
 
     Args:
@@ -248,12 +254,12 @@ def _keep_groups(recorded: Recorded, graph: Graph, fresh: Mapping[int, int]) -> 
         sessions = recorded.sessions.get(trace.trace_key, 0)
         taken[key][path] += sessions
         labels[path, fresh[key]] += sessions
-    if rand_index(labels) < SAME_GROUPS or taken.keys() != fresh.keys():
+    if adjusted_rand_index(labels) < SAME_GROUPS or taken.keys() != fresh.keys():
         return fresh
     return {key: min(paths, key=lambda path: (-paths[path], path)) for key, paths in taken.items()}
 
 
-def rand_index(sessions: Mapping[tuple[int, int], int]) -> float:
+def adjusted_rand_index(sessions: Mapping[tuple[int, int], int]) -> float:
     """Return the adjusted Rand index of two groupings (Hubert and Arabie, 1985).
 
     Args:
@@ -299,7 +305,7 @@ def _with_lasting_numbers(
             path_id = paths[number].path_id
         else:
             node_ids = [graph.nodes[node].node_id for node in leader.nodes]
-            path_id = free_id("pth", recorded.scope, used_ids, node_ids)
+            path_id = make_unused_id("pth", recorded.scope, used_ids, node_ids)
             used_ids.add(path_id)
         paths[number] = Path(number, path_id, leader.variant_key, leader.nodes)
     number_of = {key: number for number, keys in members.items() for key in keys}

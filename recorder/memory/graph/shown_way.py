@@ -94,10 +94,10 @@ def list_optional(nodes: Ints, ways: Ways) -> Mask:
     """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
-    return is_optional(np.array(missed, dtype=np.int64), total)
+    return find_optional(np.array(missed, dtype=np.int64), total)
 
 
-def is_optional(left_out: Ints, total: int) -> Mask:
+def find_optional(left_out: Ints, total: int) -> Mask:
     """Return which nodes are optional if so many of all sessions leave each of them out."""
     optional: Mask = (left_out > 0) & (left_out >= OPTIONAL_SHARE * total) & (2 * left_out <= total)
     return optional
@@ -129,7 +129,7 @@ def split_ways(ways: Ways) -> list[Ints]:
     open_parts = [np.arange(len(ways.sizes))]
     while open_parts:
         rows = open_parts.pop()
-        divided = _divide(ways.part(rows))
+        divided = _find_other_way(ways.part(rows))
         if divided is None:
             parts.append(rows)
         else:
@@ -137,7 +137,7 @@ def split_ways(ways: Ways) -> list[Ints]:
     return parts
 
 
-def _divide(ways: Ways) -> Mask | None:
+def _find_other_way(ways: Ways) -> Mask | None:
     """Return which variants go another way than the one shown; None if too few do."""
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.paths import describe_session_paths, filter_rows, outcome_fractions
+from recorder.memory.queries.paths import describe_session_paths, outcome_fractions, select_session_rows
 from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, graph_view_of
 from recorder.models.memory import (
     Change,
@@ -89,7 +89,7 @@ class _Half:
 
     def __init__(self, columns: GraphColumns, side: Side, outcome: Outcome | None, workflow: str) -> None:
         self._side = side
-        chosen = filter_rows(
+        chosen = select_session_rows(
             columns, since=side.since, until=side.until, actor_kind=side.actor_kind, outcome=outcome
         )
         self._median_ms = _compute_median(columns, chosen)

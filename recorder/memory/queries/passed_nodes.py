@@ -26,7 +26,7 @@ from recorder.memory.queries.recovery_anchors import (
     measure_recoveries,
 )
 from recorder.memory.queries.similarity import index_similarity
-from recorder.memory.queries.success_evidence import read_success_evidence
+from recorder.memory.queries.success_evidence import compute_success_evidence
 
 _SUCCESS = OUTCOMES.index("success")
 #: Candidates: of more, those passed last.
@@ -83,7 +83,7 @@ class PassedNodes:
         is_before = visits.entered_ms <= failed[visits.owner]
         self._before, self._after = visits.only(is_before), visits.only(~is_before)
         chosen = columns.current()
-        self._required = frozenset(read_success_evidence(columns, chosen, rows).network.required_nodes)
+        self._required = frozenset(compute_success_evidence(columns, chosen, rows).network.required_nodes)
         succeeded = chosen & (columns.outcome == _SUCCESS)
         succeeded[rows] = False
         #: Visits of the sessions that succeeded without failing so.

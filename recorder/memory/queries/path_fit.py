@@ -7,7 +7,7 @@ import numpy as np
 from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH, variant_key
-from recorder.memory.graph.shown_way import is_optional
+from recorder.memory.graph.shown_way import find_optional
 from recorder.memory.queries.columns import GraphColumns, Mask
 
 _NO_VARIANT = -1
@@ -64,6 +64,6 @@ def _read_ways(columns: GraphColumns) -> ShownWays:
         # A way may come to a node twice; it is listed once.
         way = np.array(list(dict.fromkeys(path.nodes)), dtype=np.int64)
         visits = [visitors.get(number * width + node, 0) for node in way.tolist()]
-        mask = is_optional(total - np.array(visits, dtype=np.int64), total)
+        mask = find_optional(total - np.array(visits, dtype=np.int64), total)
         optional.append(tuple(way[mask].tolist()))
     return ShownWays(variant, optional)

@@ -18,7 +18,7 @@ from recorder.models.wire import ActorKind, Outcome
 from recorder.tenant import GraphScope, Tenant
 
 
-def read_graph(db: DbSession, scope: GraphScope) -> GraphColumns:
+def read_newest_columns(db: DbSession, scope: GraphScope) -> GraphColumns:
     """Return a graph at its newest version.
 
     Raises:
@@ -30,7 +30,7 @@ def read_graph(db: DbSession, scope: GraphScope) -> GraphColumns:
     return read_graph_columns(db, scope, head.version)
 
 
-def filter_rows(
+def select_session_rows(
     columns: GraphColumns,
     *,
     since: datetime | None = None,
@@ -94,8 +94,8 @@ def list_paths(
     Raises:
         NotFound: for an unknown workflow.
     """
-    columns = read_graph(db, GraphScope(tenant, workflow))
-    chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
+    columns = read_newest_columns(db, GraphScope(tenant, workflow))
+    chosen = select_session_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
     return describe_session_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
-from recorder.memory.queries.success_evidence import SuccessEvidence, read_success_evidence
+from recorder.memory.queries.success_evidence import SuccessEvidence, compute_success_evidence
 
 Basis = Literal["in_session", "cross_session"]
 #: For rows (at least one), the times of their success tags, ascending; a row without any may be absent.
@@ -88,7 +88,7 @@ def find_recovery_anchors(
     if not len(rows):
         return []
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
-    evidence = read_success_evidence(columns, chosen, rows)
+    evidence = compute_success_evidence(columns, chosen, rows)
     visits = list_visits(columns, rows)
     recoveries = _find_returns(columns, visits, failed, evidence)
     if len(recoveries.node):
@@ -133,7 +133,7 @@ def _find_returns(columns: GraphColumns, visits: Visits, failed: Ints, evidence:
     later = visits.only(is_later & (columns.outcome[visits.row] == _SUCCESS))
     goes_on = later.owner[1:] == later.owner[:-1]
     here = later.only(np.flatnonzero(goes_on))
-    back = here.only(evidence.share_path(here.node, later.node[1:][goes_on]))
+    back = here.only(evidence.are_on_shared_path(here.node, later.node[1:][goes_on]))
     return back.only(np.unique(back.owner, return_index=True)[1])
 
 

@@ -15,7 +15,7 @@ from sqlmodel import select
 
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.paths import filter_rows, read_graph
+from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.models.memory import GraphPathRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.tenant import GraphScope, Tenant
@@ -48,7 +48,9 @@ class PathSelection:
             actor_kind: only sessions of such actors.
             below: only ids that come before this one.
         """
-        chosen = filter_rows(self.columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
+        chosen = select_session_rows(
+            self.columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind
+        )
         ids = self.columns.session_id[chosen & self.variants[self.columns.variant]]
         if below is not None:
             ids = ids[ids < np.bytes_(below.encode())]
@@ -84,7 +86,7 @@ def select_path(
 def _read_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, GraphColumns, int]:
     """Return the workflow and the graph of a path, and the number of the path that represents it."""
     workflow, number = _find_path(db, tenant, path_id)
-    columns = read_graph(db, GraphScope(tenant, workflow))
+    columns = read_newest_columns(db, GraphScope(tenant, workflow))
     return workflow, columns, columns.paths[number].live
 
 

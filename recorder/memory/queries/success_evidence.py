@@ -35,7 +35,7 @@ class SuccessEvidence:
     network: Network
     node_ids: list[str]
 
-    def share_path(self, nodes: Ints, next_nodes: Ints) -> Mask:
+    def are_on_shared_path(self, nodes: Ints, next_nodes: Ints) -> Mask:
         """Return for each pair of nodes whether a path of success leads from one to the next.
 
         That is: one path holds both, and no node is skipped that all successes visit before the next one.
@@ -51,7 +51,7 @@ class SuccessEvidence:
         return answers
 
 
-def read_success_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> SuccessEvidence:
+def compute_success_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> SuccessEvidence:
     """Return the evidence of chosen sessions that succeeded, beside those that failed.
 
     Args:

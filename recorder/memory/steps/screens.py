@@ -85,7 +85,7 @@ def describe_screen(
         hashes = sorted(reading.pairs)
         return Screen(_state_key("d", hashes), tuple(hashes[:_MAX_FEATURES]), reading.tokens)
     is_short = len(url or "") + len(title or "") <= _REMEMBERED_CHARACTERS
-    page = _describe_place(url, title) if is_short else _describe_place.__wrapped__(url, title)
+    page = _screen_of_address(url, title) if is_short else _screen_of_address.__wrapped__(url, title)
     if page is not NO_SCREEN:
         return page
     if cells is not None:
@@ -164,7 +164,7 @@ def _state_key(source: str, hashes: list[int]) -> str:
 
 
 @lru_cache(maxsize=4_096)
-def _describe_place(url: str | None, title: str | None) -> Screen:
+def _screen_of_address(url: str | None, title: str | None) -> Screen:
     """Return the screen that an address and a title describe; `NO_SCREEN` without both."""
     features = [key_of_texts("url", url_template(url))] if url else []
     if title:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from recorder.event_types import TYPING, step_type
 from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
-from recorder.memory.steps.targets import action_token, key_of_texts, target_token
+from recorder.memory.steps.targets import action_token, describe_target, key_of_texts
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
 ALGO_VERSION = 2
@@ -212,7 +212,7 @@ def _list_announced_urls(event: Mapping[str, Any]) -> frozenset[str]:
 def _make_session_step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
     screen = event_screen(event, None if frame is None else frame.screen)
     screen_key = screen.state_key or ""
-    target, texts = target_token(action, event, () if frame is None else frame.locations)
+    target, texts = describe_target(action, event, () if frame is None else frame.locations)
     return Step(
         pos=0,
         micro_key=key_of_texts(screen_key, action, target),

@@ -196,7 +196,7 @@ def action_token(step_type: str, given: Mapping[str, Any]) -> str:
     return step_type
 
 
-def target_token(
+def describe_target(
     action: str, event: Mapping[str, Any], screen_locations: Sequence[str] = ()
 ) -> tuple[str, StepTexts]:
     """Return the token of what an event acted on, and the texts that may name the step.
@@ -249,7 +249,7 @@ def _describe_step_target(
         name = None
     if name and (not identity or "#" in identity):
         identity = f"{identity}~{normal_name(name)}"
-    identity = identity or _last_resort(target, attrs)
+    identity = identity or _describe_class_or_selector(target, attrs)
     token = _make_token(role or tag, identity)
     if given_name and action in _NAMED_ACTIONS:
         return token, StepTexts(make_step_label(action, readable(given_name)))
@@ -335,7 +335,7 @@ def _describe_identity(attrs: Mapping[str, Any]) -> str:
     return goal
 
 
-def _last_resort(target: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
+def _describe_class_or_selector(target: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
     """Return the classes, else the best selector that does not match by text."""
     if attrs.get("class"):
         return "class=" + ".".join(

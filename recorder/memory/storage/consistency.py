@@ -30,7 +30,7 @@ from recorder.tenant import GraphScope
 _AT_ONCE = 500
 
 
-def find_missing(db: DbSession, scope: GraphScope) -> list[SessionRow]:
+def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[SessionRow]:
     """Return sealed sessions without a path, but for deleted ones, replays, and those sealed in a pause."""
     pause = GraphPauseRow
     paused = (
@@ -53,7 +53,7 @@ def find_missing(db: DbSession, scope: GraphScope) -> list[SessionRow]:
     return list(db.exec(statement))
 
 
-def index_missing(runtime: Runtime, scope: GraphScope) -> int:
+def index_missing_sessions(runtime: Runtime, scope: GraphScope) -> int:
     """Take what is missing into a graph, from the steps in the lake; nothing while the graph is paused.
 
     Sessions that the lake does not hold either stay missing.
@@ -65,7 +65,7 @@ def index_missing(runtime: Runtime, scope: GraphScope) -> int:
         Unavailable: if the database or the lake does not answer; the sessions so far stay in.
     """
     with runtime.database.transaction(write=False) as db:
-        rows = find_missing(db, scope)
+        rows = find_missing_sessions(db, scope)
     indexer = GraphIndexer()
     for start in range(0, len(rows), _AT_ONCE):
         steps = _read_steps(runtime, scope, [row.id for row in rows[start : start + _AT_ONCE]])
@@ -73,12 +73,12 @@ def index_missing(runtime: Runtime, scope: GraphScope) -> int:
         with runtime.database.transaction(write=False) as db:
             prepared = indexer.prepare(db, some, steps)
         with runtime.database.transaction(write=True) as db:
-            indexer.commit(db, prepared, _as_they_are_now(db, some))
+            indexer.commit(db, prepared, _lock_current_rows(db, some))
     with runtime.database.transaction(write=False) as db:
-        return len(rows) - len(find_missing(db, scope))
+        return len(rows) - len(find_missing_sessions(db, scope))
 
 
-def _as_they_are_now(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
+def _lock_current_rows(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
     """Return the rows as they are now, locked: a late tag or a deletion may have changed them."""
     wanted = col(SessionRow.id).in_([row.id for row in rows])
     statement = select(SessionRow).where(wanted).order_by(col(SessionRow.id)).with_for_update()
@@ -140,7 +140,7 @@ def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
         scope,
         sessions=len(current),
         off_path=off_path,
-        missing=[session.id for session in find_missing(db, scope)],
+        missing=[session.id for session in find_missing_sessions(db, scope)],
         miscounted=_find_wrong_counters(db, scope, Counter(row.trace_key for row in current)),
         # Fractions of sessions that lie nowhere cannot be told.
         unequal=[] if off_path else _find_unequal_fractions(db, scope),

@@ -15,12 +15,12 @@ from sqlalchemy import and_, bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, insert, select, update
 
-from recorder.memory.drift.alarm_labels import remove_alarm_labels
+from recorder.memory.drift.alarm_labels import replace_unshared_alarm_labels
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, compared
 from recorder.memory.graph.paths import Path, Variant
-from recorder.memory.storage.versions import GraphHead, add_graph_version, in_scope, place_of, read_head
+from recorder.memory.storage.versions import GraphHead, add_graph_version, in_scope, read_head, scope_columns
 from recorder.models.memory import (
     GraphLabelRow,
     GraphMicroStateRow,
@@ -110,7 +110,7 @@ def save_change(
     """
     seal_seq = max((row.seal_seq or 0 for row in rows), default=0)
     version = add_graph_version(db, scope, head, "sessions", writer=writer, seal_seq=seal_seq)
-    made = {**place_of(scope), "created_version": version}
+    made = {**scope_columns(scope), "created_version": version}
     insert_rows(db, GraphNodeRow, [{**made, **node_values(node)} for node in change.nodes])
     insert_rows(
         db, GraphMicroStateRow, [{**made, **micro_state_values(state)} for state in change.micro_states]
@@ -121,8 +121,8 @@ def save_change(
     by_id = {row.id: row for row in rows}
     paths = [_session_path(by_id[trace.session_id], trace, version) for trace in change.sessions]
     insert_rows(db, SessionPathRow, paths)
-    insert_rows(db, GraphLabelRow, [{**place_of(scope), **text._asdict()} for text in change.labels])
-    _count_traces(db, scope, Counter(trace.trace_key for trace in change.sessions))
+    insert_rows(db, GraphLabelRow, [{**scope_columns(scope), **text._asdict()} for text in change.labels])
+    _change_trace_counts(db, scope, Counter(trace.trace_key for trace in change.sessions))
     return version
 
 
@@ -157,9 +157,9 @@ def remove_session(db: DbSession, row: SessionRow) -> int | None:
         return None
     version = add_graph_version(db, scope, head, "removal")
     _end_path(db, current, version)
-    remove_alarm_labels(db, scope, [row.id])
+    replace_unshared_alarm_labels(db, scope, [row.id])
     delete_labels(db, scope, [row.id])
-    _count_traces(db, scope, {current.trace_key: -1})
+    _change_trace_counts(db, scope, {current.trace_key: -1})
     return version
 
 
@@ -213,7 +213,7 @@ def _session_path(row: SessionRow, taken: SessionTrace, version: int) -> dict[st
     }
 
 
-def _count_traces(db: DbSession, scope: GraphScope, counts: Mapping[int, int]) -> None:
+def _change_trace_counts(db: DbSession, scope: GraphScope, counts: Mapping[int, int]) -> None:
     statement = (
         update(GraphTraceRow)
         .where(*in_scope(GraphTraceRow, scope), col(GraphTraceRow.trace_key) == bindparam("key"))

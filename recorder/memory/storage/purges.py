@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, delete, insert, select
 
 from recorder.ids import new_id
-from recorder.memory.drift.alarm_labels import remove_alarm_labels
+from recorder.memory.drift.alarm_labels import replace_unshared_alarm_labels
 from recorder.memory.storage.graph_store import delete_labels
 from recorder.memory.storage.versions import add_graph_version, in_scope, read_head
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, SessionPathRow
@@ -39,7 +39,7 @@ def purge_sessions(db: DbSession, scope: GraphScope, session_ids: Collection[str
     rows = db.exec(select(path).where(*in_scope(path, scope), wanted)).all()
     if head is None or not rows:
         return None
-    remove_alarm_labels(db, scope, session_ids)
+    replace_unshared_alarm_labels(db, scope, session_ids)
     delete_labels(db, scope, session_ids)
     counted = [row.model_dump() for row in rows if row.removed_version is None]
     db.exec(delete(path).where(*in_scope(path, scope), wanted))

@@ -34,8 +34,8 @@ from recorder.memory.storage.versions import (
     add_graph_version,
     count_trace_changes,
     in_scope,
-    place_of,
     read_head,
+    scope_columns,
 )
 from recorder.models.memory import (
     GraphMicroStateRow,
@@ -104,7 +104,7 @@ def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> R
         return _store_rebuilt_graph(db, scope, recorded, rebuild(recorded, kind), now, kind)
 
 
-def indexed_scopes(db: DbSession) -> list[GraphScope]:
+def list_graph_scopes(db: DbSession) -> list[GraphScope]:
     """Return the graphs of all workflows, in one order everywhere."""
     row = WorkflowRow
     rows = db.exec(select(row.workspace_id, row.mode, row.workflow))
@@ -192,7 +192,7 @@ class _TableRows:
 
     def save(self, db: DbSession, scope: GraphScope, version: int) -> None:
         """Write them."""
-        made = {**place_of(scope), "created_version": version}
+        made = {**scope_columns(scope), "created_version": version}
         insert_rows(db, self._table, [{**made, **values} for values in self._added])
         self._execute(db, scope, update(self._table), self._moved)
         self._execute(db, scope, delete(self._table), [{self._key: key} for key in self._gone])

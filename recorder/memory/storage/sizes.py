@@ -55,7 +55,7 @@ class CountsCache:
 _caches = PerDatabase(CountsCache)
 
 
-def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dict[str, WorkflowGraph]:
+def read_graph_sizes(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dict[str, WorkflowGraph]:
     """Return version, nodes, edges and paths of each workflow's graph.
 
     Nodes, edges and paths whose sessions were all deleted are not counted, nor are the edges that lead into

@@ -89,7 +89,7 @@ def add_graph_version(
         params: what else the version was made with.
     """
     values = {
-        **place_of(scope),
+        **scope_columns(scope),
         "version": head.version + 1,
         "parent": head.version,
         "kind": kind,
@@ -141,7 +141,7 @@ def count_trace_changes(db: DbSession, scope: GraphScope, since_version: int) ->
     return changes
 
 
-def place_of(scope: GraphScope) -> dict[str, Any]:
+def scope_columns(scope: GraphScope) -> dict[str, Any]:
     """Return the columns that every row of a graph begins with."""
     return {"workspace_id": scope.workspace_id, "mode": scope.mode, "workflow": scope.workflow}
 
@@ -164,7 +164,7 @@ def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
     if is_on:
         _end_pause(db, scope, last_seq)
     else:
-        db.add(GraphPauseRow(**place_of(scope), from_seq=last_seq + 1, to_seq=None))
+        db.add(GraphPauseRow(**scope_columns(scope), from_seq=last_seq + 1, to_seq=None))
     db.execute(update(WorkflowRow).where(*in_scope(WorkflowRow, scope)).values(memory_graph=is_on))
 
 

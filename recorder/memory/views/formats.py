@@ -26,7 +26,7 @@ _MARKS = re.compile(r"(?![./-](?<=[A-Za-z0-9].)(?=[A-Za-z0-9]))[!-+\--/:-@\[-`{-
 _COLOURS = {"spine": BLUE, "error": RED, "abandoned": AMBER_INK, None: GREY}
 
 
-def render(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
+def format_graph_view(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
     """Return the view in a format, and the format's media type; the same view gives the same bytes."""
     writer, media_type = _WRITERS[format]
     return writer(view), media_type
@@ -191,7 +191,7 @@ def format_graph_as_dot(view: GraphView) -> bytes:
     if view.sessions:
         lines += [f"  {name} [shape=circle, label={_quote_dot(name)}];" for name in (START, END)]
     for node in view.nodes:
-        colour = _COLOURS[_choose_mermaid_style(view, node)]
+        colour = _COLOURS[_choose_node_style(view, node)]
         label = _quote_dot(one_line(node.label), f"\\n{node.sessions}")
         lines.append(f'  {_quote_dot(node.node_id)} [label={label}, color="{colour}"];')
     for edge in view.edges:
@@ -232,13 +232,13 @@ def _mermaid_text(label: str) -> str:
 def _mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, list[str]]]:
     members: dict[str, list[str]] = {}
     for node in view.nodes:
-        style = _choose_mermaid_style(view, node)
+        style = _choose_node_style(view, node)
         if style is not None and node.node_id in names:
             members.setdefault(style, []).append(names[node.node_id])
     return sorted(members.items())
 
 
-def _choose_mermaid_style(view: GraphView, node: ViewNode) -> str | None:
+def _choose_node_style(view: GraphView, node: ViewNode) -> str | None:
     """Return the style of the common path or of mostly bad endings; None for other nodes."""
     if node.node_id in view.spine:
         return "spine"

@@ -22,9 +22,9 @@ from recorder.recording.events import EventBatch
 from recorder.recording.ingest import IngestBatch
 from recorder.recording.streams.messages import cut_messages_into_segments, make_event_messages
 from recorder.recording.streams.poll import Advance, read_advances
-from recorder.recording.streams.readers import Ending, Feed, Reader, StreamTimes, find_refused
+from recorder.recording.streams.readers import Ending, Feed, Reader, StreamTimes, find_refused_keys
 from recorder.recording.streams.redis_pubsub import RedisWakeups
-from recorder.recording.streams.resume import Start, SweptReplay, open_session
+from recorder.recording.streams.resume import Start, SweptReplay, find_stream_opening
 from recorder.recording.whole_reads import WholeReads
 from recorder.runtime import Runtime
 
@@ -119,7 +119,9 @@ class Hub:
         with ExitStack() as held:
             if start.is_whole:
                 held.enter_context(self._whole_reads.hold(caller))
-            opening = await self._run_transaction(lambda db: open_session(db, caller, session_id, start))
+            opening = await self._run_transaction(
+                lambda db: find_stream_opening(db, caller, session_id, start)
+            )
             if opening.is_over and start.after is not None:
                 return None
             if opening.is_long and not start.is_whole:
@@ -198,7 +200,7 @@ class Hub:
             try:
                 has_more = await self._poll(woken)
                 if now >= key_check_at:
-                    await self._check_keys()
+                    await self._end_streams_of_refused_keys()
                     key_check_at = now + self.pace.key_check_s
             except RecorderError as error:  # the database does not answer; the next poll reads the rows
                 log.warning("streams were not read: %s", error)
@@ -228,11 +230,11 @@ class Hub:
         self._wake_feeds(unfinished)
         return bool(unfinished)
 
-    async def _check_keys(self) -> None:
+    async def _end_streams_of_refused_keys(self) -> None:
         keys = {reader.key_id for reader in self.list_readers()}
         if not keys:
             return
-        refused = await self._run_transaction(lambda db: find_refused(db, keys), self._poll_thread)
+        refused = await self._run_transaction(lambda db: find_refused_keys(db, keys), self._poll_thread)
         for reader in self.list_readers():
             if reader.key_id in refused:
                 reader.cut(refused[reader.key_id])

@@ -97,13 +97,13 @@ def make_event_messages(first_position: int, first_id: str, payload: bytes) -> l
     return [make_stream_message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
 
 
-def make_gap_message(session_id: str, first: int, last: int) -> Segment:
+def make_gap_segment(session_id: str, first: int, last: int) -> Segment:
     """Return the message that these positions have expired; the reads of the session have them."""
     data = _encode_message({"session_id": session_id, "from": first, "to": last})
     return Segment(first, [make_stream_message(last, b"stream.gap", data)], last=last)
 
 
-def make_end_message(session_id: str, position: int) -> Segment:
+def make_end_segment(session_id: str, position: int) -> Segment:
     """Return the message that a sealed session's stream is over."""
     data = _encode_message({"session_id": session_id, "status": "sealed"})
     return Segment(position, [make_stream_message(position, b"stream.end", data)])

@@ -23,7 +23,7 @@ from recorder.recording.streams.messages import (
     Segment,
     cut_messages_into_segments,
     make_event_messages,
-    make_gap_message,
+    make_gap_segment,
     make_stream_message,
 )
 
@@ -195,13 +195,13 @@ def _add_segments(advance: Advance, watched: _Watched, messages: list[Message]) 
         if item[0] != expected:
             advance.segments += [
                 *cut_messages_into_segments(run),
-                make_gap_message(watched.session_id, expected, item[0] - 1),
+                make_gap_segment(watched.session_id, expected, item[0] - 1),
             ]
             run = []
         run.append(item)
         expected = item[0] + 1
     advance.segments += cut_messages_into_segments(run)
     if expected <= watched.until:
-        advance.segments.append(make_gap_message(watched.session_id, expected, watched.until))
+        advance.segments.append(make_gap_segment(watched.session_id, expected, watched.until))
     advance.position = advance.segments[-1].last
     advance.has_more = advance.position < watched.last_position

@@ -18,7 +18,7 @@ from recorder.recording.streams.messages import (
     SEGMENT_BYTES,
     Segment,
     join_segments,
-    make_end_message,
+    make_end_segment,
 )
 from recorder.recording.streams.poll import Advance
 
@@ -129,7 +129,7 @@ class Feed:
         if not self._is_sealed or position < self.position:
             return None
         if self._end is None:
-            self._end = make_end_message(self.session_id, self.position)
+            self._end = make_end_segment(self.session_id, self.position)
         return self._end
 
 
@@ -194,7 +194,7 @@ class Reader:
             self.cut(Ending.FINISHED)
         while self._ending is None:
             if self._replay is not None and not self._backlog:
-                await self._read_catch_up(self._replay)
+                await self._read_replay(self._replay)
                 continue
             segment = self._take_next()
             if segment is not None:
@@ -270,7 +270,7 @@ class Reader:
         if advance.is_gone:
             self.cut(Ending.DELETED)
 
-    async def _read_catch_up(self, replay: ReadReplay) -> None:
+    async def _read_replay(self, replay: ReadReplay) -> None:
         try:
             segments = await replay()
         except Unavailable:
@@ -292,7 +292,7 @@ def _do_nothing() -> None:
     """Do nothing: no task writes."""
 
 
-def find_refused(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:
+def find_refused_keys(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:
     """Return the keys among these that are no longer valid, each with the reason."""
     statement = (
         select(KeyRow.id, KeyRow.revoked_at, KeyRow.expires_at, WorkspaceRow.status)

@@ -177,7 +177,7 @@ def read_position(text: str) -> int:
     return int(text)
 
 
-def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -> Opening:
+def find_stream_opening(db: DbSession, caller: Caller, session_id: str, start: Start) -> Opening:
     """Find the session and the position where its stream begins.
 
     Raises:

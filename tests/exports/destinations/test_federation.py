@@ -154,9 +154,9 @@ def tokens(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         (tmp_path / "federated.json").write_text(json.dumps(configuration))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "federated.json"))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", opened("gcs").url)
-        gcs.open_client.cache_clear()
+        gcs.open_gcs_client.cache_clear()
         yield service
-        gcs.open_client.cache_clear()
+        gcs.open_gcs_client.cache_clear()
 
 
 def test_a_federated_identity_on_google_is_renewed_during_an_export(

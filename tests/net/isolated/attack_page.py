@@ -26,7 +26,7 @@ from pipelines.exports import PARTITIONS
 from recorder.access.dagster_login import LoginLinks
 from recorder.settings import Settings, environment_with
 from recorder.supervisor import Service, running
-from recorder.supervisor.commands import claim_port, environment
+from recorder.supervisor.commands import choose_port, environment
 from tests.support.browser import Page, chromium
 
 ROOT = Path(__file__).parents[3]
@@ -187,7 +187,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @contextmanager
 def bare_webserver(settings: Settings) -> Iterator[str]:
     """Dagster's own webserver, as it comes."""
-    port = claim_port("127.0.0.1", 0, option="--port")
+    port = choose_port("127.0.0.1", 0, option="--port")
     workspace = settings.data_dir / "dagster" / "workspace.yaml"
     arguments = ["-m", "dagster_webserver", "--port", str(port), "--workspace", str(workspace)]
     variables = environment_with(environment(settings, ROOT))
