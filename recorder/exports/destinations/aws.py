@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
-from recorder.errors import InvalidDestination, Unavailable
+from recorder.errors import IdentityMissing, InvalidDestination, Unavailable
 from recorder.exports.destinations.base import ExportLocation, Patience
 from recorder.ids import new_id
 
@@ -67,8 +67,14 @@ def raise_if_own_identity_refused(error: Any) -> None:
         raise Unavailable("The export destination") from error
 
 
+def make_missing_identity() -> IdentityMissing:
+    """Return the error of a service without credentials for AWS, and log a warning for its operator."""
+    log.warning("the service has no AWS credentials of its own; see docs/destinations.md")
+    return IdentityMissing("AWS")
+
+
 def _can_assume_role(target: ExportLocation, external_id: str, patience: Patience) -> bool:
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
         client = _make_aws_client(
@@ -93,6 +99,8 @@ def _can_assume_role(target: ExportLocation, external_id: str, patience: Patienc
             return False
         log.warning("STS does not answer whether the role of %s can be assumed: %s", target.export_id, code)
         raise Unavailable("The export destination") from error
+    except NoCredentialsError as error:
+        raise make_missing_identity() from error
     except (BotoCoreError, OSError) as error:
         raise Unavailable("The export destination") from error
     return True

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from recorder.errors import IdentityMissing, InvalidDestination, RecorderError, Unavailable
+from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.aws import (
+    make_missing_identity,
     open_aws_client,
     raise_if_own_identity_refused,
     require_external_id,
@@ -237,8 +238,7 @@ def _translate_s3_errors(key: str) -> Iterator[None]:
         raise_if_own_identity_refused(error)
         raise _convert_s3_error(error.response, key) from error
     except NoCredentialsError as error:
-        log.warning("the service has no AWS credentials of its own; see docs/destinations.md")
-        raise IdentityMissing("AWS") from error
+        raise make_missing_identity() from error
     except (BotoCoreError, OSError) as error:
         raise Unavailable(_NAME) from error
 

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from recorder.errors import InvalidDestination, Unavailable
+from recorder.errors import IdentityMissing, InvalidDestination, Unavailable
 from recorder.exports.destinations.gcs import credentials_of
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
@@ -60,6 +60,22 @@ def test_a_role_of_which_sts_does_not_say_whom_it_trusts_is_not_taken(s3: Emulat
     with pytest.raises(Unavailable):
         ask(runtime, destination=s3.destination("busy", role_arn=f"{_ROLE}{BUSY}{WORKSPACE}"))
     assert s3.objects("busy") == {}
+
+
+@pytest.mark.parametrize("members", [{}, {"role_arn": _ROLE + WORKSPACE}], ids=["bucket", "role"])
+def test_a_service_without_credentials_says_so(
+    s3: EmulatedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: dict[str, str]
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "nothing"))
+    runtime = make_runtime(tmp_path, **s3.chosen(is_listed=not members))
+    seal(runtime, [Recording()])
+    # Clients are kept by their region; no other test uses this one.
+    wanted = s3.destination("nobody", region="eu-north-1", **members)
+    with pytest.raises(IdentityMissing, match="no identity of its own for AWS"):
+        ask(runtime, destination=wanted)
 
 
 def test_nothing_that_is_kept_or_sent_to_workers_holds_credentials(s3: EmulatedS3, tmp_path: Path) -> None:
