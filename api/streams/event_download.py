@@ -170,7 +170,7 @@ class EventDownload(Response):
         await send(make_body_part(self._format.end(), is_last=True))
 
     async def _read(self) -> bytes | None:
-        return await self._reads.run(self._read_portion)
+        return await self._reads.run(self._caller.workspace_id, self._read_portion)
 
     def _read_portion(self) -> bytes | None:
         portion = self._portions.read()

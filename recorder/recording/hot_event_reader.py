@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
+import zstandard
 from sqlalchemy import Row, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, tuple_
@@ -31,8 +32,10 @@ _PAYLOADS = 16
 #: Decoded events at hand, and the bytes of their payloads.
 HELD_EVENTS = 8_192
 HELD_BYTES = 4 * 1024 * 1024
-#: A read for some types alone searches so many batches, that other reads get their turn.
-SEARCHED_BATCHES = 256
+#: One call decodes so many batches, or so many bytes of them, so that other reads get their turn: where all
+#: batches overlap, or some types alone are wanted, it may find nothing.
+SEARCHED_BATCHES = 64
+SEARCHED_BYTES = 16 * 1024 * 1024
 
 
 #: What a batch row says of its payload: first_position, t_min, first_id, size.
@@ -65,10 +68,10 @@ class HotEventReader:
         self._session_id = session_id
         #: `(t_ms, id)` of the last event that was returned.
         self.position = wanted.start(after)
-        #: Whether no event follows. Where some types alone are wanted, a read may find none before the end.
+        #: Whether no event follows. A read may find none before the end.
         self.has_ended = False
         self._wanted = wanted
-        self._batches_left: int | None = None
+        self._batches_left = self._bytes_left = 0
         self._pause = pause
         #: Decoded events that wait for their turn, the first one last.
         self._held: list[Entry] = []
@@ -76,7 +79,7 @@ class HotEventReader:
         self._start_pass()
 
     def read(self, db: DbSession, *, max_events: int, max_bytes: int) -> list[EventRecord]:
-        """Return the next events; an empty list at the end.
+        """Return the next events: fewer or none where many batches must be decoded first, see `has_ended`.
 
         Args:
             db: a transaction in which the session has its events in SQL.
@@ -85,7 +88,7 @@ class HotEventReader:
         """
         records: list[EventRecord] = []
         size = 0
-        self._batches_left = SEARCHED_BATCHES if self._wanted.types else None
+        self._batches_left, self._bytes_left = SEARCHED_BATCHES, SEARCHED_BYTES
         while len(records) < max_events and size < max_bytes:
             record = self._read_next(db)
             if record is None:
@@ -111,7 +114,7 @@ class HotEventReader:
             elif self._held and (not self._headers or self._held[-1][0] < self._headers[0].t_min):
                 return self._take()
             elif self._headers and (self._bound is None or self._held):
-                if self._batches_left == 0:
+                if self._batches_left <= 0 or self._bytes_left <= 0:
                     return None
                 self._decode_batch(db)
             elif self._is_untouched:
@@ -153,8 +156,8 @@ class HotEventReader:
             self._payloads = self._read_payloads(db)
         payload = self._payloads.pop(first_position)
         self._headers.popleft()
-        if self._batches_left is not None:
-            self._batches_left -= 1
+        self._batches_left -= 1
+        self._bytes_left -= zstandard.frame_content_size(payload)
         last, types = self._wanted.end(self._bound), self._wanted.types
         fresh = list(
             decode_events_between(payload, header.first_id, first_position, self.position, last, types)

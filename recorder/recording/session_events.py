@@ -77,6 +77,8 @@ class EventPortions:
         self._hot = HotEventReader(session_id, after, wanted=wanted, pause=pause)
         #: Last event that was read, from wherever.
         self._position = after
+        #: Events from SQL that do not fill a portion yet.
+        self._begun: list[EventRecord] = []
         self._is_swept = False
         #: Batches of the lake, and their rows that no portion has yet.
         self._sealed: Generator[pa.RecordBatch, None, None] | None = None
@@ -85,7 +87,7 @@ class EventPortions:
         self._lock = threading.Lock()
 
     def read(self) -> pa.RecordBatch | None:
-        """Return the next portion; None at the end. Where types are wanted, it may be empty before the end.
+        """Return the next portion; None at the end. It is empty where the read needs another turn to find it.
 
         Raises:
             NotFound: if there is no such session, or if it was deleted since the last portion.
@@ -105,11 +107,25 @@ class EventPortions:
         with self._database.transaction(write=False) as db:
             row = find_session(db, self._tenant, self._session_id)
             if row.is_hot and not self._is_swept:
-                records = self._hot.read(db, max_events=PORTION_EVENTS, max_bytes=PORTION_BYTES)
-                self._position = self._hot.position
-                return events_as_batch(records) if records or not self._hot.has_ended else None
+                return self._read_hot(db)
+        if self._begun:
+            self._rows.append(events_as_batch(self._begun))
+            self._begun = []
         self._is_swept = True
         return self._read_sealed(row)
+
+    def _read_hot(self, db: DbSession) -> pa.RecordBatch | None:
+        size = sum(len(record.payload) for record in self._begun)
+        most = PORTION_EVENTS - len(self._begun)
+        records = self._hot.read(db, max_events=most, max_bytes=PORTION_BYTES - size)
+        self._position = self._hot.position
+        self._begun += records
+        size += sum(len(record.payload) for record in records)
+        is_full = len(self._begun) >= PORTION_EVENTS or size >= PORTION_BYTES
+        if not (is_full or self._hot.has_ended):
+            return events_as_batch([])
+        portion, self._begun = self._begun, []
+        return events_as_batch(portion) if portion else None
 
     def _read_sealed(self, row: SessionRow) -> pa.RecordBatch | None:
         searched = 0

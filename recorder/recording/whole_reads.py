@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -38,6 +39,7 @@ class WholeReads:
             retry_after_s=_RETRY_S,
         )
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="whole-reads")
+        self._turns = _Turns()
 
     @property
     def count(self) -> int:
@@ -56,9 +58,13 @@ class WholeReads:
         if self._limiter.count == 0:
             self.submit(release_memory)
 
-    async def run(self, work: Callable[[], _Result]) -> _Result:
-        """Run a portion of work in the thread of whole reads; portions of all reads take turns."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._work_and_rest, work)
+    async def run(self, workspace_id: str, work: Callable[[], _Result]) -> _Result:
+        """Run a portion of work in the thread of whole reads; workspaces take turns, then their reads."""
+        await self._turns.take(workspace_id)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._work_and_rest, work)
+        finally:
+            self._turns.end()
 
     def submit(self, work: Callable[[], object]) -> None:
         """Run something in the thread of whole reads without waiting for it."""
@@ -77,6 +83,42 @@ class WholeReads:
     def close(self) -> None:
         """Drop what has not begun, at the end of the process."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Turns:
+    """Turns of workspaces, one at a time; used from the event loop."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        #: Those that wait, by workspace, in the order in which the workspaces have their turns.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def take(self, workspace_id: str) -> None:
+        """Wait for a turn of the workspace; call `end` after it."""
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(workspace_id, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.end()
+            raise
+
+    def end(self) -> None:
+        """Begin the turn of the next workspace."""
+        while self._waiting:
+            workspace_id, turns = next(iter(self._waiting.items()))
+            turn = turns.popleft()
+            del self._waiting[workspace_id]
+            if turns:
+                self._waiting[workspace_id] = turns
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._is_taken = False
 
 
 def let_threads_run() -> None:

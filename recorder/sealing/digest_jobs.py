@@ -16,7 +16,8 @@ from recorder.sealing.frame_digests import FrameDigest, compute_frame_digests
 if TYPE_CHECKING:
     from recorder.models.frame import FrameRow
 
-#: One worker computes an item without a break, so others wait at most for one item.
+#: One worker computes an item without a break, so others wait at most for one item, or for the time of one
+#: (`DigestBudget.item_seconds`).
 _ITEM_TASKS = 16
 _ITEM_BYTES = 12 * 1024 * 1024
 #: A larger picture is an item of its own; such items take at most half of the workers.
@@ -84,8 +85,11 @@ class Item:
 class Submission:
     """Frames of one session, and their digests so far."""
 
-    def __init__(self, session_id: str, frames: Sequence["FrameRow"], budget: DigestBudget) -> None:
+    def __init__(
+        self, session_id: str, frames: Sequence["FrameRow"], budget: DigestBudget, *, workspace_id: str
+    ) -> None:
         self.session_id = session_id
+        self.workspace_id = workspace_id
         self.future: Future[list[FrameDigest]] = Future()
         self._frames: list[tuple[Task, Task | None, str | None]] = []
         self._add_frames(frames)

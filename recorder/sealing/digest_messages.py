@@ -33,6 +33,8 @@ class DigestBudget(Struct, frozen=True, kw_only=True):
     snapshot_seconds: float = 10.0
     #: Memory that a worker may allocate above its start; a WebP of 50 megapixels takes 615 MB.
     memory_bytes: int = 690_000_000
+    #: A worker returns the rest of an item after so long, so that other workspaces have their turn.
+    item_seconds: float = 1.0
     #: A worker that sends no message for so long is ended.
     stall_seconds: float = 120.0
 
@@ -101,7 +103,10 @@ class SnapshotDigest(Struct, frozen=True, array_like=True, tag="snapshot"):
 
 
 class ItemFinished(Struct, frozen=True, array_like=True, tag="finished"):
-    """Last message of an item; a worker that has grown too large ends and is replaced."""
+    """Last message of an item, before all of its tasks are computed if they take too long.
+
+    A worker that has grown too large ends and is replaced.
+    """
 
     is_ending: bool
 

@@ -20,8 +20,8 @@ __all__ = ["DigestBudget", "DigestPool"]
 class DigestPool:
     """Worker processes for the digests of frames, started when there is work.
 
-    Submissions are served in rotation, item by item. A worker that dies is replaced, and only the content
-    that it worked on is blamed.
+    Workspaces, and the submissions of each, are served in rotation, item by item. A worker that dies is
+    replaced, and only the content that it worked on is blamed.
     """
 
     def __init__(self, blob_url: str, *, processes: int, budget: DigestBudget | None = None) -> None:
@@ -38,7 +38,9 @@ class DigestPool:
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def submit(self, session_id: str, frames: Sequence["FrameRow"]) -> "Future[list[FrameDigest]]":
+    def submit(
+        self, session_id: str, frames: Sequence["FrameRow"], *, workspace_id: str = ""
+    ) -> "Future[list[FrameDigest]]":
         """Queue frames of one session; the future has their digests, in their order.
 
         The future raises `ContentError` if the session's content cannot be read or digested, also while the
@@ -48,8 +50,9 @@ class DigestPool:
         Args:
             session_id: the session that is named in a `ContentError`.
             frames: its frames, or a portion of them.
+            workspace_id: its workspace; workspaces take turns.
         """
-        submission = Submission(session_id, frames, self._budget)
+        submission = Submission(session_id, frames, self._budget, workspace_id=workspace_id)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("The digest pool is closed.")

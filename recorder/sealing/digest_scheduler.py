@@ -19,6 +19,7 @@ from recorder.sealing.digest_messages import (
     Setup,
 )
 from recorder.sealing.digest_process import WorkerProcess
+from recorder.sealing.digest_rotation import SubmissionRotation
 from recorder.sealing.failures import ContentError
 
 #: A picture or snapshot is not tried again after so many dead workers.
@@ -28,7 +29,7 @@ FAILED = "The digest pool has failed; the log holds the error."
 
 
 class DigestScheduler:
-    """Assigns items to workers, submission by submission; all but `add` and `stop` runs in one thread."""
+    """Assigns items to workers, workspace by workspace; all but `add` and `stop` runs in one thread."""
 
     def __init__(self, setup: Setup, processes: int) -> None:
         self._setup = setup
@@ -36,7 +37,7 @@ class DigestScheduler:
         # Large pictures take half of the workers, which also bounds the memory of all.
         self._max_large = max(1, processes // 2)
         self.workers: list[WorkerProcess] = []
-        self._active: deque[Submission] = deque()
+        self._rotation = SubmissionRotation()
         self._cache = DigestCache()
         #: Number of workers that died while they computed a content, by its key.
         self._deaths: LRUCache[str, int] = LRUCache(_DEATHS_KEPT)
@@ -63,7 +64,7 @@ class DigestScheduler:
         try:
             while not self._is_stopping.is_set():
                 while self._incoming:
-                    self._active.append(self._incoming.popleft())
+                    self._rotation.add(self._incoming.popleft())
                 self._begin_items()
                 self._receive_messages()
         finally:
@@ -72,7 +73,7 @@ class DigestScheduler:
             held = [task.submission for tasks in self._under_way.values() for task in tasks]
             held += [worker.item.submission for worker in self.workers if worker.item is not None]
             self.workers.clear()
-            for submission in [*held, *self._active, *self._incoming]:
+            for submission in [*held, *self._rotation, *self._incoming]:
                 if self._is_stopping.is_set():
                     submission.future.cancel()
                 submission.fail(failure)
@@ -121,26 +122,21 @@ class DigestScheduler:
             worker.begin(item)
 
     def _next_item(self) -> Item | None:
-        """Return the next item with unknown contents, from each submission in rotation."""
-        skipped = 0
-        while skipped < len(self._active):
-            submission = self._active.popleft()
-            if submission.is_over or not submission.items:
-                self._drop_items(submission)
+        """Return the next item with unknown contents, from each workspace in rotation."""
+        while (item := self._rotation.take_item(self._may_begin)) is not None:
+            if item.submission.is_over:
+                self._release_tasks(item.tasks)
                 continue
-            self._active.append(submission)
-            item = submission.items[0]
-            if item.is_large and self._count_large() >= self._max_large:
-                skipped += 1
-                continue
-            submission.items.popleft()
             wanted = [task for task in item.tasks if self._claim_or_settle_task(task)]
-            if submission.future.done():
+            if item.submission.future.done():
                 self._release_tasks(wanted)
             elif wanted or item.least_bytes:
                 item.tasks = wanted
                 return item
         return None
+
+    def _may_begin(self, item: Item) -> bool:
+        return not item.is_large or self._count_large() < self._max_large
 
     def _claim_or_settle_task(self, task: Task) -> bool:
         """Return whether a task must be computed; otherwise settle it, or let it wait for an equal task."""
@@ -176,7 +172,9 @@ class DigestScheduler:
             describe = _describe_missing if message.reason == "missing" else _describe_unreadable
             self._fail_submission(worker.item.submission, worker.item.tasks, describe(worker.item))
         elif isinstance(message, ItemFinished):
-            worker.item = None
+            rest, worker.item, worker.todo = worker.todo, None, None
+            if rest:
+                self._requeue_task(Item.of_tasks(list(rest)))
             if message.is_ending:
                 self.workers.remove(worker)
                 worker.end()
@@ -236,8 +234,7 @@ class DigestScheduler:
             self._release_tasks(item.tasks)
             return
         item.submission.items.appendleft(item)
-        if item.submission not in self._active:
-            self._active.append(item.submission)
+        self._rotation.add(item.submission)
 
     def _complete_task(self, task: Task, digest: Digest) -> None:
         """Store a computed digest for this task and for the tasks that wait for it."""

@@ -79,8 +79,11 @@ class DigestWorker:
         self._send(Fetched([_make_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]))
         wanted = decode_to_worker(self._connection.recv_bytes())
         assert isinstance(wanted, Wanted)
+        began = time.monotonic()
         for index in wanted.indexes:
             self._send(_compute_digest(item.tasks[index], contents[index], self._budget))
+            if time.monotonic() - began > self._budget.item_seconds:
+                return  # the pool queues the rest again
 
     def _has_grown(self) -> bool:
         """Return whether this process holds so much memory that too little is left for a large picture."""

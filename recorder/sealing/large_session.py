@@ -227,7 +227,8 @@ class LargeSession:
                 "Frames of the session are missing in the database. Restore them from a backup and seal the "
                 "session again.",
             )
-        self._digesting[begin] = (frames, self._pool.submit(self.row.id, frames))
+        digests = self._pool.submit(self.row.id, frames, workspace_id=self.row.workspace_id)
+        self._digesting[begin] = (frames, digests)
         return end
 
     def _end_of_portion(self, begin: int) -> int:

@@ -85,8 +85,9 @@ class SmallSessions:
         if self._digests is None:
             with self._runtime.database.transaction(write=False) as db:
                 self._frames = read_frames(db, ids)
+            workspace_id = self._batch.tenant.workspace_id
             self._digests = {
-                session_id: self._pool.submit(session_id, frames)
+                session_id: self._pool.submit(session_id, frames, workspace_id=workspace_id)
                 for session_id, frames in self._frames.items()
             }
         if wait(self._digests.values(), self._limits.digest_wait_s).not_done:

@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+import threading
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +15,7 @@ from api.streams.event_download import ARROW, NDJSON, EventDownload, Ndjson
 from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
-from recorder.recording import session_events
+from recorder.recording import hot_event_reader, session_events
 from recorder.recording.event_filter import EVERY_EVENT
 from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads
@@ -275,6 +277,45 @@ def test_a_workspace_and_a_process_have_so_many_whole_reads_under_way() -> None:
         reads.close()
 
     asyncio.run(run())
+
+
+def test_workspaces_take_turns_however_many_reads_one_has() -> None:
+    async def run() -> None:
+        reads, order = WholeReads(), []
+        begun = threading.Event()
+
+        def work(name: str) -> None:
+            begun.wait(20)
+            order.append(name)
+
+        many = [asyncio.create_task(reads.run("wsp_a", partial(work, "a"))) for _ in range(8)]
+        await asyncio.sleep(0)
+        quiet = [asyncio.create_task(reads.run("wsp_b", partial(work, "b"))) for _ in range(2)]
+        await asyncio.sleep(0)
+        many.pop().cancel()
+        begun.set()
+        await asyncio.gather(*many, *quiet)
+        assert order == ["a", "a", "b", "a", "b", "a", "a", "a", "a"]
+        await reads.run("wsp_c", partial(work, "c"))
+        reads.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_a_portion_that_needs_several_turns_is_the_same_portion(
+    stream_service: StreamService, streamer: Streamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = streamer.make_session()
+    for first in range(12):
+        streamer.add_events(session_id, *[event(first + 12 * n) for n in range(4)])
+    path = f"/v1/sessions/{session_id}/events"
+    whole = streamer.http.get(path, headers={"Accept": ARROW}).content
+    monkeypatch.setattr(hot_event_reader, "SEARCHED_BATCHES", 1)
+    monkeypatch.setattr(hot_event_reader, "HELD_EVENTS", 5)
+    assert streamer.http.get(path, headers={"Accept": ARROW}).content == whole
+    sealed(streamer, stream_service, session_id)
+    assert streamer.http.get(path, headers={"Accept": ARROW}).content == whole
 
 
 def test_a_client_that_takes_nothing_is_cut_off(

@@ -62,9 +62,9 @@ def read_portions(
     while True:
         with runtime.database.transaction(write=False) as db:
             portion = reader.read(db, max_events=max_events, max_bytes=max_bytes)
-        if not portion:
+        if reader.has_ended and not portion:
             return portions
-        portions.append(portion)
+        portions += [portion] if portion else []
 
 
 @given(
@@ -120,3 +120,26 @@ def test_ordered_batches_are_decoded_once(runtime: Runtime) -> None:
     assert len(read_portions(runtime, reader, 3)) == 84
     # Each batch once, and the last one again to see that nothing came meanwhile.
     assert len(decoded) <= 52 and max(decoded) <= 10
+
+
+def test_one_call_decodes_few_batches_where_all_overlap(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = store(runtime, [[(n, False), (1_000 - n, False)] for n in range(40)])
+    monkeypatch.setattr(hot_event_reader, "HELD_EVENTS", 6)
+    decoded: list[int] = []
+    monkeypatch.setattr(hot_event_reader, "SEARCHED_BATCHES", 4)
+    reader = HotEventReader(session_id, pause=lambda: decoded.append(1))
+    records: list[EventRecord] = []
+    with runtime.database.transaction(write=False) as db:
+        while not reader.has_ended:
+            before = len(decoded)
+            records += reader.read(db, max_events=100, max_bytes=2**30)
+            assert len(decoded) - before <= 4
+        monkeypatch.setattr(hot_event_reader, "SEARCHED_BATCHES", 10**6)
+        monkeypatch.setattr(hot_event_reader, "SEARCHED_BYTES", 1)
+        again = HotEventReader(session_id, pause=lambda: decoded.append(1))
+        before = len(decoded)
+        again.read(db, max_events=100, max_bytes=2**30)
+        assert len(decoded) - before == 1
+    assert records == read_sorted(runtime, session_id)

@@ -313,6 +313,37 @@ def test_small_submissions_do_not_wait_for_large_ones(blobs: Blobs) -> None:
         assert len(large.result(PATIENCE_S)) == 1_600
 
 
+def test_many_sessions_of_one_workspace_take_turns_with_another_workspace(blobs: Blobs) -> None:
+    # Each takes a moment, and so few pixels that none counts as large.
+    slow = [store_frames(blobs, f"ses_{n}", [scan_bomb(1_000 + n, 60)]) for n in range(12)]
+    quiet = store_frames(blobs, "ses_quiet", pictures(4))
+    with DigestPool(blobs.url, processes=1, budget=PATIENT) as pool:
+        flood = [pool.submit(frames[0].session_id, frames, workspace_id="wsp_a") for frames in slow]
+        eventually(lambda: is_computing(pool))
+        other = pool.submit("ses_quiet", quiet, workspace_id="wsp_b")
+        # Asked by the pool's own thread, since this one may wake up late.
+        sealed_before: list[int] = []
+        other.add_done_callback(lambda _: sealed_before.append(sum(digests.done() for digests in flood)))
+        other.result(PATIENCE_S)
+        eventually(lambda: bool(sealed_before))
+    assert sealed_before[0] <= 4
+
+
+def test_an_item_that_takes_long_is_interrupted_between_its_pictures(blobs: Blobs) -> None:
+    snapshots = [pack_snapshot(make_page(seed)) for seed in range(12)]
+    frames = store_frames(blobs, "ses_a", pictures(12), snapshots)
+    other = store_frames(blobs, "ses_b", pictures(1, first=50))
+    with DigestPool(blobs.url, processes=1, budget=DigestBudget(item_seconds=0)) as pool:
+        long = pool.submit("ses_a", frames, workspace_id="wsp_a")
+        was_long_done: list[bool] = []
+        short = pool.submit("ses_b", other, workspace_id="wsp_b")
+        short.add_done_callback(lambda _: was_long_done.append(long.done()))
+        assert long.result(PATIENCE_S) == digest_alone(blobs, frames)
+        assert short.result(PATIENCE_S) == digest_alone(blobs, other)
+        eventually(lambda: bool(was_long_done))
+    assert was_long_done == [False]
+
+
 def test_large_pictures_leave_a_worker_to_others(blobs: Blobs) -> None:
     # Each takes some seconds; their pixels make them large ones.
     slow = [scan_bomb(2_100 + number, 60) for number in range(4)]

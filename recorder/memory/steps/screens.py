@@ -274,5 +274,6 @@ def _text_inside_element(node: list[Any]) -> str:
             texts.append(item[:_BLOCK_CHARACTERS])
             characters += len(texts[-1])
         elif type(item) is list and item and type(item[0]) is str and item[0].lower() not in _UNSEEN:
-            stack.extend(item[:0:-1])
+            # No more of its children are visited than nodes in all: copies of long lists would add up.
+            stack.extend(item[_BLOCK_NODES:0:-1])
     return " ".join(texts)

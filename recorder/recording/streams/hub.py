@@ -134,7 +134,7 @@ class Hub:
             if opening.swept is not None:
                 swept = SweptReplay(self._runtime.database, self._runtime.lake, opening.swept)
                 held.callback(self._whole_reads.submit, swept.close)
-                replay = partial(self._whole_reads.run, swept.read)
+                replay = partial(self._whole_reads.run, caller.workspace_id, swept.read)
             reader = Reader(
                 feed,
                 caller.key_id,
