@@ -20,6 +20,7 @@ from recorder.cli.options import (
     make_export_members,
     print_json,
 )
+from recorder.plurals import counted
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -116,7 +117,8 @@ def verify(
         print_json({**asdict(report), "is_valid": report.is_valid})
     else:
         counts = (
-            f"{report.shards} shards, {report.rows} rows, {report.frames} frames, {report.size_bytes} bytes"
+            f"{counted(report.shards, 'shard')}, {counted(report.rows, 'row')}, "
+            f"{counted(report.frames, 'frame')}, {counted(report.size_bytes, 'byte')}"
         )
         typer.echo("\n".join(report.problems) or f"{report.export_id}: {counts}, all as the manifest says.")
     raise typer.Exit(0 if report.is_valid else 1)
