@@ -308,6 +308,10 @@ def check_a_charset_other_than_utf_8_is_415_utf_8_by_either_name(caller: Caller)
         "unsupported_media_type",
     )
     assert caller.post_raw(path, request.read(), content_type=f"{kind}; charset=utf-8").status_code == 202
+    for charset, status in (("latin-1", 415), ("utf-8", 202)):
+        name, text, media_type = files["frames"]
+        part = {**files, "frames": (name, text, f"{media_type}; charset={charset}")}
+        assert caller.request("POST", path, files=part).status_code == status
 
 
 @ROWS.row("broken percent-encoding is refused: in a query by the parameter, in a path 404")
