@@ -18,6 +18,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
+from starlette.routing import Mount
 
 from api import errors
 from api.bodies.batches import EventBatches
@@ -27,7 +28,7 @@ from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
 from api.gate.authentication import CallerCache, DeniedAudit
-from api.gate.early_middleware import HeadRequests, HostCheck
+from api.gate.early_middleware import HeadRequests, HostCheck, WholeAssets
 from api.gate.rate_limits import RateLimiter
 from api.gate.request_gate import RequestGate
 from api.lifespan import lifespan
@@ -96,6 +97,9 @@ def _create_app(runtime: Runtime) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
     )
+    for route in app.routes:
+        if isinstance(route, Mount):
+            route.app = WholeAssets(route.app)
     _create_app_parts(app, runtime)
     errors.install(app)
     idempotency.install(app)
@@ -128,6 +132,7 @@ def _create_app_parts(app: FastAPI, runtime: Runtime) -> None:
     state.masking = BodyMasking(runtime)
     state.event_batches = EventBatches(state.masking, state.body_workers)
     state.rate_limiter = RateLimiter(settings)
+    AddressGuard.of_live(settings)  # a setting that cannot be read ends the start here, not the first replay
     state.guard = AddressGuard.of(settings)
     state.body_memory = BodyMemory(settings.body_memory_mb * 1024 * 1024)
     state.stream_slots = open_stream_slots(settings)

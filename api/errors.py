@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from api.gate.admissions import show_refusing_limit
-from api.gate.endpoints import allowed_methods
+from api.gate.endpoints import allowed_methods, opens_websocket
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
@@ -40,6 +40,9 @@ _STATUS: dict[type[RecorderError], int] = {
 }
 # A body may hold a hundred thousand unknown members.
 _DESCRIBED_PROBLEMS = 500
+_SOCKET = (
+    "This address is a WebSocket; use a client for WebSockets, or read events/stream instead of events/ws."
+)
 _ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing", "invalid_time": "invalid_time"}
 
 
@@ -136,6 +139,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def handle_http_exception(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
+            if opens_websocket(request.scope["path"]):
+                return make_problem_response(errors.MalformedRequest(_SOCKET), request.state.request_id)
             return make_problem_response(errors.NoSuchAddress(), request.state.request_id)
         headers = dict(error.headers or {})
         code, title, detail = "invalid_request", "Invalid request", "Send a request as /docs describes it."
@@ -175,9 +180,9 @@ def _make_problem_item(detail: dict[str, Any], model: Any, body: Any) -> Problem
     where, *path = detail["loc"]
     code, message = _ITEM_CODES.get(detail["type"], "invalid_value"), make_field_message(detail)
     if where != "body":
-        return Problem(
-            where, ".".join(map(str, path)), code, message.replace("This member", "This parameter")
-        )
+        # A parameter that repeats is named without the number of the value.
+        name = str(path[0]) if path else ""
+        return Problem(where, name, code, message.replace("This member", "This parameter"))
     if code != "unknown_field":
         return Problem(where, json_pointer(*path), code, message)
     message = f"Unknown member. {describe_allowed_names(allowed_wire_members(model, path[:-1], body))}"

@@ -62,14 +62,15 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
         key = _make_workspace(runtime)
         with Client(service.base_url, key.key) as client:
             report = _record(client, service.base_url, key, recordings)
-            counts = f"{report.sessions} sessions · {report.events} events · {report.frames} frames"
+            sizes = (("session", report.sessions), ("event", report.events), ("frame", report.frames))
+            counts = " · ".join(counted(number, noun) for noun, number in sizes)
             _print_done("recorded", counts, began)
             demo_report.show_failed_run(console, client)
             workflows = demo_report.list_workflow_names(runtime, key)
             _wait_for_start(starting)
             _print_done("dagster", service.dagster_url or "", began)
             _wait_sealed(runtime, key, report.sessions)
-            _print_done("sealed", f"{report.sessions} sessions", began)
+            _print_done("sealed", counted(report.sessions, "session"), began)
             demo_report.show_paths(console, client, workflows)
             repeats = _Repeats(client)
             is_good = _export(client, service, settings, workflows, report, began)
@@ -149,9 +150,10 @@ def _run_service(settings: Settings) -> Iterator[tuple[Service, _Starting]]:
             time.sleep(0.05)
         yield service, starting
     finally:
-        service.stopping.set()
-        starting.join(timeout=10)
-        service.stop()
+        with console.status("  stopping the service"):  # which takes up to ten seconds
+            service.stopping.set()
+            starting.join(timeout=10)
+            service.stop()
 
 
 def _record(client: Client, url: str, key: NewKey, recordings: Path | None) -> ImportReport:
@@ -176,8 +178,9 @@ def _export(
     folder = (settings.local_export_root or Path()) / export["id"]
     checked = verify_manifest(folder)
     verdict = "verified" if checked.is_valid else "; ".join(checked.problems)
-    rows = f"{export['rows']} rows · {export['frames']} frames · {counted(export['shards'], 'file')}"
-    _print_done("export", f"parquet · {rows} · {verdict}", began)
+    sizes = (("row", export["rows"]), ("frame", export["frames"]), ("file", export["shards"]))
+    counts = " · ".join(counted(number, noun) for noun, number in sizes)
+    _print_done("export", f"parquet · {counts} · {verdict}", began)
     loaded = demo_report.show_dataset(console, folder)
     with service.open_dagster() as dagster:
         checks = wait_for_export_checks(dagster, export["id"], timeout_s=60)
@@ -191,7 +194,8 @@ def _export(
         console.print(f"  [red]✗[/red] Dagster's checks of the export {what}; see {log}", highlight=False)
     if loaded != report.events:
         console.print(
-            f"  [red]✗[/red] {report.events} events were sent, {loaded} are in the dataset", highlight=False
+            f"  [red]✗[/red] {report.events:,} events were sent, {loaded:,} are in the dataset",
+            highlight=False,
         )
     return checked.is_valid and loaded == report.events and is_checked
 
@@ -238,8 +242,8 @@ def list_ways_to_return(data: Path, key: NewKey) -> tuple[str, ...]:
         f"      RECORDER_LOCAL_EXPORT_ROOT={exports} \\",
         f"          {command_line('up', '--data', folder)}",
         "  Then open:",
-        f"      {Settings.public_url}/docs        the API's pages",
-        "      the link that `up` prints         Dagster's pages: runs, sessions, datasets",
+        f"      {Settings.public_url}/docs   the API's pages",
+        "      the link that `up` prints    Dagster's pages: runs, sessions, datasets",
         f"  API key, also in {key_file}:",
         f"      {key.key}",
         "  In another terminal, for example:",

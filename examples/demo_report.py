@@ -19,6 +19,7 @@ from recorder.memory.views.labels import describe_path
 from recorder.models.session import SessionRow
 from recorder.models.wire import Mode
 from recorder.models.workflow import WorkflowRow
+from recorder.plurals import counted
 from recorder.runtime import Runtime
 
 _MODE: Mode = "live"
@@ -36,7 +37,7 @@ def show_failed_run(console: Console, client: Client) -> None:
         return
     events = list(client.list_events(failed["id"]))
     last = next((event for event in reversed(events) if event.get("title")), {"title": "the end"})
-    count = f"{len(events)} events, {failed['duration_ms'] / 1000:.0f} s"
+    count = f"{counted(len(events), 'event')}, {failed['duration_ms'] / 1000:.0f} s"
     summary = f"a failed {failed['workflow']}: {count}, ends at “{last['title']}”"
     line = Text.assemble("  ", ("✓", "green"), f" read back  {summary}")
     console.print(line, highlight=False, soft_wrap=True)
@@ -78,9 +79,12 @@ def show_paths(console: Console, client: Client, workflows: list[str]) -> None:
     the differences from it.
     """
     limit = _PATHS_OF_FEW if len(workflows) <= 2 else 1
-    console.print("Common paths", style="bold")
-    for workflow in workflows:
-        paths = client.memory_paths(workflow, limit=limit)
+    found = {workflow: client.memory_paths(workflow, limit=limit) for workflow in workflows}
+    heading = Text("Common paths", "bold")
+    if any(len(paths) > 1 for paths in found.values()):
+        heading.append("   − and +: steps left out and added, against the first path", "not bold dim")
+    console.print(heading)
+    for workflow, paths in found.items():
         for path in paths:
             print_path(console, workflow, path, common=paths[0])
     console.print()
@@ -90,7 +94,7 @@ def print_path(console: Console, workflow: str, path: dict[str, Any], *, common:
     """Print the figures of a path on one line, and its steps below."""
     share, success = f"{path['frequency']:.0%}", f"{path['outcomes']['success']:.0%}"
     figures = (
-        f"{share} of {workflow}, {path['session_count']} sessions, {success} successful, "
+        f"{share} of {workflow}, {counted(path['session_count'], 'session')}, {success} successful, "
         f"median {path['median_duration_ms'] / 1000:.1f} s"
     )
     console.print(Padding(Text(figures), (0, 0, 0, 2), expand=False))

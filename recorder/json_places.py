@@ -11,6 +11,13 @@ _NON_NUMBER = re.compile(rf"{_STRING}|(NaN|-?Infinity)", re.DOTALL)
 #: Numbers that may have too many digits, or lie outside of 64 bits or of what a float holds.
 _LARGE_NUMBER = re.compile(rf"{_STRING}|(-?[0-9][0-9.]*[eE][+-]?[0-9]+|-?[0-9]{{19,}}[0-9.]*)", re.DOTALL)
 _KEY_OR_BRACE = re.compile(rf"({_STRING})([ \t\r\n]*:)?|[{{}}]", re.DOTALL)
+#: A string that is not terminated reaches to the end of the text.
+_BRACKET = re.compile(rf"{_STRING}?|([\[{{])|([\]}}])", re.DOTALL)
+#: All text before the first half of a surrogate pair.
+_BEFORE_SURROGATE = re.compile(
+    r"(?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)*+",
+    re.DOTALL,
+)
 
 
 def describe_place(text: str, position: int) -> str:
@@ -45,6 +52,27 @@ def locate_repeated_key(text: str) -> str:
     return _locate(text, _find_repeated_key)
 
 
+def locate_depth(body: bytes, levels: int) -> str:
+    """Return the place of the first bracket that is too deep in parentheses; nothing for a long text.
+
+    Args:
+        body: any bytes; those that are not UTF-8 count as one character each.
+        levels: the number of levels that a text may have.
+    """
+    if len(body) > _SEARCHED_CHARACTERS:
+        return ""
+    return _locate(body.decode("utf-8", "replace"), lambda text: _find_deep_bracket(text, levels))
+
+
+def locate_surrogate(text: str) -> str:
+    """Return the place of the first half of a surrogate pair in parentheses; nothing for a long text.
+
+    Args:
+        text: valid JSON.
+    """
+    return _locate(text, _find_surrogate)
+
+
 def _locate(text: str, find: Callable[[str], int | None]) -> str:
     position = find(text) if len(text) <= _SEARCHED_CHARACTERS else None
     return "" if position is None else f" ({describe_place(text, position)})"
@@ -56,6 +84,21 @@ def _find_match(pattern: re.Pattern[str], is_wrong: Callable[[str], bool]) -> Ca
         return next((match.start() for match in matches), None)
 
     return find
+
+
+def _find_deep_bracket(text: str, levels: int) -> int | None:
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        opening, closing = match.groups()
+        depth += (opening is not None) - (closing is not None)
+        if depth > levels:
+            return match.start()
+    return None
+
+
+def _find_surrogate(text: str) -> int | None:
+    before = _BEFORE_SURROGATE.match(text)
+    return before.end() if before and before.end() < len(text) else None
 
 
 def _find_repeated_key(text: str) -> int | None:

@@ -21,12 +21,16 @@ def require_media_type(header: str | None, *allowed: str, needed: str) -> str:
     """
     if header == JSON and JSON in allowed:  # what nearly every client sends
         return JSON
-    message = Message()
-    message["content-type"] = header or ""
     kind = (header or "").partition(";")[0].strip().lower()
     if kind not in allowed:
         raise UnsupportedMediaType(needed)
-    charset = message.get_content_charset()
-    if charset is not None and charset not in _UTF_8:
+    if not names_no_other_charset(header or ""):
         raise UnsupportedMediaType(f"{needed}, in UTF-8")
     return kind
+
+
+def names_no_other_charset(header: str) -> bool:
+    """Return whether a `Content-Type` names UTF-8, or no charset."""
+    message = Message()
+    message["content-type"] = header
+    return message.get_content_charset() in (None, *_UTF_8)

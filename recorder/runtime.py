@@ -8,7 +8,7 @@ from recorder.storage.database import Database, open_database
 from recorder.storage.deployment import check_deployment
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.lake import Lake
-from recorder.storage.store_regions import check_store_regions
+from recorder.storage.store_regions import check_store_addresses, check_store_regions
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,10 @@ class Runtime:
             UnknownSchema: if the database was created by another release.
             UnknownRegion, WrongRegion: if the stores are not of the deployment's region.
             DatabaseUnusable: if the database does not answer.
+            StoreUnusable: if the address of a store is wrong.
         """
         keep_files_private()
+        check_store_addresses(settings)
         database = open_database(settings, create=create)
         blobs, lake = Blobs(settings.blob_url, archive_url=settings.cold_url), Lake(settings.lake_url)
         try:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from recorder import limits
@@ -20,6 +21,7 @@ _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
 _HOST_PORT = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
 _HOST_NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
+_PUBLIC_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
@@ -119,7 +121,10 @@ def parse_log_level(text: str) -> str:
 
 
 def parse_store_address(env: Mapping[str, str], name: str) -> str:
-    """Check that an address holds no credentials: it is logged and passed to workers."""
+    """Return the address of a store, a folder as its whole path: processes of other folders read it too.
+
+    It holds no credentials, since it is logged and passed to workers.
+    """
     url = env.get(name, "")
     if _PASSWORD.search(url):
         raise InvalidSetting(
@@ -127,7 +132,23 @@ def parse_store_address(env: Mapping[str, str], name: str) -> str:
             "an address without a password; give that in the store's own environment variables "
             "(AWS_SECRET_ACCESS_KEY, FSSPEC_SFTP_PASSWORD and so on)",
         )
-    return url
+    return str(Path(url).expanduser().resolve()) if url and "://" not in url else url
+
+
+def parse_public_url(text: str) -> str:
+    """Return the address at which clients reach the API, without a slash at its end."""
+    if not _PUBLIC_URL.fullmatch(text):
+        raise InvalidSetting("RECORDER_PUBLIC_URL", "an address such as https://recorder.example.com")
+    return text.rstrip("/")
+
+
+def parse_redis_url(text: str) -> str | None:
+    """Return the address of a Redis; None for an empty text."""
+    if text and not text.startswith(("redis://", "rediss://", "unix://")):
+        raise InvalidSetting(
+            "RECORDER_REDIS_URL", "an address that begins with redis://, rediss:// or unix://"
+        )
+    return text or None
 
 
 def parse_storage_class(text: str) -> str | None:

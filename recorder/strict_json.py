@@ -12,8 +12,10 @@ from recorder.errors import InvalidJson, Problem, RecorderError, ValidationFaile
 from recorder.json_places import (
     describe_undecodable,
     locate_constant,
+    locate_depth,
     locate_number,
     locate_repeated_key,
+    locate_surrogate,
 )
 from recorder.limits import JSON_DEPTH
 
@@ -41,7 +43,7 @@ def parse(body: bytes) -> Any:
         location = describe_undecodable(body, error.start)
         raise InvalidJson(f"The body must be UTF-8; it is not at {location}.") from error
     if text.startswith("\ufeff"):
-        raise InvalidJson("The body must not begin with a byte order mark.")
+        raise InvalidJson("The body must not begin with a byte order mark (line 1, column 1).")
     try:
         value = json.loads(
             text,
@@ -59,7 +61,10 @@ def parse(body: bytes) -> Any:
     except _WrongToken as error:
         raise error.describe(text) from None
     if _ESCAPED_NUL.search(body) or b"\0" in body or _ESCAPED_SURROGATE.search(body):
-        _check_json_strings(value, "")
+        try:
+            _check_json_strings(value, "")
+        except _WrongToken as error:
+            raise error.describe(text) from None
     return value
 
 
@@ -75,7 +80,8 @@ def check_depth(body: bytes) -> None:
     # closes more brackets than it opened, the sum is too small, but parsers stop at that bracket.
     brackets = np.frombuffer(_STRING.sub(b"", body).translate(_AS_STEPS, _NO_BRACKETS), np.int8)
     if brackets.size and int(np.cumsum(brackets, dtype=np.int32).max()) > JSON_DEPTH:
-        raise InvalidJson(f"JSON may be at most {JSON_DEPTH} levels deep.", item="json_too_deep")
+        location = locate_depth(body, JSON_DEPTH)
+        raise InvalidJson(f"JSON may be at most {JSON_DEPTH} levels deep{location}.", item="json_too_deep")
 
 
 def _make_json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def _parse_json_float(digits: str) -> float:
 
 
 class _WrongToken(Exception):
-    """A token that the contract refuses; the hooks of the parser do not know where it is."""
+    """A token that the contract refuses; hooks and decoded strings do not know where it is."""
 
     def __init__(self, describe: Callable[[str], RecorderError]) -> None:
         super().__init__()
@@ -137,6 +143,10 @@ def _describe_float(text: str) -> InvalidJson:
     return InvalidJson(f"A number is too large{location}.")
 
 
+def _describe_surrogate(text: str) -> InvalidJson:
+    return InvalidJson(f"A string holds half of a surrogate pair{locate_surrogate(text)}; send both halves.")
+
+
 def _is_integer(number: str) -> bool:
     return number.lstrip("-").isdigit()
 
@@ -147,7 +157,7 @@ def _check_json_strings(value: Any, pointer: str) -> None:
         if "\0" in value:
             raise ValidationFailed([Problem("body", pointer, "invalid_string", "Strings must not hold NUL.")])
         if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise InvalidJson("A string holds half of a surrogate pair.")
+            raise _WrongToken(_describe_surrogate)
     elif isinstance(value, dict):
         for key, member in value.items():
             _check_json_strings(key, pointer)

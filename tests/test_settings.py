@@ -140,9 +140,24 @@ def test_every_variable_that_the_product_reads_is_known() -> None:
     assert set(page) - tests_own == VARIABLES
 
 
+def test_a_folder_of_a_store_is_the_same_for_processes_of_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.from_env({"RECORDER_BLOB_URL": "frames", "RECORDER_LAKE_URL": "~/lake"})
+    assert (settings.blob_url, settings.lake_url) == (str(tmp_path / "frames"), str(Path.home() / "lake"))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("RECORDER_REGION", "mars"), ("RECORDER_LOG_LEVEL", "loud"), ("RECORDER_SEAL_RUNS", "x")],
+    [
+        ("RECORDER_REGION", "mars"),
+        ("RECORDER_LOG_LEVEL", "loud"),
+        ("RECORDER_SEAL_RUNS", "x"),
+        ("RECORDER_REDIS_URL", "127.0.0.1:6379"),
+        ("RECORDER_PUBLIC_URL", "recorder.example"),
+        ("RECORDER_PUBLIC_URL", "https://recorder.example?a=1"),
+    ],
 )
 def test_a_setting_that_cannot_be_read_creates_nothing(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(InvalidSetting, match=f"^{name} takes "):

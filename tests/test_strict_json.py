@@ -59,6 +59,12 @@ LOCATIONS = [
     (b'[1e5,"1e999",1e999]', "line 1, column 14"),
     (b"[12345678901234567890123.5,\n " + b"9" * 401 + b"]", "line 2, column 2"),
     (b"[9223372036854775807,9223372036854775808]", "line 1, column 22"),
+    (b'{"\xc3\xa9[":[[],\n' + b"[" * 62 + b'{"a":[', "line 2, column 63"),
+    (b'["' + rb"\"[" * 80 + b'",' + b"[" * 64, "line 1, column 308"),
+    (b"\xff" + b"[" * 65, "line 1, column 66"),
+    (rb'["\\ud83d","\ud83d\ude00","\uD83D\ud83d\ude00"]', "line 1, column 28"),
+    (b'{"\xc3\xa9":1,\n' + rb'"\ude00":2}', "line 2, column 2"),
+    (b"\xef\xbb\xbf{}", "line 1, column 1"),
 ]
 
 

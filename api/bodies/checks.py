@@ -17,7 +17,8 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from recorder import limits, strict_json
-from recorder.errors import Problem, ValidationFailed, json_pointer
+from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed, json_pointer
+from recorder.media_types import names_no_other_charset
 from recorder.models.frame import FrameItem
 from recorder.models.wire import shorten_name
 from recorder.recording.event_validation import validate_event_body
@@ -132,12 +133,13 @@ async def read_multipart_upload(
 
     Raises:
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: if the body is invalid.
+        UnsupportedMediaType: if a part names another charset than UTF-8.
     """
     # One part more than allowed is read, so that a batch of 51 gets its own error.
     count = limits.FRAMES_PER_BATCH + 2
     # Latin-1 keeps every byte of a text part for the JSON reader.
     headers = Headers({"content-type": f"{content_type}; charset=latin-1"})
-    reader = MultiPartParser(
+    reader = _PartReader(
         headers,
         chunks,  # type: ignore[arg-type]
         max_files=count,
@@ -165,6 +167,17 @@ async def read_multipart_upload(
     if undeclared:
         raise ValidationFailed(undeclared)
     return items, parts
+
+
+class _PartReader(MultiPartParser):
+    """Reader of multipart bodies whose parts are UTF-8 or bytes."""
+
+    def on_headers_finished(self) -> None:
+        """Refuse a part that names another charset."""
+        for name, value in self._current_part.item_headers:
+            if name == b"content-type" and not names_no_other_charset(value.decode("latin-1")):
+                raise UnsupportedMediaType("each part in UTF-8")
+        super().on_headers_finished()
 
 
 def _decode_part_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Middleware before the request gate: HEAD requests (RFC 9110 §9.3.2), and the Host header. Contract §1."""
+"""Middleware around the gate: HEAD requests (RFC 9110 §9.3.2), the Host header, assets. Contract §1."""
 
 import asyncio
 from typing import Final
@@ -65,6 +65,17 @@ class _HeadExchange:
             self._sent.set()
         elif message.get("more_body", False):
             raise ClientDisconnect
+
+
+class WholeAssets:
+    """Middleware that sends assets of /docs whole: refusals of ranges would be no problem documents."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]
+        await self._app({**scope, "headers": headers}, receive, send)
 
 
 class HostCheck:

@@ -146,9 +146,13 @@ def has_endpoint(path: str) -> bool:
 
 def allowed_methods(path: str) -> list[str]:
     """Return the methods that a path takes, sorted; HEAD wherever GET."""
-    methods = {method for method, item in _find_endpoints(path).items() if not item.path.endswith("/ws")}
-    methods = methods or {"GET"}  # a page or a probe outside of /v1
+    methods = set(_find_endpoints(path)) or {"GET"}  # a page or a probe outside of /v1
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def opens_websocket(path: str) -> bool:
+    """Return whether a path is the address of a WebSocket."""
+    return any(endpoint.path.endswith("/ws") for endpoint in _find_endpoints(path).values())
 
 
 def _find_endpoint(method: str, path: str) -> Endpoint | None:

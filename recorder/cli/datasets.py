@@ -20,6 +20,7 @@ from recorder.cli.options import (
     open_client,
     print_json,
 )
+from recorder.plurals import counted
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -65,8 +66,7 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for a dataset; with --watch, wait for it."""
-
+    """Request a dataset; with --watch, wait for it."""
     members = make_export_members(
         workflow,
         format=format,
@@ -116,7 +116,8 @@ def verify(
         print_json({**asdict(report), "is_valid": report.is_valid})
     else:
         counts = (
-            f"{report.shards} shards, {report.rows} rows, {report.frames} frames, {report.size_bytes} bytes"
+            f"{counted(report.shards, 'shard')}, {counted(report.rows, 'row')}, "
+            f"{counted(report.frames, 'frame')}, {counted(report.size_bytes, 'byte')}"
         )
         typer.echo("\n".join(report.problems) or f"{report.export_id}: {counts}, all as the manifest says.")
     raise typer.Exit(0 if report.is_valid else 1)
@@ -137,7 +138,10 @@ def _watch_export(client: "Client", export_id: str) -> dict[str, Any]:
     from recorder.client.progress import watch_export_progress
 
     try:
-        return watch_export_progress(client, export_id)
+        export = watch_export_progress(client, export_id)
+        if export["rows"] == 0:
+            typer.echo(_describe_empty_dataset(export["format"]), err=True)
+        return export
     except KeyboardInterrupt:
         if not _has_terminal() or typer.confirm(f"Leave {export_id} running?", default=True, err=True):
             typer.echo(f"{export_id} goes on; read it at /v1/exports/{export_id}.", err=True)
@@ -145,6 +149,12 @@ def _watch_export(client: "Client", export_id: str) -> dict[str, Any]:
             client.cancel_export(export_id)
             typer.echo(f"{export_id} is cancelled.", err=True)
         raise typer.Exit(1) from None
+
+
+def _describe_empty_dataset(format: str) -> str:
+    if format == "webdataset":
+        return "The dataset is empty: its samples are frames, and the sessions of the filter have none."
+    return "The dataset is empty: no sealed session of the filter has events."
 
 
 def _has_terminal() -> bool:

@@ -163,7 +163,7 @@ def summary(
         figures = {**counts, "nodes": log.nodes.to_dicts(), "top_variants": shown.to_dicts()}
         print_json({**figures, **directly_follows(log)})
         return
-    typer.echo(" · ".join(f"{count} {name}" for name, count in counts.items()))
+    typer.echo(" · ".join(counted(count, name.removesuffix("s")) for name, count in counts.items()))
     typer.echo("\nvisits  sessions  activity")
     for label, visits, sessions in log.nodes.rows():
         typer.echo(f"{visits:6}  {sessions:8}  {one_line(label)}")

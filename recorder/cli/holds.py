@@ -80,6 +80,8 @@ def list_holds(
     if as_json:
         print_json(shown)
         return
+    if not shown:
+        typer.echo("Nothing is held.", err=True)
     for hold in shown:
         typer.echo("  ".join((hold["workspace_id"], hold["kind"], hold["value"], hold["created_at"])))
 

@@ -11,6 +11,7 @@ import typer
 from recorder import limits
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client, print_json
 from recorder.memory.views.labels import one_line
+from recorder.plurals import counted
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -219,8 +220,10 @@ def _print_replay_steps(client: "Client", session_id: str, steps: Iterable[dict[
 
 def _print_replay_end(replay: dict[str, Any]) -> None:
     counts = replay["summary"] or {}
-    evidence = {"dom": "snapshots", "graph": "the graph alone"}.get(counts.get("evidence", ""), "nothing")
-    typer.echo(f"{replay['status']}: {replay['progress']['step']} steps, compared {evidence}")
+    evidence = {"dom": "compared by snapshots", "graph": "compared by the memory graph alone"}.get(
+        counts.get("evidence", ""), "nothing compared"
+    )
+    typer.echo(f"{replay['status']}: {counted(replay['progress']['step'], 'step')}, {evidence}")
     if replay["status"] == "diverged":
         for line in _describe_divergence(replay["divergence"]):
             typer.echo(line)
@@ -257,7 +260,7 @@ def _print_recovery_candidates(recovery: dict[str, Any]) -> None:
             f"{candidate['consequential_steps']:>8}  {candidate['replay_id'] or '-'}"
         )
     reason = "" if recovery["reason"] is None else f": {recovery['reason']}"
-    alone = ", by the graph alone" if recovery["evidence"] == "graph" else ""
+    alone = ", compared by the memory graph alone" if recovery["evidence"] == "graph" else ""
     typer.echo(f"{recovery['status']}{reason}{alone}")
     typer.echo(recovery["id"], err=True)
 

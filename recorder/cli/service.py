@@ -196,9 +196,14 @@ def reslot(
 ) -> None:
     """Divide the workflows of each workspace into another number of sealing slots; stop the service first."""
     from recorder.sealing.lanes import change_slots
+    from recorder.supervisor.run_records import SERVICE, AlreadyRunning, read_run_record
 
-    with opened(data, is_reslotting=True) as runtime, runtime.database.transaction(write=True) as db:
-        before = change_slots(db, slots)
+    with opened(data, is_reslotting=True) as runtime:
+        folder = runtime.settings.data_dir
+        if (holder := read_run_record(folder, SERVICE)) is not None:
+            raise AlreadyRunning(folder, SERVICE, holder)
+        with runtime.database.transaction(write=True) as db:
+            before = change_slots(db, slots)
     if as_json:
         print_json({"slots": slots, "before": before})
         return

@@ -11,6 +11,9 @@ These are not subclasses of `recorder.errors`: they report answers of a service,
 
 from typing import Any
 
+from recorder.plurals import counted
+
+_SHOWN_PROBLEMS = 3
 _NEXT_BY_STATUS = {
     401: "Check the key; the first one of a workspace comes from: recorder workspaces create.",
     403: "Use a key that may do this.",
@@ -50,12 +53,16 @@ class ApiError(ClientError):
         super().__init__(self._format_message())
 
     def _format_message(self) -> str:
-        parts = [f"{self.status} {self.code}: {self.detail}"]
-        parts += [
-            f"{item.get('pointer', '')}: {item.get('message', '')}"
-            for item in self.errors[:3]
+        problems = [
+            f"{item.get('pointer') or item.get('in', '')}: {item.get('message', '')}"
+            for item in self.errors[:_SHOWN_PROBLEMS]
             if item.get("message") != self.detail  # of a lone error it is the same sentence
         ]
+        if len(self.errors) > _SHOWN_PROBLEMS:
+            problems.append(f"{counted(len(self.errors) - _SHOWN_PROBLEMS, 'more problem')}.")
+        # This detail only counts the problems and names their places.
+        is_list = self.code == "validation_failed" and problems
+        parts = [f"{self.status} {self.code}:", *([] if is_list else [self.detail]), *problems]
         parts.append(_NEXT_BY_CODE.get(self.code) or _NEXT_BY_STATUS.get(self.status, ""))
         if self.request_id:
             parts.append(f"({self.request_id})")

@@ -86,8 +86,8 @@ def describe_export_state(export: Json) -> str:
     if error.get("code") == "cancelled":
         return "cancelled"
     if export["status"] == "completed":
-        files = counted(export["shards"], "file")
-        return f"completed: {export['rows']:,} rows, {export['frames']:,} frames in {files}"
+        rows, frames = counted(export["rows"], "row"), counted(export["frames"], "frame")
+        return f"completed: {rows}, {frames} in {counted(export['shards'], 'file')}"
     if export["status"] == "failed":
         return f"failed: {error.get('code')}"
     if progress.get("message"):

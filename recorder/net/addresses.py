@@ -15,6 +15,7 @@ Network = IPv4Network | IPv6Network
 
 _LOOPBACK = "loopback"
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^\[\]:/]+)):(?P<port>[0-9]{1,5})")
+_HOST = re.compile(r"[^\[\]:/@\s]+")
 _LOOPBACKS: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 #: All of IPv6 that is assigned to the public; most networks that carry IPv4 addresses are outside.
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
@@ -69,8 +70,10 @@ class AllowList:
                 host_ports.add(_read_host_port(parts, setting))
             elif "/" in word or read_ip_address(word) is not None:
                 networks.append(_read_network(word, setting))
-            else:
+            elif _HOST.fullmatch(word):
                 hosts.add(word.lower().rstrip("."))
+            else:
+                raise InvalidAllowList(setting)
         return cls(frozenset(hosts), tuple(networks), frozenset(host_ports))
 
     def lists(self, host: str, port: int, address: Address) -> bool:

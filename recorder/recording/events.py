@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import zstandard
@@ -269,11 +269,18 @@ def _known_ids(cursor: Cursor, session_id: str, event_ids: list[str]) -> dict[st
 
 
 def _digest(item: msgspec.Raw) -> bytes:
-    """Return the digest of an item's value: key order, spaces and members that are null do not matter."""
-    value = {name: member for name, member in msgspec.json.decode(item).items() if member is not None}
+    """Return the digest of an item's value without nulls; key order and spaces do not matter."""
+    value = _remove_nulls(msgspec.json.decode(item))
+    value.update({name: _remove_nulls(value[name]) for name in _STRUCTURES & value.keys()})
     return hashlib.blake2b(msgspec.json.encode(value, order="deterministic"), digest_size=16).digest()
 
 
+def _remove_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: member for name, member in value.items() if member is not None}
+
+
+#: Members of an item whose own members are optional; those of `data`, `signals` and `attrs` are free.
+_STRUCTURES = {"app", "input", "target", "trace"}
 _INSERT_KEYS = "INSERT INTO event_keys (session_id, event_id, t_ms, digest) VALUES (?, ?, ?, ?)"
 _INSERT = (
     "INSERT INTO event_batches (session_id, first_position, n, t_min, t_max, first_id, received_ms, payload) "

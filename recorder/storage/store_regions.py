@@ -1,4 +1,4 @@
-"""Regions of the stores, checked at each start. Spec §1.
+"""Addresses and regions of the stores, checked at each start. Spec §1.
 
 The first start marks frames, archived frames, hosted exports and lake with the deployment's region. A process
 with settings that point at stores of another region does not start. For Amazon's buckets the location is
@@ -15,6 +15,7 @@ import fsspec
 import orjson
 import pyarrow as pa
 
+from recorder.errors import Unavailable
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.deployment import WrongRegion, check_stored_region
@@ -30,6 +31,40 @@ _LAKE_MARK = "deployment"
 _BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
 # `eu-west-1`, `us-gov-east-1`: the locations of other stores have no known region.
 _LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
+
+
+class StoreUnusable(Unavailable):
+    """A store cannot be opened at the start."""
+
+    def __init__(self, variable: str, why: str) -> None:
+        super(Unavailable, self).__init__(f"The store that {variable} names cannot be opened: {why}.")
+
+
+def check_store_addresses(settings: Settings) -> None:
+    """Check that every address of a store is a folder, or of a kind that is supported and can be opened.
+
+    Raises:
+        StoreUnusable: if one is not. A store that does not answer yet passes where its kind connects later.
+    """
+    addresses = {
+        "RECORDER_BLOB_URL": settings.blob_url,
+        "RECORDER_EXPORT_URL": settings.export_url,
+        "RECORDER_COLD_URL": settings.cold_url,
+        "RECORDER_LAKE_URL": settings.lake_url,
+    }
+    known = {*fsspec.available_protocols(), ""}
+    for variable, url in addresses.items():
+        words = url.split("::") if "://" in url else [""]
+        if not {word.partition("://")[0] for word in words} <= known:
+            raise StoreUnusable(variable, "it takes a folder, or an address such as s3://bucket/folder")
+        if variable == "RECORDER_LAKE_URL":  # not opened by fsspec
+            continue
+        try:
+            Blobs(url)
+        except ImportError as error:
+            raise StoreUnusable(variable, "the package for stores of this kind is not installed") from error
+        except Exception as error:  # clients of stores have errors of their own
+            raise StoreUnusable(variable, "it does not answer, or its address is wrong") from error
 
 
 def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake) -> None:

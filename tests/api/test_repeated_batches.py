@@ -121,6 +121,17 @@ def test_a_named_item_sent_again_is_a_duplicate(caller: Caller, kind: str) -> No
     assert count(caller, kind, session_id) == 3
 
 
+def test_a_named_event_with_null_members_is_a_duplicate_of_one_without_them(caller: Caller) -> None:
+    session_id = caller.make_session()
+    bare = {"role": "button"}
+    first = item("events", 1, id="evt_A1", target=bare, data={"x": None})
+    nulls = {"url": None, "target": {**bare, "name": None}}
+    send(caller, "events", session_id, first)
+    assert send(caller, "events", session_id, {**first, **nulls}).json()["duplicates"] == 1
+    # In free content null is a value.
+    assert send(caller, "events", session_id, {**first, "data": {}}).status_code == 409
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_named_item_twice_in_one_batch_is_stored_once(caller: Caller, kind: str) -> None:
     session_id = caller.make_session()

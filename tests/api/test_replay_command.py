@@ -76,7 +76,7 @@ def test_steps_and_divergences_are_printed_in_80_columns(
     diverged = run("replay", session_id, "--against", other, "--from", "tag:ready", "--until", "tag:ready")
     assert diverged.code == 1  # the tag is before the first event of the range
     diverged = run("replay", session_id, "--against", other)
-    assert diverged.code == 3 and "diverged: 1 steps" in diverged.out, diverged.out
+    assert diverged.code == 3 and "diverged: 1 step," in diverged.out, diverged.out
     assert "state_mismatch" in diverged.out and max(map(len, diverged.out.splitlines())) <= 80
     monkeypatch.setenv("ERP_PASSWORD", "hush")
     options = ("--against", "graph", "--input", "password=ERP_PASSWORD", "--json")

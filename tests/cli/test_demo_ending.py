@@ -19,6 +19,7 @@ def test_printed_command_accepts_the_destination_of_the_demonstration(
     first = next(number for number, line in enumerate(lines) if "RECORDER_LOCAL_EXPORT_ROOT=" in line)
     setting, *command = shlex.split("\n".join(lines[first : first + 2]))
     assert command[-3:] == ["up", "--data", "recorder-data/demo"]
-    assert max(map(len, lines[: first + 1])) <= 80
+    # Commands begin with the folder of the environment, which may be long.
+    assert max(len(line) for line in lines if not line.endswith(("demo", '/key)"'))) <= 80
     settings = Settings.from_env(dict([setting.split("=", 1)]), data_dir=Path(command[-1]))
     assert settings.local_export_root == data / "datasets"

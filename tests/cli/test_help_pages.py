@@ -1,5 +1,6 @@
-"""Help of every command on a terminal of 80 columns: nothing is cut off, and defaults show."""
+"""Help of every command on a terminal of 80 columns: nothing is cut off, defaults show, no code's names."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,11 @@ from typer.testing import CliRunner
 
 from recorder.cli import app
 
+#: Values and members of the interface that help pages name.
+NAMES = {
+    *("event_only", "every_n_ms", "keyframes_only", "signed_url", "storage_state"),
+    *("key_id", "session_id", "session_ids"),
+}
 NARROW = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
 
 
@@ -27,6 +33,8 @@ COMMANDS = list(list_commands(typer.main.get_command(app)))
 def test_nothing_is_cut_off_at_80_columns(path: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*path, "--help"], env=NARROW).output
     assert [line for line in shown.splitlines() if len(line) > 80 or "… " in line] == []
+    # Renamed functions must not reach texts.
+    assert set(re.findall("[a-z]+(?:_[a-z]+)+", shown)) <= NAMES
 
 
 def test_defaults_that_no_value_stands_for_are_shown() -> None:

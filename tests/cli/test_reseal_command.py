@@ -1,4 +1,4 @@
-"""`recorder sessions reseal`: by ids, or every session that was set aside. Contract §9."""
+"""`recorder sessions reseal` and `recorder db reslot`: what sealing leaves to the operator. Contract §9."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from recorder.cli import app as command_line
 from recorder.sealing.failures import set_aside
+from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 from tests.support.recorded_sessions import open_desk, session_row
 from tests.support.sealed_sessions import make_runtime
 
@@ -41,3 +42,13 @@ def test_an_unknown_session_leads_to_the_list_of_those_that_were_set_aside(tmp_p
 def test_ids_or_all_must_be_given(words: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(command_line, ["sessions", "reseal", *words, "--data", str(tmp_path)])
     assert done.exit_code == 2 and "--all" in done.output
+
+
+def test_the_slots_are_not_changed_under_a_running_service(tmp_path: Path) -> None:
+    make_runtime(tmp_path).close()
+    words = ["db", "reslot", "16", "--data", str(tmp_path)]
+    with RunRecord.hold(tmp_path, SERVICE, api="http://127.0.0.1:8700"):
+        refused = CliRunner().invoke(command_line, words)
+    assert isinstance(refused.exception, AlreadyRunning) and "Stop it first" in str(refused.exception)
+    done = CliRunner().invoke(command_line, words)
+    assert (done.exit_code, done.stderr.split(".")[0]) == (0, "16 slots instead of 8")

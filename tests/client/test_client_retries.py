@@ -152,6 +152,18 @@ def test_an_error_says_each_sentence_once() -> None:
     assert str(ApiError(404, "not_found", detail)) == f"404 not_found: {detail}"
 
 
+def test_an_error_lists_the_wrong_places_once_and_counts_the_rest() -> None:
+    errors = [{"in": "body", "pointer": f"/{name}", "message": "Takes text."} for name in "abcde"]
+    error = ApiError(422, "validation_failed", "5 problems: /a, /b, /c, /d, /e.", errors=errors)
+    assert str(error) == (
+        "422 validation_failed: /a: Takes text. /b: Takes text. /c: Takes text. 2 more problems."
+    )
+    whole = [{"in": "body", "pointer": "", "message": "Takes no body."}]
+    assert str(ApiError(422, "validation_failed", "1 problem: body.", errors=whole)) == (
+        "422 validation_failed: body: Takes no body."
+    )
+
+
 def test_an_error_page_of_something_else_is_still_an_error() -> None:
     with served(Answer(404)) as (client, _), pytest.raises(ApiError, match="404 unknown"):
         client.get_session("ses_1")

@@ -23,6 +23,7 @@ from recorder.exports.requests.recipes import (
     UnknownRecipe,
     add_recipe,
     list_recipes,
+    read_recipe_cron,
     read_recipe_request,
     remove_recipe,
     run_recipe,
@@ -311,6 +312,11 @@ def test_a_name_is_taken_once(kitchen: Kitchen) -> None:
     kitchen.add()
     with pytest.raises(RecipeExists, match="choose another"):
         kitchen.add(workflow="login")
+
+
+def test_a_cron_line_without_five_fields_is_told_how_many_it_has() -> None:
+    with pytest.raises(InvalidCron, match=r"^This line has 1 field\. A cron line has five fields"):
+        read_recipe_cron("nonsense", "UTC")
 
 
 def test_what_is_wrong_is_told_in_a_sentence_without_the_value() -> None:

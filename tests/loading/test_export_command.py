@@ -64,6 +64,13 @@ def test_a_watched_export_is_downloaded_and_verified(
     assert (broken.code, "another SHA-256" in broken.out) == (1, True)
 
 
+def test_an_empty_dataset_is_named_with_its_reason(host: Host, run: Callable[..., Ended]) -> None:
+    with host.working():
+        done = run("export", "checkout", "--where", "outcome=error", "--where", "tag=none", "--watch")
+    assert (done.code, newest(host)["rows"]) == (0, 0), done.err
+    assert done.err.endswith("The dataset is empty: no sealed session of the filter has events.\n")
+
+
 def test_options_are_what_is_asked_for(host: Host, run: Callable[..., Ended]) -> None:
     session_id = "ses_01k00000000000000000000000"
     words = """export checkout refund --format webdataset --where outcome=success --where min_duration_ms=10

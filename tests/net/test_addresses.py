@@ -67,9 +67,12 @@ def test_an_operator_lists_an_address_with_one_port(word: str, host: str, port: 
         "hooks.internal/8",
         "fd00::/129",
         "10",
+        "a b",
+        "abc:def",
+        "[::1]",
     ],
 )
-def test_a_network_that_is_none_is_refused_at_the_start(word: str) -> None:
+def test_a_word_that_names_no_host_and_no_network_is_refused_at_the_start(word: str) -> None:
     with pytest.raises(InvalidAllowList, match="RECORDER_ALLOWED_OUTBOUND"):
         AllowList.parse((word,))
 

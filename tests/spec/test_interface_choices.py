@@ -89,6 +89,9 @@ def check_a_range_outside_is_a_problem_416_range_not_satisfiable(caller: Caller)
         answer = caller.get(path, Range="bytes=999999999-")
         assert_complete(answer, 416, "range_not_satisfiable")
         assert answer.headers["content-range"] == f"bytes */{size}"
+    for sent in ("bytes=999999999-", "bytes=a-b"):  # assets of /docs are sent whole
+        asset = caller.get("/static-offline-docs/favicon.png", Range=sent)
+        assert (asset.status_code, asset.headers["content-type"]) == (200, "image/png")
 
 
 @ROWS.row("404 of unknown paths, 405, 415 and 406 carry every header")
@@ -179,6 +182,22 @@ def check_an_unknown_query_parameter_is_named_with_the_names(caller: Caller) -> 
     assert items(caller.get("/v1/quota?x=1")) == [("query", "x", "unknown_parameter")]
     long = caller.get(f"/v1/sessions?{'x' * 5_000}=1")
     assert items(long)[0][1] == "x" * 100 + "…"
+
+
+@ROWS.row("a wrong value of a parameter that repeats is named by the parameter")
+def check_a_wrong_value_of_a_parameter_that_repeats_is_named_by(caller: Caller) -> None:
+    sessions = caller.get("/v1/sessions?workflow=checkout&workflow=A")
+    assert items(sessions) == [("query", "workflow", "invalid_value")]
+    events = caller.get(f"/v1/sessions/{caller.make_session()}/events?type=click&type=A")
+    assert items(events) == [("query", "type", "invalid_value")]
+
+
+@ROWS.row("a WebSocket's address without a handshake is 400 invalid_request, and says what it is")
+def check_a_websocket_s_address_without_a_handshake_is_400(caller: Caller) -> None:
+    path = f"/v1/sessions/{caller.make_session()}/events/ws"
+    for answer in (caller.get(path), caller.post(path)):
+        assert_complete(answer, 400, "invalid_request")
+        assert "WebSocket" in answer.json()["detail"]
 
 
 @ROWS.row("an unknown member is named by its whole path, with the names that are allowed")
@@ -289,6 +308,10 @@ def check_a_charset_other_than_utf_8_is_415_utf_8_by_either_name(caller: Caller)
         "unsupported_media_type",
     )
     assert caller.post_raw(path, request.read(), content_type=f"{kind}; charset=utf-8").status_code == 202
+    for charset, status in (("latin-1", 415), ("utf-8", 202)):
+        name, text, media_type = files["frames"]
+        part = {**files, "frames": (name, text, f"{media_type}; charset={charset}")}
+        assert caller.request("POST", path, files=part).status_code == status
 
 
 @ROWS.row("broken percent-encoding is refused: in a query by the parameter, in a path 404")

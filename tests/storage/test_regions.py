@@ -17,6 +17,7 @@ from recorder.runtime import Runtime
 from recorder.setting_values import UnknownRegion
 from recorder.settings import Settings
 from recorder.storage.deployment import WrongRegion
+from recorder.storage.store_regions import StoreUnusable
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START, make_settings
 
@@ -32,6 +33,17 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 def open_and_close(settings: Settings, **changed: Any) -> None:
     """Check the regions as a start does."""
     Runtime.open(replace(settings, **changed)).close()
+
+
+@pytest.mark.parametrize("store", ["blob", "lake", "export", "cold"])
+def test_a_setting_with_an_address_of_no_store_is_named(tmp_path: Path, store: str) -> None:
+    settings = make_settings(tmp_path)
+    for url in ("bogus://x", "simplecache::bogus://x", *(["zip://x"] if store != "lake" else [])):
+        with pytest.raises(
+            StoreUnusable,
+            match=f"^The store that RECORDER_{store.upper()}_URL names cannot be opened: .*[^.]\\.$",
+        ):
+            open_and_close(settings, **{f"{store}_url": url})
 
 
 def test_a_deployment_starts_again_in_its_own_region(settings: Settings) -> None:

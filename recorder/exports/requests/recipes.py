@@ -25,6 +25,7 @@ from recorder.exports.requests.queue import create_export, probe_draft_destinati
 from recorder.exports.requests.validation import dataset_name, draft_export
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
+from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
@@ -86,7 +87,7 @@ def read_recipe_cron(line: str, timezone: str) -> Cron:
     """
     texts = line.upper().split()
     if len(texts) != _FIELDS:
-        raise InvalidCron(f"This has {len(texts)} fields.")
+        raise InvalidCron(f"This line has {counted(len(texts), 'field')}.")
     cron = Cron(" ".join(texts), _parse_time_zone(timezone))
     try:
         cron.next_after(datetime(2024, 1, 1, tzinfo=UTC))
