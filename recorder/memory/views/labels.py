@@ -158,7 +158,7 @@ def _describe_common_path(nodes: Sequence[str], names: Mapping[str, str]) -> str
     if not nodes:
         return "the common path: no steps"
     ends = names[nodes[0]] if len(nodes) == 1 else f"{names[nodes[0]]} … {names[nodes[-1]]}"
-    return f"the common path: {len(nodes)} {'step' if len(nodes) == 1 else 'steps'}, {ends}"
+    return f"the common path: {counted(len(nodes), 'step')}, {ends}"
 
 
 def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
