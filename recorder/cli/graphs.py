@@ -64,14 +64,14 @@ def _format_graph_as_text(body: Mapping[str, Any], paths: Sequence[Mapping[str, 
     names = {node["id"]: node["label"] for node in body["nodes"]}
     nodes = [node for node in body["nodes"] if node["id"] not in ("start", "end")]
     lines = [
-        f"{body['sessions']:,} sessions, {body['sessions_without_steps']:,} of them without steps",
-        f"{len(nodes):,} nodes, {body['hidden_nodes']:,} more left out",
+        f"{counted(body['sessions'], 'session')}, {body['sessions_without_steps']:,} of them without steps",
+        f"{counted(len(nodes), 'node')}, {body['hidden_nodes']:,} more left out",
         f"likeliest path: {join_names(body['likeliest_path'], names) or '-'}",
         f"required for success: {join_names(body['required_nodes'], names) or '-'}",
         *(f"loop: {join_names(loop, names)}" for loop in body["loops"][:_LISTED]),
     ]
     if len(body["loops"]) > _LISTED:
-        lines.append(f"{len(body['loops']) - _LISTED} more loops")
+        lines.append(counted(len(body["loops"]) - _LISTED, "more loop"))
     lines.append("\nfrequency  exactly so  variants  sessions  path")
     for path in paths:
         labels = dict(zip(path["node_ids"], path["labels"], strict=True))

@@ -11,9 +11,10 @@ import pytest
 from recorder.cli import main
 from recorder.cli.graphs import _FORMATS
 from recorder.memory.views.formats import FORMATS
+from tests.support.completed_work import seal_all
 from tests.support.factories import Caller
 from tests.support.http_service import serving
-from tests.support.http_walks import sealed_walks
+from tests.support.http_walks import sealed_walks, stopped_walk
 
 
 class Ended(NamedTuple):
@@ -69,6 +70,12 @@ def test_the_text_lists_structure_and_paths(caller: Caller, url: str, run: Calla
     assert lines[3] == "required for success: -"
     assert lines[5].split() == ["frequency", "exactly", "so", "variants", "sessions", "path"]
     assert any(line.split()[:2] == ["60.0%", "60.0%"] for line in lines[6:]), printed.out
+    stopped_walk(caller, "a", tag="error")
+    seal_all(caller)
+    one = run(
+        "checkout", "--url", url, "--key", caller.key.key, "--format", "text", "--where", "outcome=error"
+    )
+    assert one.out.splitlines()[:2] == ["1 session, 0 of them without steps", "1 node, 0 more left out"]
 
 
 def test_refusals_are_one_sentence_and_an_exit_code(

@@ -1,6 +1,8 @@
 """Questions to the structure of a graph: loops, what no success gets round, the likeliest way. Spec §2.6."""
 
 from collections.abc import Sequence
+from itertools import permutations
+from random import Random
 
 import networkx as nx
 import pytest
@@ -58,6 +60,21 @@ def test_a_step_skips_what_all_successes_go_through_before() -> None:
     ]
     assert steps == [("k", "c", True), ("a", "c", True), ("k", "b", False), ("a", "b", False)]
     assert not succeeding.skips_required("nde_c", "nde_a") and not succeeding.skips_required("nde_a", "nde_x")
+
+
+def test_skipped_nodes_are_those_of_a_climb_in_any_graph() -> None:
+    chance = Random(7)
+    for _ in range(20):
+        ways = [("".join(chance.choices("abcdefgh", k=5)), "success", 1) for _ in range(4)]
+        succeeding = network([*ways, ("xyz", "error", 1)])
+        above = succeeding._dominators
+        for node, next_node in permutations([*succeeding.graph.nodes], 2):
+            needed, climbed, before = above.get(next_node, START), set(), node
+            while before in above and before != START:
+                climbed.add(before)
+                before = above[before]
+            is_skipped = needed not in (START, node) and needed not in climbed
+            assert succeeding.skips_required(node, next_node) == is_skipped
 
 
 def test_the_likeliest_way_leads_from_start_to_end() -> None:

@@ -59,3 +59,13 @@ def test_applying_the_changes_gives_the_other_path() -> None:
 def test_a_path_without_steps_can_be_the_common_one() -> None:
     assert describe_path([], [], {}) == ["the common path: no steps"]
     assert describe_path([], ["a"], {}) == ["+ a first"]
+
+
+def test_of_long_paths_the_steps_from_the_first_difference_on_are_compared() -> None:
+    # Loops of a session that were compared whole took the cube of their length: hours.
+    common, other = ["s", *"ab" * 5_000], ["s", *"abc" * 3_333]
+    texts = describe_path(common, other, {})
+    assert texts[:2] == ["+ c after b", "+ c after b"]
+    assert texts[-1] == "steps from number 67 on are not compared"
+    assert len(texts) == 10 and texts[-2].endswith("more differences")
+    assert describe_path(common, [*common[:5_000], "x", *common[5_000:]], {}) == ["+ x after a"]

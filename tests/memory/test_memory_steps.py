@@ -173,6 +173,11 @@ def test_a_target_is_told_by_what_the_program_wrote_and_quotes_nobody(
 
 def test_other_events_are_told_by_their_name_or_address() -> None:
     assert target_of(None, "tool_call", data={"name": "lookup_vendor"}) == "~lookup_vendor"
+    assert target_of(None, "tool_call", data={"name": "search_v2"}) == "~search_v2"
+    assert target_of(None, "activity", data={"name": "T06  Decide 2"}) == "~T06 Decide 2"
+    longer = [target_of(None, "activity", data={"name": "1" * 200 + end}) for end in "ab"]
+    assert longer[0] != longer[1] and max(map(len, longer)) < 120
+    assert target_of(None, "llm_call", data={"name": "model-4"}) == "~model-<n>"
     assert target_of(None, "navigate", url="https://a.example/x/1?q=ada") == "a.example/x/#?q"
     assert target_of(None, "window_focus", app={"name": "excel", "window": "Ada.xlsx"}) == "~excel"
 

@@ -1,6 +1,7 @@
 """Sub-paths: nodes one directly after the other, wherever in a session; ids through merges. Contract §4."""
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -55,6 +56,19 @@ def test_a_sequence_does_not_run_from_one_variant_into_the_next() -> None:
     columns = columns_of([("AB", "success", 1), ("CD", "success", 1)])
     assert not find_variants_with_subpath(columns, [1, 2]).any()
     assert not find_variants_with_subpath(columns, [3, 0]).any()
+
+
+def test_long_sequences_are_found_wherever_they_are() -> None:
+    chance = Random(3)
+    ways = ["".join(chance.choices("AB", k=chance.randrange(15, 80))) for _ in range(60)]
+    ways += [way[:40] + "C" + way[40:] for way in ways]
+    columns = columns_of([(way, "success", 1) for way in ways])
+    order = "".join(node.label for node in columns.nodes)
+    for way in ways:
+        for length in (15, 16, 17, 40):
+            part = way[3 : 3 + length]
+            held = find_variants_with_subpath(columns, [order.index(node) for node in part])
+            assert held.tolist() == [part in other for other in ways]
 
 
 def test_an_empty_graph_holds_nothing() -> None:

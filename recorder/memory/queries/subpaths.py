@@ -14,11 +14,15 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.errors import NotFound
+from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.models.memory import GraphPathRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.tenant import GraphScope, Tenant
+
+#: Nodes of a sequence that are looked for in all variants at once; the others in the variants that are left.
+_NARROWING_NODES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +123,32 @@ def find_variants_with_subpath(columns: GraphColumns, nodes: Sequence[int]) -> M
     sizes = np.diff(columns.variant_start)
     if not nodes:
         return np.equal(sizes, 0)
-    flat = columns.variant_nodes
+    flat, starts = columns.variant_nodes, columns.variant_start
+    first = nodes[:_NARROWING_NODES]
     # Each node leaves fewer places at which the sequence may begin.
-    begins = np.flatnonzero(flat[: max(len(flat) - len(nodes) + 1, 0)] == nodes[0])
-    for offset, node in enumerate(nodes[1:], start=1):
+    begins = np.flatnonzero(flat[: max(len(flat) - len(first) + 1, 0)] == first[0])
+    for offset, node in enumerate(first[1:], start=1):
         begins = begins[flat[begins + offset] == node]
-    owner = np.searchsorted(columns.variant_start, begins, side="right") - 1
-    ends_inside = begins + len(nodes) <= columns.variant_start[owner + 1]
+    owner = np.searchsorted(starts, begins, side="right") - 1
+    ends_inside = begins + len(nodes) <= starts[owner + 1]
     held = np.zeros(len(sizes), dtype=np.bool_)
     held[owner[ends_inside]] = True
+    if len(nodes) > len(first):
+        held[held] = _contain_sequence(columns, np.flatnonzero(held), nodes)
     return held
+
+
+def _contain_sequence(columns: GraphColumns, variants: Ints, nodes: Sequence[int]) -> list[bool]:
+    """Return for each of some variants whether it holds these nodes, in time that goes with its length.
+
+    Nodes become letters: the search in a text takes no longer where a sequence goes round in loops.
+    """
+    letters = np.zeros(len(columns.nodes), dtype="<u4")
+    distinct = np.unique(np.array(nodes, dtype=np.int64))
+    letters[distinct] = np.arange(1, len(distinct) + 1)
+
+    def spell(numbers: Ints | list[int]) -> str:
+        return letters[numbers].tobytes().decode("utf-32-le", "surrogatepass")
+
+    sequence, flat, starts = spell(list(nodes)), columns.variant_nodes, columns.variant_start
+    return [sequence in spell(flat[starts[variant] : starts[variant + 1]]) for variant in variants.tolist()]

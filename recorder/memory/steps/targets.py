@@ -56,6 +56,14 @@ def normal_name(text: str) -> str:
     return _normal_name(text[: 4 * _NAME_CHARACTERS])
 
 
+def _exact_name(text: str) -> str:
+    """Return a name with what varies in it, ≤ 80 characters, and a digest of the rest of a longer one."""
+    words = " ".join(readable(text).split())
+    if len(words) <= _NAME_CHARACTERS:
+        return words
+    return f"{words[:_NAME_CHARACTERS]}~{key_of_texts(words)}"
+
+
 @lru_cache(maxsize=65_536)
 def _normal_name(text: str) -> str:
     words = " ".join(readable(text).lower().split())
@@ -247,11 +255,14 @@ def _describe_step_target(
         name = target.get("name") or given_name
     elif "#" in identity and role in ITEM_ROLES:
         name = None
+    is_program_name = given_name is not None and action in _NAMED_ACTIONS
     if name and (not identity or "#" in identity):
-        identity = f"{identity}~{normal_name(name)}"
+        # Numbers of a page vary from run to run; those of a program are part of its names.
+        is_numbered = is_program_name and _DIGIT.search(name)
+        identity = f"{identity}~{_exact_name(name) if is_numbered else normal_name(name)}"
     identity = identity or _describe_class_or_selector(target, attrs)
     token = _make_token(role or tag, identity)
-    if given_name and action in _NAMED_ACTIONS:
+    if given_name and is_program_name:
         return token, StepTexts(make_step_label(action, readable(given_name)))
     kind = name_kind(role, tag)
     nouns = [*_list_names(target, attrs, role), *([given_name] if given_name else [])]

@@ -5,7 +5,7 @@ keeps them whole, show them on one line and without what is invisible (`labels.o
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal, get_args
 
 import orjson
@@ -115,6 +115,7 @@ def format_graph_as_graphml(view: GraphView) -> bytes:
     import networkx as nx
 
     graph = nx.DiGraph(workflow=one_line(view.workflow), graph_version=view.version, sessions=view.sessions)
+    required = frozenset(view.required)
     for node in view.nodes:
         graph.add_node(
             node.node_id,
@@ -127,7 +128,7 @@ def format_graph_as_graphml(view: GraphView) -> bytes:
             left=node.left,
             recovery_point=node.node_id in view.recovery,
             new=node.node_id in view.new,
-            required=node.node_id in view.required,
+            required=node.node_id in required,
         )
     for name in (START, END):
         graph.add_node(
@@ -190,8 +191,9 @@ def format_graph_as_dot(view: GraphView) -> bytes:
     lines = [head, "  rankdir=LR;", '  node [shape=box, style="rounded,filled", fillcolor=white];']
     if view.sessions:
         lines += [f"  {name} [shape=circle, label={_quote_dot(name)}];" for name in (START, END)]
+    on_spine = frozenset(view.spine)
     for node in view.nodes:
-        colour = _COLOURS[_choose_node_style(view, node)]
+        colour = _COLOURS[_choose_node_style(on_spine, node)]
         label = _quote_dot(one_line(node.label), f"\\n{node.sessions}")
         lines.append(f'  {_quote_dot(node.node_id)} [label={label}, color="{colour}"];')
     for edge in view.edges:
@@ -231,16 +233,17 @@ def _mermaid_text(label: str) -> str:
 
 def _mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, list[str]]]:
     members: dict[str, list[str]] = {}
+    on_spine = frozenset(view.spine)
     for node in view.nodes:
-        style = _choose_node_style(view, node)
+        style = _choose_node_style(on_spine, node)
         if style is not None and node.node_id in names:
             members.setdefault(style, []).append(names[node.node_id])
     return sorted(members.items())
 
 
-def _choose_node_style(view: GraphView, node: ViewNode) -> str | None:
+def _choose_node_style(on_spine: Collection[str], node: ViewNode) -> str | None:
     """Return the style of the common path or of mostly bad endings; None for other nodes."""
-    if node.node_id in view.spine:
+    if node.node_id in on_spine:
         return "spine"
     bad = zip(OUTCOMES[1:], node.outcomes[1:], strict=True)
     return next((name for name, count in bad if 2 * count > node.sessions), None)

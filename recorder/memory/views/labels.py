@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from recorder.plurals import counted
+
 #: Longer labels are cut where they are shown; JSON keeps them whole.
 LABEL_LENGTH = 80
 _ELLIPSIS = "…"
@@ -81,6 +83,10 @@ def _measure_character(character: str) -> float:
 #: More names than this in a row are shortened to the first ones and the last.
 _NAMES = 6
 _NAME_LENGTH = 40
+#: Steps of long paths that are compared, from the first difference on: the time goes with their cube.
+_COMPARED_STEPS = 64
+#: Places that are described.
+_DEVIATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +103,8 @@ def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathDeviat
     """Return the differences of a sequence of nodes from the common one, from the beginning to the end.
 
     Examples:
-        >>> path_changes(["a", "b", "c"], ["a", "c", "d"])
-        [PathChange(removed=('b',), added=(), after='a'), PathChange(removed=(), added=('d',), after='c')]
+        >>> path_changes(["a", "b"], ["a", "c"])
+        [PathDeviation(removed=('b',), added=('c',), after='a')]
     """
     matcher = SequenceMatcher(None, common, other, autojunk=False)
     return [
@@ -113,6 +119,9 @@ def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathDeviat
 def describe_path(common: Sequence[str], other: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """Return the differences as sentences; for the common path itself, a sentence that says so.
 
+    Of long paths the steps from the first difference on are compared, and the first differences listed;
+    sentences say so.
+
     Args:
         common: the nodes of the common path.
         other: the nodes of the path to describe.
@@ -121,17 +130,35 @@ def describe_path(common: Sequence[str], other: Sequence[str], names: Mapping[st
     Returns:
         One text for each place, such as `− Write note` or `+ Reject › Rejected after Invoice`.
     """
-    shown = {node: one_line(names.get(node, node), _NAME_LENGTH) for node in (*common, *other)}
+    shown = {node: one_line(names.get(node, node), _NAME_LENGTH) for node in {*common, *other}}
     if list(common) == list(other):
         return [_describe_common_path(common, shown)]
-    return [_describe_deviation(change, shown) for change in path_changes(common, other)]
+    begin, end = 0, 0
+    if max(len(common), len(other)) > _COMPARED_STEPS:
+        begin = _count_equal_steps(common, other)
+        end = _count_equal_steps(common[begin:][::-1], other[begin:][::-1])
+        begin = max(begin - 1, 0)
+    middle, others = common[begin : len(common) - end], other[begin : len(other) - end]
+    changes = path_changes(middle[:_COMPARED_STEPS], others[:_COMPARED_STEPS])
+    described = [_describe_deviation(change, shown) for change in changes[:_DEVIATIONS]]
+    if len(changes) > _DEVIATIONS:
+        described.append(counted(len(changes) - _DEVIATIONS, "more difference"))
+    if max(len(middle), len(others)) > _COMPARED_STEPS:
+        described.append(f"steps from number {begin + _COMPARED_STEPS + 1} on are not compared")
+    return described
+
+
+def _count_equal_steps(common: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many steps two paths begin with alike."""
+    pairs = enumerate(zip(common, other, strict=False))
+    return next((index for index, (first, second) in pairs if first != second), min(len(common), len(other)))
 
 
 def _describe_common_path(nodes: Sequence[str], names: Mapping[str, str]) -> str:
     if not nodes:
         return "the common path: no steps"
     ends = names[nodes[0]] if len(nodes) == 1 else f"{names[nodes[0]]} … {names[nodes[-1]]}"
-    return f"the common path: {len(nodes)} {'step' if len(nodes) == 1 else 'steps'}, {ends}"
+    return f"the common path: {counted(len(nodes), 'step')}, {ends}"
 
 
 def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:

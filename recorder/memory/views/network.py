@@ -82,7 +82,10 @@ class Network:
     def skips_required(self, node: str, next_node: str) -> bool:
         """Return whether all successes reach `next_node` through a node that is not before `node`."""
         needed = self._dominators.get(next_node, START)
-        return needed not in (START, node) and needed not in self._climb(node)
+        if needed in (START, node) or node not in self._dominators:
+            return needed not in (START, node)
+        first, last = self._dominated[needed]
+        return not first <= self._dominated[node][0] <= last
 
     @cached_property
     def _dominators(self) -> dict[str, str]:
@@ -95,6 +98,21 @@ class Network:
             if outcomes[0] > 0 and (source, target) != (START, END)
         )
         return dict(nx.immediate_dominators(succeeded, START)) if START in succeeded else {}
+
+    @cached_property
+    def _dominated(self) -> dict[str, tuple[int, int]]:
+        """Place of each node in preorder of the dominator tree, and the last place of those it dominates."""
+        import networkx as nx
+
+        tree = nx.DiGraph(
+            (above, node) for node, above in self._dominators.items() if node not in (START, above)
+        )
+        ordered = list(nx.dfs_preorder_nodes(tree, START))
+        spans = {node: (place, place) for place, node in enumerate(ordered)}
+        for node in reversed(ordered[1:]):
+            above = self._dominators[node]
+            spans[above] = (spans[above][0], max(spans[above][1], spans[node][1]))
+        return spans
 
     def _climb(self, node: str) -> Iterator[str]:
         """Yield a node and what dominates it, the nearest first, without the start."""

@@ -35,7 +35,7 @@ from recorder.memory.views.geometry import (
     text,
     tooltip,
 )
-from recorder.memory.views.graph_view import GraphView, ViewNode
+from recorder.memory.views.graph_view import MAX_NODES, GraphView, ViewNode
 from recorder.memory.views.labels import one_line, text_width
 from recorder.memory.views.layout import lay_out_graph
 from recorder.memory.views.routing import route_edges
@@ -245,7 +245,10 @@ def _describe_graph(view: GraphView) -> str:
         f"{sessions_text(view.sessions)}: {success} succeeded, {error} failed, {abandoned} were abandoned."
     )
     if view.spine:
-        summary += f" The most common path: {', then '.join(labels[node_id] for node_id in view.spine)}."
+        # It may go round in a loop thousands of times.
+        steps = [labels[node_id] for node_id in view.spine[:MAX_NODES]]
+        steps += [f"{len(view.spine) - MAX_NODES:,} more"] if len(view.spine) > MAX_NODES else []
+        summary += f" The most common path: {', then '.join(steps)}."
     return summary
 
 
