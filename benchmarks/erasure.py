@@ -29,6 +29,7 @@ from recorder.client import CapturedFrame, Client
 from recorder.governance.erasures import request_erasure, run_erasures
 from recorder.governance.purge_requests import request_purge
 from recorder.governance.purges import run_purges
+from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import ErasureCreate, PurgeRow
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import hide_session
@@ -219,7 +220,9 @@ def _time_erasure(runtime: Runtime, workspace_id: str, subject: str) -> float:
         report = run_purges(runtime, _OWNER)
         if report is None or report.failed_steps:
             raise RuntimeError("A step of the purges failed.")
-    if run_erasures(runtime, _OWNER) != 1:
+    run_erasures(runtime, _OWNER)
+    rewrites = rewrite_tables(runtime, _OWNER)
+    if rewrites is None or rewrites.erasures != 1:
         raise RuntimeError("The erasure did not end.")
     return time.perf_counter() - began
 

@@ -129,11 +129,11 @@ def _describe_purges(report: PurgeReport) -> dict[str, Any]:
 
 @dg.asset(
     group_name=_GROUP,
-    kinds={"postgres"},
+    kinds={"sql"},
     deps=[purged_sessions],
     description=(
-        "Tables of PostgreSQL that were rewritten, so that no dead row of an erased session is left in their "
-        "pages; erasures end after it. With SQLite there is nothing to do."
+        "Tables of PostgreSQL, or a large file of SQLite, that were rewritten, so that no copy of an erased "
+        "row is left in their pages; erasures end after it."
     ),
 )
 def rewritten_tables(
@@ -167,7 +167,7 @@ purge_sessions = dg.define_asset_job(
 rewrite_tables = dg.define_asset_job(
     "rewrite_tables",
     selection=dg.AssetSelection.assets(rewritten_tables),
-    description="Rewrites the tables of PostgreSQL that erasures wait for.",
+    description="Rewrites the tables of PostgreSQL, or the large file of SQLite, that erasures wait for.",
     executor_def=dg.in_process_executor,
 )
 daily_retention = dg.ScheduleDefinition(

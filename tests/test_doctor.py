@@ -7,7 +7,10 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from sqlmodel import select
@@ -15,13 +18,18 @@ from typer.testing import CliRunner
 
 from recorder import clock, doctor
 from recorder.cli import app
-from recorder.doctor import Finding, Ports, examine_deployment
+from recorder.doctor.examination import check_stores, examine_deployment
+from recorder.doctor.findings import Finding
+from recorder.doctor.machine import Ports, check_browser
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
+from recorder.models.webhook import WebhookSecretRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.tenant import Tenant
+from recorder.webhooks.endpoints import SecretBox
+from tests.support.databases import part_is_missing
 from tests.support.project_texts import PAGES, table
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
 
@@ -225,6 +233,68 @@ def test_a_variable_that_is_no_setting_is_reported(
     assert "RECORDER_REDIS_URL" in finding.message
 
 
+def test_an_api_process_on_the_port_is_no_finding(runtime: Runtime, ports: Ports) -> None:
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Service-Version", "2026.5.0")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", ports.api), Api) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert findings(runtime, ports, "ports") == []
+        server.shutdown()
+
+
+def test_a_secret_that_is_not_the_deployments_is_reported(runtime: Runtime, ports: Ports) -> None:
+    assert findings(runtime, ports, "secret") == []
+    other = replace(runtime, settings=replace(runtime.settings, secret=b"another secret"))
+    (runtime.settings.data_dir / "secret").write_bytes(runtime.settings.secret)
+    (of_file,) = findings(other, ports, "secret")
+    assert str(runtime.settings.data_dir / "secret") in of_file.message
+    row = WebhookSecretRow(
+        webhook_id="whk_1",
+        number=1,
+        key_id=SecretBox(runtime.settings.secret).key_id,
+        ciphertext=b"",
+        created_at=START,
+    )
+    with runtime.database.transaction(write=True) as db:
+        db.add(row)
+    assert findings(runtime, ports, "secret") == []
+    assert [finding.state for finding in findings(other, ports, "secret")] == ["warning", "error"]
+    with runtime.database.transaction(write=True) as db:
+        db.delete(db.get_one(WebhookSecretRow, ("whk_1", 1)))
+
+
+@pytest.mark.parametrize("words", ["named, and cannot be run", "named, and does not start", "allowed hosts"])
+def test_a_browser_of_live_replays_that_is_missing_is_reported(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    if words == "allowed hosts":
+        monkeypatch.setattr("recorder.live.browser.find_spec", lambda _: None)
+        (unused,) = check_browser(runtime.settings, is_wanted=False)
+        assert unused.state == "ok"
+    else:
+        name = "no-such-browser" if "run" in words else "false"
+        live = runtime.settings.live._replace(chromium=name)
+        runtime = replace(runtime, settings=replace(runtime.settings, live=live))
+        if find_spec("playwright") is None:
+            part_is_missing("Playwright is not installed.")
+    (finding,) = check_browser(runtime.settings, is_wanted=words == "allowed hosts")
+    assert finding.state == "warning" and finding.fix
+
+
+def test_an_archive_in_a_folder_beside_a_store_is_reported(runtime: Runtime) -> None:
+    urls = {"blob_url": "s3://frames", "database_url": "postgresql://db/recorder"}
+    settings = replace(runtime.settings, **urls)
+    seen = list(check_stores(settings, runtime.blobs, runtime.lake))
+    (finding,) = (finding for finding in seen if finding.state != "ok")
+    assert "RECORDER_COLD_URL" in finding.fix
+    seen = list(check_stores(replace(settings, cold_storage_class="GLACIER_IR"), runtime.blobs, runtime.lake))
+    assert {finding.state for finding in seen} == {"ok"}
+
+
 def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path, ports: Ports) -> None:
     data = tmp_path / "data"
     make_runtime(data).close()
@@ -241,7 +311,8 @@ def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path, ports: Por
 
 
 def test_the_page_of_the_command_lists_every_check() -> None:
-    source = Path(str(doctor.__file__)).read_text(encoding="utf-8")
+    folder = Path(str(doctor.__file__)).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     checks = set(re.findall(r'(?:Finding|_check_part)\("([a-z ]+)"', source))
     checks |= {"frames", "hosted exports", "archived frames"}
     rows = table(PAGES["docs/command-line.md"], "## recorder doctor\n")

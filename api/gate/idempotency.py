@@ -26,6 +26,8 @@ from recorder.storage.database import Database
 _HEADER = "Idempotency-Key"
 _FIELD = "idempotency_key"
 _REPLAYED = "Idempotent-Replayed"
+#: Prefixes of the ids of what purges remove: sessions, replays, recoveries, events for webhooks.
+_PURGED = ("ses", "rpl", "rcv", "evt")
 
 
 @dataclass
@@ -80,21 +82,15 @@ class KeyedRequest:
             self.key,
             status=response.status_code,
             body=_remove_answer_secrets(self.secrets, answer, bytes(response.body)),
-            session_id=next(filter(None, map(_as_session_id, self._list_session_ids(answer))), None),
+            resource_id=next(filter(_is_purged_resource, self._list_resource_ids(answer)), None),
         )
 
-    def _list_session_ids(self, answer: Any) -> Iterator[Any]:
-        """Yield possible ids of the session in the answer: erasure finds the kept copy by its id."""
+    def _list_resource_ids(self, answer: Any) -> Iterator[Any]:
+        """Yield possible ids of what the answer shows: a purge finds the kept copy by one of them."""
         yield self.session_id
-        yield _get_answer_member(answer, "id")
-        yield _get_answer_member(answer, "session_id")  # of a replay
-        body = _get_answer_member(
-            _get_answer_member(answer, "request"), "body"
-        )  # of a delivery: the whole event
-        if isinstance(body, str):
-            yield _get_answer_member(
-                _get_answer_member(_get_answer_member(orjson.loads(body), "data"), "session"), "id"
-            )
+        yield _get_answer_member(answer, "id")  # of a session, replay or recovery
+        yield _get_answer_member(answer, "session_id")
+        yield _get_answer_member(answer, "event_id")  # of a delivery, which shows the whole event
 
 
 def read_keyed_request(
@@ -166,6 +162,6 @@ def _get_answer_member(answer: Any, name: str) -> Any:
     return answer.get(name) if isinstance(answer, dict) else None
 
 
-def _as_session_id(text: Any) -> str | None:
-    """Return the text if it is the id of a session: a path may hold any text."""
-    return text if isinstance(text, str) and is_id(text, "ses") else None
+def _is_purged_resource(text: Any) -> bool:
+    """Return whether a text is the id of what purges remove: a path may hold any text."""
+    return isinstance(text, str) and any(is_id(text, prefix) for prefix in _PURGED)

@@ -125,7 +125,7 @@ def claim_key_at_first_statement(db: DbSession, key: RequestKey) -> None:
 
 
 def store_idempotency_answer(
-    db: DbSession, key: RequestKey, *, status: int, body: bytes, session_id: str | None
+    db: DbSession, key: RequestKey, *, status: int, body: bytes, resource_id: str | None
 ) -> None:
     """Store the answer to a request, for repetitions within 24 hours.
 
@@ -134,14 +134,14 @@ def store_idempotency_answer(
         key: the key of the request.
         status: HTTP status of the answer.
         body: body of the answer, without secrets.
-        session_id: session that the body shows; its deletion deletes the answer too.
+        resource_id: session, replay, recovery or event that the body shows; its deletion deletes the answer.
     """
     now = clock.now()
     answer = {
         "body_digest": key.body_digest,
         "status": status,
         "answer": body,
-        "resource_id": session_id,
+        "resource_id": resource_id,
         "created_at": now,
     }
     identity = dict(zip((column.key for column in _IDENTITY), key.identity, strict=True))

@@ -45,7 +45,7 @@ _Rewrite = Annotated[
     bool,
     typer.Option(
         "--rewrite",
-        help="Rewrite the tables of PostgreSQL that erasures wait for now, not in the quiet hour.",
+        help="Rewrite the database now where erasures wait for it, not in the quiet hour.",
     ),
 ]
 

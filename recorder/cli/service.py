@@ -12,7 +12,7 @@ from recorder.cli.options import AsJson, DataDir, opened, port_option, print_jso
 from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
-    from recorder.doctor import Finding
+    from recorder.doctor.findings import Finding
     from recorder.settings import Settings
 
 
@@ -162,7 +162,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, data folder, stores, database, service and contents; exit with 1 on a finding."""
-    from recorder.doctor import Ports, examine_deployment
+    from recorder.doctor.examination import examine_deployment
+    from recorder.doctor.machine import Ports
 
     ports = Ports(host=host, api=port, dagster=dagster_port)
     findings = []

@@ -135,6 +135,7 @@ PLACES = (
     Holding("webhook receivers", (), "operator", "counted as deliveries of an erasure"),
     Holding("SQLite's write-ahead log", (), "content", "truncated at the end of a purge"),
     Holding("SQLite's free pages", (), "content", "overwritten: secure_delete"),
+    Holding("SQLite's page gaps", (), "erasure", "the file is rewritten before an erasure ends, and daily"),
     Holding("PostgreSQL's dead rows", (), "erasure", "tables are rewritten before an erasure ends"),
     Holding("PostgreSQL's WAL and replicas", (), "operator", "rotation"),
     Holding(
@@ -147,11 +148,15 @@ PLACES = (
 )
 #: Statistics of PostgreSQL, which quote values of columns.
 STATISTICS = "pg_statistic"
+#: SQLite's file as a whole: where it moves rows between pages, it leaves copies in the gaps of the old ones.
+SQLITE_FILE = "sqlite_file"
 
 
-def list_tables_to_rewrite() -> list[str]:
-    """Return PostgreSQL's tables that an erasure waits for, in the order of their rewrites.
+def list_tables_to_rewrite(*, is_sqlite: bool) -> list[str]:
+    """Return the tables that an erasure waits for, in the order of their rewrites; SQLite's is the file.
 
-    The statistics come last: each rewrite of another table samples them again.
+    PostgreSQL's statistics come last: each rewrite of another table samples them again.
     """
+    if is_sqlite:
+        return [SQLITE_FILE]
     return [*dict.fromkeys(holding.name for holding in TABLES), STATISTICS]

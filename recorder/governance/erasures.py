@@ -174,6 +174,19 @@ def run_erasures(
             return ended
 
 
+def try_erasures(
+    runtime: Runtime, owner: str, remove_texts: Callable[[], bool] = lambda: True
+) -> tuple[int, Exception | None]:
+    """Return how many erasures ended, and the error of one that failed."""
+    try:
+        return run_erasures(runtime, owner, remove_texts=remove_texts) or 0, None
+    except LeaseLost:
+        raise
+    except Exception as error:
+        log.warning("an erasure failed; the purges go on", exc_info=error)
+        return 0, error
+
+
 def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None:
     """Begin the purge of every session that names the subject and was created before the request."""
     subject = _make_subject_cipher(runtime.settings.secret).decrypt(
@@ -335,9 +348,11 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
         row = db.get_one(ErasureRow, erasure_id, populate_existing=True)
         if not row.is_searched or _is_erasure_purging(db, erasure_id):
             return False
-        if row.stale_tables is None and not runtime.database.is_sqlite:
+        is_sqlite = runtime.database.is_sqlite
+        if row.stale_tables is None and not (is_sqlite and not row.counts.get("sessions")):
             # Rewritten pages must not hold an earlier version of this row with the subject.
-            row.subject, row.stale_tables = b"", " ".join(list_tables_to_rewrite())
+            row.subject = b""
+            row.stale_tables = " ".join(list_tables_to_rewrite(is_sqlite=is_sqlite))
             db.add(row)
         if row.stale_tables:
             return False

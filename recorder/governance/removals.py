@@ -1,6 +1,5 @@
 """Removal of what was requested: the search of erasures, all due steps of purges, the end of erasures. §7."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,14 +9,12 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.governance.due_purges import PurgeReport
-from recorder.governance.erasures import run_erasures
+from recorder.governance.erasures import try_erasures
 from recorder.governance.purges import run_purges
+from recorder.governance.table_rewrites import rewrite_small_file
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import AuditRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import LeaseLost
-
-log = logging.getLogger("recorder.erasures")
 
 
 @dataclass(frozen=True)
@@ -56,20 +53,8 @@ def run_removals(
     begun, first_error = try_erasures(runtime, owner, remove_texts)
     purges = run_purges(runtime, owner, patience_s=patience_s, is_stopping=is_stopping)
     ended, error = try_erasures(runtime, owner, remove_texts)
+    ended += rewrite_small_file(runtime, owner)
     return Removals(purges, begun + ended, error or first_error)
-
-
-def try_erasures(
-    runtime: Runtime, owner: str, remove_texts: Callable[[], bool] = lambda: True
-) -> tuple[int, Exception | None]:
-    """Return how many erasures ended, and the error of one that failed."""
-    try:
-        return run_erasures(runtime, owner, remove_texts=remove_texts) or 0, None
-    except LeaseLost:
-        raise
-    except Exception as error:
-        log.warning("an erasure failed; the purges go on", exc_info=error)
-        return 0, error
 
 
 def read_last_removal(db: DbSession, *, since: datetime) -> datetime | None:

@@ -28,8 +28,8 @@ from recorder.tenant import GraphScope, Tenant
 #: Opens a write transaction, under the lease of a run where there is one.
 OpenTransaction = Callable[[], AbstractContextManager[DbSession]]
 
-#: Answers of this address show the metadata of other sessions than the one in the request.
-_SIMILAR = "/v1/memory/similar"
+#: Answers of these addresses show several sessions: their metadata, or ids and statuses.
+_OF_SEVERAL = ("/v1/memory/similar", "/v1/sessions:batch_stop")
 #: Tables with rows of a session, the column that tells them apart, and how many one transaction deletes: on
 #: SQLite no other request can write while it lasts. A batch of events has up to some megabytes.
 _ROWS: tuple[tuple[Any, Any, int], ...] = (
@@ -105,6 +105,7 @@ def _remove_some_session_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool
     removed = remove_some_replays(db, session_ids)
     if removed.ids:
         _remove_outbox_events(db, removed.ids)  # a replay has three, a recovery two
+        _remove_answers(db, removed.ids)
         has_more = True
     request_purges_of_recordings(db, purges, removed.recorded)
     return _remove_outbox_events(db, session_ids) or has_more
@@ -118,6 +119,7 @@ def _remove_outbox_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
         return False
     # The events first: whoever dispatches one holds its row until its deliveries are stored.
     db.connection().execute(delete(OutboxRow).where(col(OutboxRow.id).in_(ids)))
+    _remove_answers(db, ids)
     # In the order in which workers lock attempts to store outcomes.
     attempts = select(DeliveryRow.id).where(col(DeliveryRow.event_id).in_(ids))
     locked = list(db.exec(attempts.order_by(col(DeliveryRow.id)).with_for_update()))
@@ -125,18 +127,23 @@ def _remove_outbox_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
     return len(ids) >= _EVENTS
 
 
+def _remove_answers(db: DbSession, resource_ids: Sequence[str]) -> None:
+    """Remove kept answers that show sessions, replays, recoveries or events."""
+    db.connection().execute(delete(IdempotencyRow).where(col(IdempotencyRow.resource_id).in_(resource_ids)))
+
+
 def _remove_sessions(db: DbSession, purges: Sequence[PurgeRow]) -> None:
     """Remove the sessions' own rows, the answers that show them, and their rows in the memory graphs."""
     ids, answer = [purge.session_id for purge in purges], IdempotencyRow
     db.connection().execute(delete(SessionRow).where(col(SessionRow.id).in_(ids)))
     db.connection().execute(delete(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(ids)))
-    db.connection().execute(delete(answer).where(col(answer.resource_id).in_(ids)))
+    _remove_answers(db, ids)
     by_tenant: defaultdict[Tenant, list[PurgeRow]] = defaultdict(list)
     for purge in purges:
         by_tenant[purge.tenant].append(purge)
     for tenant, group in sorted(by_tenant.items()):
         db.connection().execute(
-            delete(answer).where(*in_tenant(answer, tenant), col(answer.path) == _SIMILAR)
+            delete(answer).where(*in_tenant(answer, tenant), col(answer.path).in_(_OF_SEVERAL))
         )
         forget_holds(db, tenant.workspace_id, [purge.session_id for purge in group])
         # Sorted, since each graph's workflow is locked.

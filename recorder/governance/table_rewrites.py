@@ -1,7 +1,7 @@
-"""Rewrites of PostgreSQL's tables, whose pages keep dead rows of erased sessions. Spec §4.5; contract §7.
+"""Rewrites of PostgreSQL's tables and SQLite's file, whose pages keep copies of erased rows. Contract §7.
 
-An erasure whose purges have ended waits until each table with recorded content was rewritten. SQLite needs
-none of it: there secure_delete overwrites, and purges truncate the log.
+An erasure whose purges have ended waits until each table with recorded content was rewritten. On SQLite
+secure_delete overwrites rows, but not the copies that it leaves in a page when it moves rows to another one.
 """
 
 import logging
@@ -9,6 +9,7 @@ import re
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -16,9 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.governance.content_inventory import STATISTICS, list_tables_to_rewrite
-from recorder.governance.removals import try_erasures
-from recorder.models.governance import ErasureRow
+from recorder.errors import Unavailable
+from recorder.governance.content_inventory import SQLITE_FILE, STATISTICS, list_tables_to_rewrite
+from recorder.governance.erasures import try_erasures
+from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
 
@@ -31,6 +33,10 @@ _BEATS_PER_LEASE = 4
 _LOCK_TIMEOUT_MS = 2_000
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
+#: A file of SQLite with so much content is rewritten at once: writers wait for 2 to 3 seconds.
+_SMALL_FILE_BYTES = 128_000_000
+#: Purges without an erasure do not have a larger one rewritten: writers would give up.
+_LARGE_FILE_BYTES = 1_000_000_000
 
 
 @dataclass
@@ -46,7 +52,8 @@ class RewriteReport:
     def list_failures(self) -> list[str]:
         """Return a sentence for each table that was left."""
         return [
-            f"The table {name} is left to the next run of rewrites: {why}"
+            f"{'The database' if name == SQLITE_FILE else f'The table {name}'} is left to the next run of "
+            f"rewrites: {why}"
             for name, why in self.failures.items()
         ]
 
@@ -80,11 +87,40 @@ def rewrite_tables(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            for name in list_tables_to_rewrite():
+            for name in list_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite):
                 _rewrite_for_erasures(runtime, held, name, report)
     if report.tables:
         report.erasures, _ = try_erasures(runtime, owner)
     return report
+
+
+def rewrite_small_file(runtime: Runtime, owner: str) -> int:
+    """Rewrite SQLite's file if erasures wait for it and writers need not wait for long.
+
+    Returns:
+        The number of erasures that ended. Others wait for the quiet hour.
+    """
+    if not runtime.database.is_sqlite or runtime.database.measure_content() > _SMALL_FILE_BYTES:
+        return 0
+    with runtime.database.transaction(write=False) as db:
+        if not has_waiting_erasures(db):
+            return 0
+    report = rewrite_tables(runtime, owner)
+    return 0 if report is None else report.erasures
+
+
+def rewrite_file_after_purges(runtime: Runtime, *, since: datetime) -> None:
+    """Rewrite SQLite's file if purges have ended since an instant, unless writers would wait for too long.
+
+    Raises:
+        Unavailable: if its lock is not free in time; the next run goes on.
+    """
+    if not runtime.database.is_sqlite or runtime.database.measure_content() > _LARGE_FILE_BYTES:
+        return
+    with runtime.database.transaction(write=False) as db:
+        ended = db.exec(select(PurgeRow.session_id).where(col(PurgeRow.done_at) >= since).limit(1)).first()
+    if ended is not None:
+        runtime.database.rewrite_file()
 
 
 def _rewrite_for_erasures(runtime: Runtime, held: HeldLease, name: str, report: RewriteReport) -> None:
@@ -94,7 +130,7 @@ def _rewrite_for_erasures(runtime: Runtime, held: HeldLease, name: str, report: 
     if not waiting:
         return
     held.require_time()
-    why = _rewrite_postgres_table(runtime, name)
+    why = _rewrite_sqlite_file(runtime) if name == SQLITE_FILE else _rewrite_postgres_table(runtime, name)
     if why is not None:
         report.failures[name] = why
         log.warning("the table %s is not rewritten: %s", name, why)
@@ -106,6 +142,15 @@ def _rewrite_for_erasures(runtime: Runtime, held: HeldLease, name: str, report: 
             left = (row.stale_tables or "").split()
             row.stale_tables = " ".join(table for table in left if table != name)
             db.add(row)
+
+
+def _rewrite_sqlite_file(runtime: Runtime) -> str | None:
+    """Rewrite SQLite's file; return why it is left if it is."""
+    try:
+        is_done = runtime.database.rewrite_file()
+    except Unavailable:
+        return "its lock was not free in time, or there is no room for a second copy."
+    return None if is_done else "its log is being read. End transactions that stay open."
 
 
 def _rewrite_postgres_table(runtime: Runtime, name: str) -> str | None:

@@ -120,7 +120,7 @@ class IdempotencyRow(SQLModel, table=True):
     status: int | None = None
     #: The body, with null in the place of secrets.
     answer: bytes | None = Field(default=None, sa_type=LargeBinary)
-    #: The session that the answer shows: whoever erases it finds the answer by this.
+    #: The session, replay, recovery or event that the answer shows: its purge finds the answer by this.
     resource_id: str | None = Field(default=None, index=True)
     created_at: datetime = Field(index=True)
 

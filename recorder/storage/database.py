@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ _WAL_ATTEMPTS = 200
 # Writers wait as long as the truncation of the log waits for readers.
 _TRUNCATE_WAIT_MS = 200
 _WAL_PAUSE_S = 0.05
+#: A rewrite of the file waits for writers of other processes for so long.
+_REWRITE_WAIT_MS = 10_000
 _MIGRATION_LOCK = 0x5245434F52444552
 _MIGRATIONS = Path(__file__).parent / "migrations" / "versions"
 #: Keys of `Session.info`: functions to call before the commit; ids of the rows that were changed, by table.
@@ -150,6 +152,36 @@ class Database:
             finally:
                 connection.close()
         return not is_busy
+
+    def measure_content(self) -> int:
+        """Return the bytes of the pages that SQLite's file uses."""
+        with self.transaction(write=False) as db:
+            pages, free, size = (
+                int(db.connection().exec_driver_sql(f"PRAGMA {name}").scalar_one())
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+        return (pages - free) * size
+
+    def rewrite_file(self) -> bool:
+        """Rewrite SQLite's file, whose pages may hold copies of rows that were moved and erased.
+
+        Writers wait for it. It needs as much space again in the folder of temporary files and in the log.
+
+        Returns:
+            False if the log, which holds the copies too, is still being read.
+
+        Raises:
+            Unavailable: if the lock is not free in time, or there is no room.
+        """
+        with self.write_lock, closing(self.raw_connection()) as connection:
+            try:
+                connection.execute(f"PRAGMA busy_timeout={_REWRITE_WAIT_MS}")
+                # In memory it would take as much as the file.
+                connection.execute("PRAGMA temp_store=FILE")
+                connection.execute("VACUUM")
+            except sqlite3.OperationalError as error:
+                raise Unavailable("The database") from error
+        return self.truncate_log()
 
     def checkpoint_log(self) -> None:
         """Copy SQLite's write-ahead log into the database file, as far as readers allow; no writer waits."""

@@ -63,6 +63,10 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
     """
     webhook = find_webhook(db, tenant, webhook_id)
     again = _read_delivery(db, webhook, delivery_id)
+    # A purge that removes the event waits for the answer, which shows it, and removes that too.
+    locked = select(col(OutboxRow.id)).where(col(OutboxRow.id) == again.event_id).with_for_update(read=True)
+    if db.connection().execute(locked).first() is None:
+        raise NotFound("delivery")
     attempt = new_attempt(
         webhook.id,
         event_id=again.event_id,

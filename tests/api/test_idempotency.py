@@ -227,7 +227,7 @@ def test_an_answer_that_holds_is_not_overwritten(caller: Caller) -> None:
         Tenant(row.workspace_id, row.mode), row.method, row.path, row.key, bytes(row.body_digest)
     )
     with caller.service.runtime.database.transaction(write=True) as db:
-        store_idempotency_answer(db, key, status=404, body=b"{}", session_id=None)
+        store_idempotency_answer(db, key, status=404, body=b"{}", resource_id=None)
     (kept,) = kept_answers(caller)
     assert (kept.status, kept.answer) == (201, first.content)
     assert_replayed(first, caller.post(SESSIONS, CHECKOUT, key="k"))

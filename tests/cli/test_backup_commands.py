@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
-from recorder.doctor import check_backups
+from recorder.doctor.machine import check_backups
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import (
     BackupBusy,

@@ -49,6 +49,10 @@ def test_the_file_names_every_process_that_up_starts() -> None:
     environment = services["api"]["environment"]
     assert all(services[name]["environment"] == environment for name in OURS)
     assert {"RECORDER_SECRET", "RECORDER_DATABASE_URL", "RECORDER_REDIS_URL"} <= set(environment)
+    # Each service has a data folder of its own: what one writes there no other can read.
+    stores = ("BLOB", "COLD", "LAKE", "EXPORT")
+    assert len({environment[f"RECORDER_{store}_URL"] for store in stores}) == len(stores)
+    assert all(environment[f"RECORDER_{store}_URL"].startswith("s3://") for store in stores)
     # No secret has a default.
     text = (DEPLOY / "compose.yaml").read_text()
     assert all(f"${{{name}:?" in text and f"${{{name}:-" not in text for name in VARIABLES)

@@ -12,16 +12,19 @@ from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.purges import run_purges
 from recorder.ids import new_timed_id
 from recorder.models.memory import GraphVersionRow, SessionPathRow
-from recorder.models.operations import SealBatchRow
+from recorder.models.operations import IdempotencyRow, SealBatchRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionCreate
 from recorder.recording.sessions import create_session
+from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.sealing.lanes import Lane
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
+from tests.support.completed_work import delivering, make_webhook
+from tests.support.delivery_loop import wait_until
 from tests.support.factories import Caller, assert_problem, stored_rows
 from tests.support.purges import (
     count_hits,
@@ -32,6 +35,7 @@ from tests.support.purges import (
     recorded_canary,
 )
 from tests.support.two_click_sessions import sealed_run
+from tests.support.webhook_receiver import Answer, running_receiver
 
 
 @pytest.mark.parametrize("state", ["recording", "stopped", "sealed", "deleted"])
@@ -58,6 +62,45 @@ def test_a_hard_delete_leaves_no_byte_of_a_session(caller: Caller, state: str) -
     # All that is missing of the other session is the answer of `similar`.
     assert kept - 1 <= count_hits(runtime, other.word) <= kept
     assert caller.get(f"/v1/sessions/{other.session_id}?include=events").json()["event_count"] == 2
+
+
+def test_no_kept_answer_shows_a_deleted_session(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    other, canary = recorded_canary(caller), recorded_canary(caller)
+    events = ["session.created", "replay.queued", "recovery.started"]
+    with running_receiver(Answer(204)) as receiver, delivering(caller):
+        webhook = make_webhook(caller, url=f"{receiver.url}/hooks", events=events)
+        address = f"/v1/webhooks/{webhook['id']}/deliveries"
+        caller.post(f"/v1/sessions/{canary.session_id}/tags", {"name": "error"}, key="error")
+        body = {"session_id": canary.session_id, "sandbox": "dry"}
+        against = {"session_id": canary.session_id}
+        answers = [
+            caller.post("/v1/replays", {**body, "mode": "full"}, key="replay"),
+            caller.post(
+                "/v1/replays",
+                {**body, "mode": "full", "session_id": other.session_id, "against": against},
+                key="against",
+            ),
+            caller.post("/v1/recoveries", body, key="recovery"),
+        ]
+        assert [answer.status_code for answer in answers] == [202] * 3, [each.text for each in answers]
+        wait_until(lambda: len(caller.get(address).json()["data"]) == len(answers))
+    records = caller.get(address).json()["data"]
+    again = [caller.post(f"{address}/{record['id']}/redeliver", key=record["id"]) for record in records]
+    assert [answer.status_code for answer in again] == [202] * 3
+    caller.post("/v1/sessions:batch_stop", {"ids": [canary.session_id, other.session_id]}, key="stop")
+    assert len(_kept_answers_with(runtime, canary.session_id)) >= 10
+    others = _kept_answers_with(runtime, other.word)
+    assert caller.delete(f"/v1/sessions/{canary.session_id}?hard=true").status_code == 204
+    assert _kept_answers_with(runtime, canary.session_id) == []
+    assert _kept_answers_with(runtime, other.word) == others != []
+
+
+def _kept_answers_with(runtime: Runtime, text: str) -> list[str]:
+    """Return the addresses of kept answers that hold a text."""
+    with runtime.database.transaction(write=False) as db:
+        rows = db.exec(select(IdempotencyRow.path, IdempotencyRow.answer)).all()
+    return sorted(path for path, answer in rows if text.encode() in (answer or b""))
 
 
 def test_rows_and_objects_are_gone_when_a_hard_delete_answers(caller: Caller) -> None:

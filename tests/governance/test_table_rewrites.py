@@ -1,5 +1,8 @@
-"""Rewrites of PostgreSQL's tables before an erasure ends; SQLite needs none. Spec §4.5; contract §7."""
+"""Rewrites of PostgreSQL's tables and SQLite's file before an erasure ends. Spec §4.5; contract §7."""
 
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -8,9 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from recorder.errors import Unavailable
 from recorder.governance.content_inventory import list_tables_to_rewrite
 from recorder.governance.erasures import has_erasures_to_continue, run_erasures
 from recorder.governance.overdue import count_overdue
+from recorder.governance.removals import run_removals
+from recorder.governance.retention import run_retention
 from recorder.governance.table_rewrites import LEASE, has_waiting_erasures, rewrite_tables
 from recorder.models.governance import ErasureRow
 from recorder.runtime import Runtime
@@ -18,7 +24,7 @@ from recorder.storage.database import Database
 from recorder.storage.leases import hold_lease
 from tests.governance.test_erasure import ADDRESS
 from tests.support.factories import Caller
-from tests.support.purges import finish_purges, recorded_canary
+from tests.support.purges import count_hits, finish_purges, new_word, recorded_canary
 
 
 def purge_subject(caller: Caller) -> tuple[str, str]:
@@ -47,8 +53,26 @@ def transaction_beside(runtime: Runtime, *statements: str) -> Iterator[None]:
         yield
 
 
-#: SQLite has no tables to rewrite.
+#: SQLite has no tables to rewrite, but its file.
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def put_into_a_gap(runtime: Runtime) -> str:
+    """Put a word where SQLite leaves copies of moved rows: between the cells of a page and their addresses.
+
+    Another process writes: whoever closes such a file loses all locks of its process on it.
+    """
+    word, path = new_word(), runtime.database.url.removeprefix("sqlite:///")
+    assert runtime.database.truncate_log()
+    with runtime.database.transaction(write=False) as db:
+        statement = "SELECT rootpage FROM sqlite_master WHERE name = 'export_recipes'"
+        page = db.connection().exec_driver_sql(statement).scalar_one()
+        size = db.connection().exec_driver_sql("PRAGMA page_size").scalar_one()
+    script = f"f = open({path!r}, 'r+b'); f.seek({(page - 1) * size + 500}); f.write({word!r}.encode())"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert count_hits(runtime, word)
+    return word
 
 
 def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) -> None:
@@ -56,16 +80,16 @@ def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) 
     erasure_id, _ = purge_subject(caller)
     waiting = read_erasure(caller, erasure_id)
     with runtime.database.transaction(write=False) as db:
-        assert has_waiting_erasures(db) is not runtime.database.is_sqlite
+        assert has_waiting_erasures(db)
         assert not has_erasures_to_continue(db), "the sensor of purges would start runs for nothing"
-        assert count_overdue(db).waiting_rewrites == (0 if runtime.database.is_sqlite else 1)
+        assert count_overdue(db).waiting_rewrites == 1
     report = rewrite_tables(runtime, "tests")
     assert report is not None and report.failures == {}
-    if runtime.database.is_sqlite:
-        assert (waiting["status"], report.tables) == ("completed", 0)
-        return
     assert (waiting["status"], waiting["completed_at"]) == ("running", None)
-    assert (report.tables, report.erasures) == (len(list_tables_to_rewrite()), 1)
+    assert (report.tables, report.erasures) == (
+        len(list_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite)),
+        1,
+    )
     ended = read_erasure(caller, erasure_id)
     assert ended["status"] == "completed" and ended["completed_at"] >= waiting["created_at"]
     assert (ended["due_by"], ended["counts"]) == (waiting["due_by"], waiting["counts"])
@@ -73,7 +97,6 @@ def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) 
     assert again is not None and again.tables == 0
 
 
-@on_postgresql
 def test_the_subject_is_wiped_before_the_rewrite_and_the_open_erasure_answers(
     caller: Caller,
 ) -> None:
@@ -132,7 +155,7 @@ def test_a_user_who_may_not_rewrite_is_told_what_to_do(caller: Caller) -> None:
             database.close()
             connection.execute("DROP OWNED BY clerk")
             connection.execute("DROP ROLE clerk")
-    assert report is not None and report.failures.keys() == set(list_tables_to_rewrite())
+    assert report is not None and report.failures.keys() == set(list_tables_to_rewrite(is_sqlite=False))
     assert "owner of the database" in report.failures["sessions"]
     rewrite_tables(runtime, "tests")
     assert read_erasure(caller, erasure_id)["status"] == "completed"
@@ -146,3 +169,60 @@ def test_two_runs_do_not_rewrite_at_once(caller: Caller) -> None:
     assert held is not None and rewrite_tables(runtime, "tests") is None
     with runtime.database.transaction(write=True) as db:
         held.release(db)
+
+
+@on_sqlite
+def test_no_copy_is_left_in_the_pages_of_a_small_file_after_an_erasure(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    erasure_id, subject = purge_subject(caller)
+    copy = put_into_a_gap(runtime)
+    assert run_removals(runtime, "tests").erasures == 1
+    assert read_erasure(caller, erasure_id)["status"] == "completed"
+    assert count_hits(runtime, copy) == count_hits(runtime, subject) == 0
+
+
+@on_sqlite
+def test_a_larger_file_is_rewritten_in_the_quiet_hour(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.governance.table_rewrites._SMALL_FILE_BYTES", 1_000)
+    runtime = caller.service.runtime
+    erasure_id, _ = purge_subject(caller)
+    assert run_removals(runtime, "tests").erasures == 0
+    assert read_erasure(caller, erasure_id)["status"] == "running"
+    report = rewrite_tables(runtime, "tests")
+    assert report is not None and (report.tables, report.erasures) == (1, 1)
+
+
+@on_sqlite
+def test_a_file_that_is_in_use_is_left_to_the_next_run(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.storage.database._REWRITE_WAIT_MS", 50)
+    runtime = caller.service.runtime
+    erasure_id, _ = purge_subject(caller)
+    path = runtime.database.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as beside:
+        beside.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable):
+            runtime.database.rewrite_file()
+        beside.execute("ROLLBACK")
+        beside.execute("BEGIN")
+        beside.execute("SELECT count(*) FROM sessions").fetchone()
+        report = rewrite_tables(runtime, "tests")
+        assert report is not None and "its log is being read" in report.list_failures()[0]
+        beside.execute("ROLLBACK")
+    assert read_erasure(caller, erasure_id)["status"] == "running"
+    assert run_removals(runtime, "tests").erasures == 1
+    assert read_erasure(caller, erasure_id)["status"] == "completed"
+
+
+@on_sqlite
+def test_a_run_of_retention_rewrites_the_file_after_purges(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    session_id = recorded_canary(caller, is_sealed=False).session_id
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    finish_purges(runtime)
+    copy = put_into_a_gap(runtime)
+    run_retention(runtime, "tests", workspace_id=caller.key.workspace_id)
+    assert count_hits(runtime, copy) == 0

@@ -15,7 +15,7 @@ from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.purges import purge_sessions
 from recorder.models.memory import GraphNodeRow
-from recorder.models.operations import OutboxRow
+from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database
@@ -74,6 +74,7 @@ def add_alarms(database: Database, names: Sequence[tuple[str, str]]) -> Alarmed:
         ]
         events[0].body = encode_outbox_event(events[0])
         db.add(make_delivery(events[0]))
+        db.add(make_kept_answer(events[0]))
     return Alarmed(scope, rows, *events)
 
 
@@ -107,6 +108,21 @@ def make_delivery(event: OutboxRow) -> DeliveryRow:
     )
 
 
+def make_kept_answer(event: OutboxRow) -> IdempotencyRow:
+    """The kept answer to a redelivery, which shows the event."""
+    return IdempotencyRow(
+        workspace_id=event.workspace_id,
+        mode=event.mode,
+        method="POST",
+        path="/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
+        key="k",
+        body_digest=b"",
+        answer=b"Pay Ada 7",
+        resource_id=event.id,
+        created_at=START,
+    )
+
+
 def purge(db: DbSession, scope: GraphScope, row: SessionRow) -> None:
     """Purge a session, as an erasure does."""
     purge_sessions(db, scope, [row.id])
@@ -129,6 +145,8 @@ def test_alarms_and_their_events_lose_a_text_that_sessions_no_longer_share(
         by_type = {alarm.type: alarm.data for alarm in read_alarms(db, alarmed.scope)}
         path_event, node_event = (db.get_one(OutboxRow, row.id) for row in (alarmed.path, alarmed.node))
         delivery = db.exec(select(DeliveryRow).filter_by(event_id=alarmed.path.id)).one()
+        kept_answers = db.exec(select(IdempotencyRow).filter_by(resource_id=alarmed.path.id)).all()
+    assert kept_answers == []
     assert by_type[PATH_DISAPPEARED]["path"]["labels"] == ["Click a", "Send"]
     assert by_type[NEW_NODE]["node"]["label"] == "Click a"
     assert (path_event.data, node_event.data) == (by_type[PATH_DISAPPEARED], by_type[NEW_NODE])

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from recorder.doctor import examine_deployment
+from recorder.doctor.examination import examine_deployment
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import BackupReport, create_backup
 from recorder.governance.backup.restore import RestoreReport, restore_backup, stage_settings

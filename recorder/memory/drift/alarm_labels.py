@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select, update
+from sqlmodel import col, delete, select, update
 
 from recorder.memory.graph.node_labels import MIN_ACTORS, MIN_SESSIONS
 from recorder.memory.steps.step_labels import make_step_label
@@ -17,7 +17,7 @@ from recorder.memory.steps.targets import text_template_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.drift import DriftAlarmRow
 from recorder.models.memory import GraphLabelRow, GraphNodeRow
-from recorder.models.operations import OutboxRow
+from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.models.webhook import DeliveryRow
 from recorder.tenant import GraphScope
 from recorder.webhooks.outbox import encode_outbox_event
@@ -115,7 +115,7 @@ def _read_bare_label(db: DbSession, scope: GraphScope, node_id: str) -> str:
 
 
 def _replace_event(db: DbSession, event_id: str, data: dict[str, Any]) -> None:
-    """Replace the data of an event, and remove answers of receivers, which may repeat it."""
+    """Replace the data of an event, and remove answers that repeat it: of receivers, and to redeliveries."""
     locked = select(OutboxRow).where(OutboxRow.id == event_id).with_for_update()
     event = db.exec(locked.execution_options(populate_existing=True)).first()
     if event is None:
@@ -124,6 +124,7 @@ def _replace_event(db: DbSession, event_id: str, data: dict[str, Any]) -> None:
     if event.body is not None:
         event.body = encode_outbox_event(event)
     db.add(event)
+    db.exec(delete(IdempotencyRow).where(col(IdempotencyRow.resource_id) == event_id))
     answered = (DeliveryRow.event_id == event_id, col(DeliveryRow.response).is_not(None))
     attempts = select(DeliveryRow.id).where(*answered).order_by(col(DeliveryRow.id)).with_for_update()
     ids = list(db.exec(attempts))
