@@ -13,7 +13,14 @@ from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_element_text
 from recorder.replays.results import Suggestion
-from recorder.replays.selectors import Selector, escape_css, find_only, kind_of_selector, make_selectors
+from recorder.replays.selectors import (
+    Selector,
+    escape_css,
+    find_only,
+    is_usable_selector,
+    kind_of_selector,
+    make_selectors,
+)
 
 Finding = Literal["matched", "relabelled", "target_missing", "target_ambiguous", "target_changed"]
 _WEIGHTS = {"test_id": 5, "aria": 4, "attribute": 3, "text": 2, "path": 1, "xpath": 1}
@@ -111,11 +118,9 @@ def list_selectors(target: Mapping[str, Any]) -> list[Selector]:
 
     Role and name replace an `aria/` selector that is missing, attributes for one by attribute.
     """
-    selectors: list[Selector] = [
-        given
-        for given in (target.get("selectors") or ())[:_MAX_SELECTORS]
-        if given and (type(given) is str or all(given))
-    ]
+    selectors: list[Selector] = list(
+        filter(is_usable_selector, (target.get("selectors") or ())[:_MAX_SELECTORS])
+    )
     kinds = {kind_of_selector(selector) for selector in selectors}
     name, role = target.get("name"), target.get("role")
     if name and role and '"' not in role and "aria" not in kinds:
