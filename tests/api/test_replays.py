@@ -148,9 +148,10 @@ def test_live_replays_need_their_scope_and_allowed_hosts(caller: Caller) -> None
     live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
     assert_problem(live.post("/v1/replays", body), 422, "url_not_allowed")
     allow_hosts(caller, "erp.example")
-    refused = body | {"policy": {"allow_hosts": ["elsewhere.example"]}}
-    problem = assert_problem(live.post("/v1/replays", refused), 422, "url_not_allowed")
-    assert problem["errors"][0]["pointer"] == "/policy/allow_hosts/0"
+    for hosts, pointer in ((["elsewhere.example"], "/policy/allow_hosts/0"), ([], "/policy/allow_hosts")):
+        refused = body | {"policy": {"allow_hosts": hosts}}
+        problem = assert_problem(live.post("/v1/replays", refused), 422, "url_not_allowed")
+        assert problem["errors"][0]["pointer"] == pointer
     made = live.post("/v1/replays", body | {"policy": {"allow_hosts": ["erp.example"]}})
     assert made.status_code == 202
     assert_problem(caller.post(f"/v1/replays/{made.json()['id']}/cancel"), 403, "insufficient_scope")
@@ -228,6 +229,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"policy": {"allow_methods": {"erp.example": []}}},
         "/policy/allow_methods/erp.example",
     ),
+    **{
+        f"origin {origin}": (
+            {"sandbox": "live", "policy": {"base_url_map": {"https://erp.example": origin}}},
+            "/policy/base_url_map/https:~1~1erp.example",
+        )
+        for origin in ("http://[x", "http://ex\u2100mple", "http://erp.example:http", "http://a/b", "ftp://a")
+    },
     "page of a dry replay": ({"policy": {"heal": "off", "viewport": {"w": 640}}}, "/policy/viewport"),
     "support without a graph": ({"policy": {"min_support": 0.2}}, "/policy/min_support"),
     "support of a live replay": (
