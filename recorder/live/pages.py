@@ -114,9 +114,8 @@ def _find_origin(url: str) -> tuple[str, str, int | None] | None:
 
 def map_url(url: str, base_url_map: Mapping[str, str]) -> str:
     """Return the address to open for a recorded one: its origin is replaced where the policy says so."""
-    parts = urlsplit(url)
     for recorded, live in base_url_map.items():
-        if urlsplit(recorded.rstrip("/")).netloc == parts.netloc and recorded.startswith(f"{parts.scheme}:"):
+        if has_same_origin(url, recorded):
             base = urlsplit(live.rstrip("/"))
-            return parts._replace(scheme=base.scheme, netloc=base.netloc, fragment="").geturl()
-    return parts._replace(fragment=parts.fragment).geturl()
+            return urlsplit(url)._replace(scheme=base.scheme, netloc=base.netloc).geturl()
+    return url

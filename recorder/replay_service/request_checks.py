@@ -12,6 +12,7 @@ from recorder.access.keys import LIVE_REPLAY, Caller
 from recorder.errors import (
     InsufficientScope,
     InvalidRange,
+    InvalidUrl,
     NotFound,
     Problem,
     SessionNotSealed,
@@ -25,6 +26,7 @@ from recorder.models.memory import GraphPathRow
 from recorder.models.replay import DRY_POLICY, ReplayCreate, ReplayPlace, ReplayPolicyBody
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.net.addresses import read_url
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_session_events_page
@@ -114,7 +116,7 @@ def require_scope(caller: Caller, sandbox: str) -> None:
 
 
 def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:
-    """Check that each member of a policy that was sent has an effect.
+    """Check that each member of a policy that was sent has an effect, and that its origins can be read.
 
     Args:
         policy: the policy; members that are null count as not sent.
@@ -122,7 +124,7 @@ def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = 
         is_compared: whether the replay is compared with a path or the graph.
 
     Raises:
-        ValidationFailed: if some have none.
+        ValidationFailed: if some have none, or are no origins.
     """
     problems = []
     for name in ReplayPolicyBody.model_fields:
@@ -138,17 +140,35 @@ def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = 
         else:
             continue
         problems.append(Problem("body", json_pointer("policy", name), "invalid_value", text))
+    for recorded, live in policy.base_url_map.items():
+        if not (_is_origin(recorded) and _is_origin(live)):
+            pointer = json_pointer("policy", "base_url_map", recorded)
+            text = "Takes origins such as https://shop.example.com, with a port if you like."
+            problems.append(Problem("body", pointer, "invalid_value", text))
     if problems:
         raise ValidationFailed(problems)
+
+
+def _is_origin(address: str) -> bool:
+    try:
+        read_url(address)
+    except InvalidUrl:
+        return False
+    return True  # the model refuses paths and queries
 
 
 def check_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[str, str]) -> None:
     """Check that a live replay or recovery names only hosts that its workspace allows.
 
     Raises:
-        UrlNotAllowed: if it names another one, or its stored state is of other ones.
+        UrlNotAllowed: if it names another one or none, or its stored state is of other ones.
     """
     reachable = ReachableHosts(allowed)
+    if policy.allow_hosts == []:
+        text = (
+            "An empty list lets the browser reach nothing; name some hosts, or leave it out for all of them."
+        )
+        raise UrlNotAllowed(text, "/policy/allow_hosts")
     for index, host in enumerate(policy.allow_hosts or []):
         if not reachable.include(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."

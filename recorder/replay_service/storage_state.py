@@ -13,6 +13,7 @@ from recorder.replay_service.stored_databases import (
     StoredDatabase,
     are_databases_within_limits,
     describe_database_limits,
+    list_binary_texts,
 )
 
 #: Texts of one state that pages must not show: each is looked for in every page that is read.
@@ -86,6 +87,7 @@ class StorageState(msgspec.Struct):
 
         Those are the values of cookies that scripts cannot read, and every text of 16 characters or more
         without spaces: of other cookies, of local storage and databases, and of JSON that is stored in them.
+        Binary values of databases count as the texts by which pages may show them.
         """
         hidden = {cookie.value for cookie in self.cookies if cookie.http_only and cookie.value}
         readable = [cookie.value for cookie in self.cookies if not cookie.http_only]
@@ -165,5 +167,6 @@ def _list_texts(stored: Any) -> Iterator[str]:
                     waiting.append((msgspec.json.decode(value.encode()), False))
         elif isinstance(value, dict):
             waiting.extend((member, may_hold_more) for member in value.values())
+            waiting.extend((shown, may_hold_more) for shown in list_binary_texts(value))
         elif isinstance(value, list):
             waiting.extend((member, may_hold_more) for member in value)

@@ -34,6 +34,7 @@ from recorder.replay_service.rows import undeleted_session_conditions
 from recorder.replay_service.searches import CandidateSearches
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.replay_service.wire_objects import queue_replay_events
+from recorder.replay_service.workspace_turns import WorkspaceTurns
 from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import DryResult
 from recorder.runtime import Runtime
@@ -48,7 +49,8 @@ LEASE_MS = 60_000
 _AT_ONCE, _READ_TOGETHER, _STORED_TOGETHER = 100, 25, 25
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
-#: After so long the run lists anew what waits, so that workspaces take turns.
+#: After so long the run lists again what waits, so that workspaces take turns. A replay that is under way
+#: then is computed to its end: one that takes longer than a turn would be begun in each, and never end.
 _TURN_S = 10.0
 #: Pause of a run that has nothing to do but a search.
 _SEARCH_PAUSE_S = 0.05
@@ -71,6 +73,7 @@ class ReplayRun:
         self._held: HeldLease | None = None
         self._keeper: LeaseKeeper | None = None
         self._process = DryProcess()
+        self._turns = WorkspaceTurns()
         self._pauses = StorePauses()
         self.report = ReplayReport()
         self._searches = CandidateSearches(runtime, self._pauses, self.report)
@@ -173,15 +176,16 @@ class ReplayRun:
         late = [row for row in rows if row.awaiting_step is not None]
         for row in late:
             self._fail(row, "timeout", "No decision came within 15 minutes.")
-        waiting = [row for row in rows if row not in searched and row not in late]
+        waiting = self._turns.sort([row for row in rows if row not in searched and row not in late])
         replayed = 0
-        while replayed < len(waiting) and time.monotonic() <= until_s:
-            # The rest is listed again, in the turns of that moment.
+        while replayed < len(waiting):
             replayed += self._replay_together(waiting[replayed : replayed + _READ_TOGETHER], until_s)
+            if time.monotonic() > until_s:
+                break  # the rest is listed again, in the turns of that moment
         return bool(copied or late or waiting) or has_begun
 
     def _replay_together(self, rows: Sequence[ReplayRow], until_s: float) -> int:
-        """Replay the first of some replays, and store each result when it is there; return their number."""
+        """Replay the first of some replays, at least one, and store the results; return their number."""
         tasks = read_dry_tasks(self._runtime, rows)
         computed = [
             _Computed(row, task)
@@ -189,15 +193,19 @@ class ReplayRun:
             if not isinstance(task, DryTask)
         ]
         todo = deque((row, task) for row, task in zip(rows, tasks, strict=False) if isinstance(task, DryTask))
+        began_s = time.monotonic()
         with closing(self._process.replay_each([task for _, task in todo])) as outcomes:
             for outcome in outcomes:
                 if outcome is not None:
                     row, task = todo.popleft()
                     computed.append(_Computed(row, outcome, find_task_anchor_event(task)))
+                    now_s = time.monotonic()
+                    self._turns.add_time(row.tenant, now_s - began_s)
+                    began_s = now_s
                 if outcome is None or len(computed) >= _STORED_TOGETHER:
                     self._store(computed)
                     computed = []
-                if time.monotonic() > until_s:
+                if outcome is not None and time.monotonic() > until_s:
                     break
         self._store(computed)
         return len(tasks)

@@ -115,10 +115,12 @@ def _matches_css_selector(element: DomElement, tree: Any, budget: Budget) -> boo
                 element, tree.selector, budget
             )
         case Class():
-            classes = (element.read_attribute("class") or "").split()
+            classes = _read_counted_attribute(element, "class", budget).split()
             return tree.class_name in classes and _matches_css_selector(element, tree.selector, budget)
         case Attrib():
-            return _has_attribute(element, tree) and _matches_css_selector(element, tree.selector, budget)
+            return _has_attribute(element, tree, budget) and _matches_css_selector(
+                element, tree.selector, budget
+            )
         case CombinedSelector():
             return _matches_css_selector(element, tree.subselector, budget) and any(
                 _matches_css_selector(other, tree.selector, budget)
@@ -159,10 +161,17 @@ def _list_related_elements(element: DomElement, combinator: str, budget: Budget)
         yield from reversed(earlier[-1:] if combinator == "+" else earlier)
 
 
-def _has_attribute(element: DomElement, tree: Any) -> bool:
-    given = element.read_attribute(tree.attrib)
-    if given is None:
+def _read_counted_attribute(element: DomElement, name: str, budget: Budget) -> str:
+    """Return an attribute, or an empty text; a long one, which is searched through, counts as more visits."""
+    value = element.read_attribute(name) or ""
+    budget.spend(len(value) // 100)
+    return value
+
+
+def _has_attribute(element: DomElement, tree: Any, budget: Budget) -> bool:
+    if element.read_attribute(tree.attrib) is None:
         return False
+    given = _read_counted_attribute(element, tree.attrib, budget)
     wanted = tree.value.value if tree.value is not None else ""
     if tree.flag == "i":
         given, wanted = given.lower(), wanted.lower()

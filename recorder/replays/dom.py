@@ -31,6 +31,7 @@ _MORE_ROLES = {
     "option": "option", "table": "table", "td": "cell", "tr": "row", "ul": "list",
 }  # fmt: skip
 _NO_ATTRS: dict[str, Any] = {}
+_SIMPLE_TYPES = frozenset((bool, int, float))
 #: Returns the `dom` member of a frame by the frame's id; None without one.
 ReadSnapshot = Callable[[str], Mapping[str, Any] | None]
 
@@ -81,11 +82,14 @@ class DomElement:
             self.visible = False
 
     def read_attribute(self, name: str) -> str | None:
-        """Return an attribute as text; None without it. Names with `__` are the recorder's own."""
+        """Return an attribute as text; None without it. Names with `__` are the recorder's own.
+
+        Browsers have no lists and objects as values: they are left out, as their texts may be long to write.
+        """
         value = self.attrs.get(name)
-        if value is None or name.startswith("__"):
-            return None
-        return value if type(value) is str else str(value)[:_NAME_CHARACTERS]
+        if type(value) is str:
+            return None if name.startswith("__") else value
+        return str(value) if type(value) in _SIMPLE_TYPES and not name.startswith("__") else None
 
     def list_elements(self) -> list["DomElement"]:
         """Return the child elements."""
@@ -107,8 +111,9 @@ class DomDocument:
             by_tag[element.tag].append(element)
             attrs = element.attrs
             if attrs:
-                if "id" in attrs:
-                    self.by_id.setdefault(str(attrs["id"]), []).append(element)
+                identity = element.read_attribute("id")
+                if identity is not None:
+                    self.by_id.setdefault(identity, []).append(element)
                 if "role" in attrs:
                     self._stating.append(element)
         self.by_tag = dict(by_tag)
@@ -144,8 +149,9 @@ class DomDocument:
         name = element.read_attribute("aria-label") or self._find_label(element, role)
         if not name and role in _FIELDS:
             name = element.read_attribute("placeholder") or element.read_attribute("name") or ""
-        elif not name and element.tag == "input" and element.attrs.get("type") in _INPUT_BUTTONS:
-            name = str(element.attrs.get("__v") or element.attrs.get("value") or "")
+        elif not name and element.tag == "input" and element.read_attribute("type") in _INPUT_BUTTONS:
+            shown = element.attrs.get("__v")
+            name = shown if shown and type(shown) is str else element.read_attribute("value") or ""
         elif not name:
             name = (
                 read_element_text(element)

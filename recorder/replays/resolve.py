@@ -17,6 +17,7 @@ from recorder.replays.selectors import (
     Selector,
     escape_css,
     find_single_element,
+    is_usable_selector,
     kind_of_selector,
     make_selectors,
 )
@@ -117,11 +118,9 @@ def list_selectors(target: Mapping[str, Any]) -> list[Selector]:
 
     Role and name replace an `aria/` selector that is missing, attributes for one by attribute.
     """
-    selectors: list[Selector] = [
-        given
-        for given in (target.get("selectors") or ())[:_MAX_SELECTORS]
-        if given and (type(given) is str or all(given))
-    ]
+    selectors: list[Selector] = list(
+        filter(is_usable_selector, (target.get("selectors") or ())[:_MAX_SELECTORS])
+    )
     kinds = {kind_of_selector(selector) for selector in selectors}
     name, role = target.get("name"), target.get("role")
     if name and role and '"' not in role and "aria" not in kinds:

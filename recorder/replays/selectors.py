@@ -25,17 +25,23 @@ SelectorKind = Literal["test_id", "aria", "attribute", "text", "path", "xpath"]
 _ARIA_ATTRIBUTE = re.compile(r"""\[\s*(name|role)\s*=\s*(?:"((?:\\.|[^"\\])*+)"|'((?:\\.|[^'\\])*+)')\s*\]""")
 _ESCAPED = re.compile(r"\\(.)")
 _TEST_ID = re.compile(r"\[\s*(?:" + "|".join(map(re.escape, TEST_IDS)) + r")\s*[~|^$*]?=")
+_ATTRIBUTE = re.compile(r"\[[^\[\]]*\]")
+_COMBINATORS = re.compile(r"[\s>+~]+")
 #: Their texts name other elements, or nothing.
 _UNNAMED_ROLES = frozenset(("label", "paragraph"))
 _MAX_PARTS = 8
 _MAX_CHARACTERS = 1_000
 
 
+def is_usable_selector(selector: Selector) -> bool:
+    """Return whether a selector has few enough parts, each neither empty nor too long."""
+    parts = (selector,) if isinstance(selector, str) else selector
+    return 1 <= len(parts) <= _MAX_PARTS and all(0 < len(part) <= _MAX_CHARACTERS for part in parts)
+
+
 def kind_of_selector(selector: Selector) -> SelectorKind:
-    """Return the kind of a selector, of an array that of its last part."""
-    last = selector if isinstance(selector, str) else selector[-1]
-    # The longer ones are of no use, and are not kept.
-    return _find_kind(last) if len(last) <= _MAX_CHARACTERS else _find_kind.__wrapped__(last)
+    """Return the kind of a usable selector, of an array that of its last part."""
+    return _find_kind(selector if isinstance(selector, str) else selector[-1])
 
 
 @lru_cache(maxsize=4_096)
@@ -49,8 +55,8 @@ def _find_kind(last: str) -> SelectorKind:
     css = last.removeprefix("pierce/")
     if _TEST_ID.search(css):
         return "test_id"
-    # A path from an id to an element without any is a path.
-    last_part = re.split(r"[\s>+~]+(?![^\[]*\])", css.strip())[-1]
+    # A path from an id to an element without any is a path. Both expressions take linear time.
+    last_part = _COMBINATORS.split(_ATTRIBUTE.sub("[]", css).strip())[-1]
     return "attribute" if "#" in last_part or "[" in last_part else "path"
 
 
@@ -61,9 +67,9 @@ def find_matching_elements(document: DomDocument, selector: Selector, budget: Bu
         UnusableSelector: if the selector cannot be used on snapshots.
         BudgetSpent: if the budget ends before.
     """
-    parts = (selector,) if isinstance(selector, str) else tuple(selector)
-    if not 1 <= len(parts) <= _MAX_PARTS or any(len(part) > _MAX_CHARACTERS for part in parts):
+    if not is_usable_selector(selector):
         raise UnusableSelector
+    parts = (selector,) if isinstance(selector, str) else tuple(selector)
     roots: list[DomElement | None] = [None]
     for part in parts[:-1]:
         hosts = [host for root in roots for host in _find_part(document, part, root, budget)]

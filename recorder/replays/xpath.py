@@ -143,14 +143,21 @@ def _evaluate_texts(element: DomElement, expression: tuple[Any, ...], budget: Bu
             return [value]
         case ("attribute", name):
             value = element.read_attribute(name)
-            return [] if value is None else [value]
+            return [] if value is None else _count_texts([value], budget)
         case ("own",):
-            return [child for child in element.children if isinstance(child, str)]
+            budget.spend(len(element.children))
+            return _count_texts([child for child in element.children if isinstance(child, str)], budget)
         case (".",):
             return [_read_all_text(element, budget)]
         case ("normalize-space", inner):
             return [" ".join(text.split()) for text in _evaluate_texts(element, inner, budget)[:1]]
     raise UnusableSelector
+
+
+def _count_texts(texts: list[str], budget: Budget) -> list[str]:
+    """Return texts that are searched through; long ones count as more visits."""
+    budget.spend(sum(len(text) // 100 for text in texts))
+    return texts
 
 
 def _read_all_text(element: DomElement, budget: Budget) -> str:

@@ -148,9 +148,10 @@ def test_live_replays_need_their_scope_and_allowed_hosts(caller: Caller) -> None
     live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
     assert_problem(live.post("/v1/replays", body), 422, "url_not_allowed")
     allow_hosts(caller, "erp.example")
-    refused = body | {"policy": {"allow_hosts": ["elsewhere.example"]}}
-    problem = assert_problem(live.post("/v1/replays", refused), 422, "url_not_allowed")
-    assert problem["errors"][0]["pointer"] == "/policy/allow_hosts/0"
+    for hosts, pointer in ((["elsewhere.example"], "/policy/allow_hosts/0"), ([], "/policy/allow_hosts")):
+        refused = body | {"policy": {"allow_hosts": hosts}}
+        problem = assert_problem(live.post("/v1/replays", refused), 422, "url_not_allowed")
+        assert problem["errors"][0]["pointer"] == pointer
     made = live.post("/v1/replays", body | {"policy": {"allow_hosts": ["erp.example"]}})
     assert made.status_code == 202
     assert_problem(caller.post(f"/v1/replays/{made.json()['id']}/cancel"), 403, "insufficient_scope")
@@ -228,6 +229,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"policy": {"allow_methods": {"erp.example": []}}},
         "/policy/allow_methods/erp.example",
     ),
+    **{
+        f"origin {origin}": (
+            {"sandbox": "live", "policy": {"base_url_map": {"https://erp.example": origin}}},
+            "/policy/base_url_map/https:~1~1erp.example",
+        )
+        for origin in ("http://[x", "http://ex\u2100mple", "http://erp.example:http", "http://a/b", "ftp://a")
+    },
     "page of a dry replay": ({"policy": {"heal": "off", "viewport": {"w": 640}}}, "/policy/viewport"),
     "support without a graph": ({"policy": {"min_support": 0.2}}, "/policy/min_support"),
     "support of a live replay": (
@@ -368,6 +376,29 @@ def test_workspaces_take_turns(caller: Caller) -> None:
         due = work._list_due_replays(db, limit=2, without=[])
         assert [row.workspace_id for row in due] == [caller.key.workspace_id, other.key.workspace_id]
         assert made["id"] not in [row.id for row in work._list_due_replays(db, limit=9, without=[made["id"]])]
+
+
+def test_a_replay_that_takes_longer_than_a_turn_ends_and_then_another_workspace_is_first(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "_TURN_S", 0.0)
+    flooded, other = sealed_run(caller), caller.service.make_caller()
+    # The cache copies no result: the policies differ.
+    mine = [ask(caller, flooded, policy={"thresholds": {"ok": ok}})["id"] for ok in (0.7, 0.8)]
+    theirs = ask(other, sealed_run(other))["id"]
+    run = ReplayRun(caller.service.runtime, "tests")
+    assert run.take()
+    ended: list[str] = []
+    # The first request starts a process, which takes many times the patience with one answer.
+    for _ in range(50):
+        assert run.work()
+        for who, replay_id in ((caller, mine[0]), (caller, mine[1]), (other, theirs)):
+            if replay_id not in ended and show(who, replay_id)["status"] == "completed":
+                ended.append(replay_id)
+        if len(ended) == 3:
+            break
+    run.release()
+    assert ended == [mine[0], theirs, mine[1]]
 
 
 def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,13 @@ def test_other_schemes_ports_and_hosts_and_addresses_without_a_host_are_other_or
 
 def test_a_base_address_stands_for_its_own_scheme_and_host() -> None:
     mapped = {"https://erp.example/": "http://127.0.0.1:8080"}
-    assert map_url("https://erp.example/pay?x=1", mapped) == "http://127.0.0.1:8080/pay?x=1"
-    for other in ("http://erp.example/pay", "https://erp.example:8443/pay", "https://other.example/pay"):
+    for same in ("https://erp.example", "https://ERP.example:443", "https://me@erp.example."):
+        assert map_url(f"{same}/pay?x=1#/note", mapped) == "http://127.0.0.1:8080/pay?x=1#/note"
+    for other in (
+        "https://[x/",
+        "https://erp.example\uff0f/",
+        "http://erp.example/pay",
+        "https://erp.example:8443/pay",
+        "https://other.example/pay",
+    ):
         assert map_url(other, mapped) == other

@@ -77,6 +77,8 @@ def test_selectors_find_visible_elements(selector: Selector, texts: list[str]) -
         (["x-app", "aria/A"], "aria"),
         ("xpath///a[@id='b']", "xpath"),
         ("text/#a", "text"),
+        ("a" + " " * 990 + "]", "path"),
+        ("[a='#x > y'] > b", "path"),
     ],
 )
 def test_kinds_of_selectors(selector: Selector, kind: str) -> None:
@@ -134,6 +136,21 @@ def test_bombs_end_within_their_budget(selector: str) -> None:
         with contextlib.suppress(BudgetSpent, UnusableSelector):
             assert find_single_element(page, selector, Budget(100_000)) is None
         assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "p.q" + ".k" * 140,
+        ".q" + "[class~=k]" * 90,
+        ":is(" + ",".join([".k.q"] * 100) + ")",
+        "xpath///*[normalize-space(@class) = 'q' or normalize-space(text()) = 'q']",
+    ],
+)
+def test_long_attributes_and_texts_count_by_their_length(selector: str) -> None:
+    page = read(["html", {}, ["p", {"class": "k " * 200_000}, "k " * 200_000]])
+    with pytest.raises(BudgetSpent):
+        find_only(page, selector, Budget(5_000))
 
 
 def test_selectors_that_are_made_match_their_element_alone() -> None:

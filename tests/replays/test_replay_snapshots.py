@@ -91,6 +91,21 @@ def test_the_budget_counts_every_node() -> None:
         read_dom_document(snapshot(["a", {}, *["x"] * 100]), BASES.get, Budget(50))
 
 
+def test_attributes_of_other_types_than_browsers_have_are_left_out() -> None:
+    odd = {
+        "role": "button",
+        "type": ["submit"],
+        "id": {"a": 1},
+        "class": [0] * 100_000,
+        "__v": [1],
+        "size": 3,
+    }
+    page = read(["form", {}, ["input", odd]])
+    field = page.elements[1]
+    assert page.find_name(field) == "" and page.by_id == {}
+    assert [field.read_attribute(name) for name in ("type", "class", "size")] == [None, None, "3"]
+
+
 def test_other_formats_are_no_documents() -> None:
     assert read_dom_document({"format": "rrweb", "html": []}, BASES.get, Budget(10)) is None
 

@@ -1,10 +1,12 @@
 """Stored states of browsers: what is read of them, for which hosts, and what pages must not show."""
 
+import base64
 import json
 from typing import Any
 
 import pytest
 
+from recorder.live.hidden_inputs import HiddenInputs
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.replay_service.storage_state import InvalidStorageState, read_storage_state
 
@@ -63,6 +65,26 @@ def test_databases_reach_the_browser_and_their_texts_stay_hidden() -> None:
     }  # fmt: skip
 
 
+def test_binary_values_stay_hidden_in_the_forms_that_pages_show() -> None:
+    key, text = bytes(range(120, 137)), "t0ken-in-an-array"
+    account = base64.b64encode(json.dumps({"t": text}).encode()).decode()
+    arrays = [
+        {"ta": {"k": "ui8", "b": base64.b64encode(key).decode()}},
+        {"o": [{"k": "login", "v": {"ab": {"b": account}}}]},
+        {"ta": {"k": "ui16", "b": base64.b64encode("utf-16-secret-text".encode("utf-16-le")).decode()}},
+        {"ta": {"k": "ui8", "b": "no base64"}}, {"ta": 1}, {"ab": {"b": ["x"]}},
+    ]  # fmt: skip
+    state = read_storage_state(make_databases([{"valueEncoded": array} for array in arrays]))
+    hidden = HiddenInputs(state.list_secrets())
+    numbers = ", ".join(map(str, key))
+    for shown in (
+        key.hex(), key.hex().upper(), numbers, f"[{numbers}]", text, "utf-16-secret-text",
+        base64.b64encode(key).decode(), base64.urlsafe_b64encode(key).decode().rstrip("="),
+    ):  # fmt: skip
+        seen = hidden.hide_text(f"before {shown} after")
+        assert "•••" in seen and shown not in seen
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -84,6 +106,7 @@ def test_databases_reach_the_browser_and_their_texts_stay_hidden() -> None:
         make_databases([], version=0),
         make_databases([], version=2**53),
         make_databases([{"value": 1}] * 2_001),
+        make_databases([{"value": json.loads("[" * 100 + "]" * 100)}]),
         json.dumps({"origins": [{"origin": "https://shop.example", "indexedDB": [{"name": "hush"}]}]}),
         make_state(tokens=json.dumps([f"{number:016}" for number in range(1_001)])),
     ],

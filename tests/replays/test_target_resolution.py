@@ -79,6 +79,12 @@ def test_role_name_and_attributes_stand_for_missing_selectors() -> None:
     )
 
 
+def test_selectors_that_are_too_long_have_no_vote_and_cost_nothing() -> None:
+    endless = "a" + " " * 60_000 + "]"
+    target = {"selectors": [endless, ["x-app", endless], [], ["a"] * 9, "", "#ok"]}
+    assert list_selectors(target) == ["#ok"]
+
+
 def test_suggestions_are_ranked_and_have_selectors() -> None:
     body = [
         ["button", {"id": "ok"}, "Confirm all"],
