@@ -11,9 +11,9 @@ import httpx
 
 from recorder import clock
 from recorder.doctor.findings import Finding
-from recorder.governance.backup.records import find_old_backups, read_backup_records
+from recorder.governance.backup.records import list_old_backups, read_backup_records
 from recorder.live.browser import NoBrowser, find_chromium
-from recorder.settings import Settings, unknown_settings
+from recorder.settings import Settings, describe_unknown_settings
 from recorder.supervisor.run_records import SERVICE, read_run_record
 
 #: Below this share of free space, or these bytes, a disk counts as nearly full.
@@ -33,7 +33,7 @@ class Ports:
 
 def check_environment_variables() -> Iterator[Finding]:
     """Yield a finding for each variable that has the prefix of settings and is none."""
-    sentences = unknown_settings()
+    sentences = describe_unknown_settings()
     for sentence in sentences:
         yield Finding("settings", "warning", sentence.removeprefix("Warning  "), "Remove or rename it.")
     if not sentences:
@@ -82,7 +82,9 @@ def check_browser(settings: Settings, *, is_wanted: bool) -> Iterator[Finding]:
     except NoBrowser as error:
         if is_wanted or settings.live.chromium is not None:
             sentence, _, fix = f"{error}".partition(". ")
-            yield Finding("browser", "warning", f"{sentence.rstrip('.')}.", fix or "Install it, or correct the setting.")
+            yield Finding(
+                "browser", "warning", f"{sentence.rstrip('.')}.", fix or "Install it, or correct the setting."
+            )
         else:
             yield Finding("browser", "ok", "There is no browser for live replays, and nothing asks for one.")
     else:
@@ -110,7 +112,7 @@ def _read_browser_version(path: str) -> str:
 
 def check_backups(settings: Settings) -> Iterator[Finding]:
     """Yield a finding for each recorded backup that is 30 days old: it may hold erased data."""
-    old = find_old_backups(settings.data_dir)
+    old = list_old_backups(settings.data_dir)
     for record in old:
         message = f"The backup {record.id} of {clock.to_iso(record.moment)} in {record.to} is 30 days old."
         fix = f"It may hold erased data: `recorder backup {record.to} --keep 29` deletes it."

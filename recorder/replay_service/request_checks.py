@@ -26,7 +26,7 @@ from recorder.models.memory import GraphPathRow
 from recorder.models.replay import DRY_POLICY, ReplayCreate, ReplayPlace, ReplayPolicyBody
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.net.addresses import read_url
+from recorder.net.addresses import parse_request_target
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_session_events_page
@@ -151,7 +151,7 @@ def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = 
 
 def _is_origin(address: str) -> bool:
     try:
-        read_url(address)
+        parse_request_target(address)
     except InvalidUrl:
         return False
     return True  # the model refuses paths and queries

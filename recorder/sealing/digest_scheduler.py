@@ -174,7 +174,7 @@ class DigestScheduler:
         elif isinstance(message, ItemFinished):
             rest, worker.item, worker.todo = worker.todo, None, None
             if rest:
-                self._requeue_task(Item.of_tasks(list(rest)))
+                self._requeue_item(Item.of_tasks(list(rest)))
             if message.is_ending:
                 self.workers.remove(worker)
                 worker.end()

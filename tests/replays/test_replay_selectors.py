@@ -150,7 +150,7 @@ def test_bombs_end_within_their_budget(selector: str) -> None:
 def test_long_attributes_and_texts_count_by_their_length(selector: str) -> None:
     page = read(["html", {}, ["p", {"class": "k " * 200_000}, "k " * 200_000]])
     with pytest.raises(BudgetSpent):
-        find_only(page, selector, Budget(5_000))
+        find_single_element(page, selector, Budget(5_000))
 
 
 def test_selectors_that_are_made_match_their_element_alone() -> None:
