@@ -45,7 +45,7 @@ class Drain:
         """End after the portion at hand."""
         self._sealer.stopping.set()
 
-    def reports(self) -> Iterator[list[SealedBatch]]:
+    def seal_and_report(self) -> Iterator[list[SealedBatch]]:
         """Seal, and yield what was sealed since the last report; every batch is in exactly one.
 
         In the first seconds there is a report every second; in a long run they become rare (one in 30 s), so

@@ -53,7 +53,7 @@ def replays(
     try:
         with deferred_interrupts(is_interrupted.set):
             while (now := time.monotonic()) - began < config.max_seconds and not is_interrupted.is_set():
-                is_busy = run.work()
+                is_busy = run.work_on_due_replays()
                 if values.take_turn(run.held, is_busy=is_busy) or is_busy:
                     worked = time.monotonic()
                 elif now - worked >= config.idle_seconds:

@@ -47,7 +47,7 @@ class Variants:
     def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Ints, nodes: Sequence[Node]) -> "Variants":
         """Return variants with the features of their nodes; `sequences` begin with the most frequent."""
         counts = FeatureCounts()
-        features = counts.of(sequences, nodes)
+        features = counts.number_features(sequences, nodes)
         for numbers, count in zip(features, sessions.tolist(), strict=True):
             counts.count(numbers, count)
         vectors = counts.vectors(features)

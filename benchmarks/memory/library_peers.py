@@ -47,14 +47,17 @@ def measure(*, quick: bool = False) -> list[Figure]:
     """Time the product's code and the library's in turn, on one planted workflow."""
     sequences, nodes, view = _variants(_QUICK_SESSIONS if quick else _SESSIONS)
     counts = FeatureCounts()
-    features = counts.of(sequences, nodes)
+    features = counts.number_features(sequences, nodes)
     for numbers in features:
         counts.count(numbers, 1)
     squared, _ = counts.weights()
     grains = [np.flatnonzero(counts.grains == grain) for grain in range(GRAINS)]
     pairs: dict[str, tuple[Pair, str]] = {
         "features of variants": (
-            (lambda: FeatureCounts().of(sequences, nodes), lambda: _count_vectorized(sequences, nodes)),
+            (
+                lambda: FeatureCounts().number_features(sequences, nodes),
+                lambda: _count_vectorized(sequences, nodes),
+            ),
             "CountVectorizer",
         ),
         "weighted vectors": (

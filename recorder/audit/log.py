@@ -146,7 +146,7 @@ class _PendingEntry:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def record(
+def record_audit_entry(
     db: DbSession,
     origin: Origin,
     action: Action,

@@ -51,7 +51,7 @@ class Journal:
 
     def add_step(self, event: dict[str, Any]) -> None:
         """Record a step; the one before it is complete with this."""
-        self.release()
+        self.send_held_step()
         event["t_ms"] = self._last_ms = min(limits.T_MS_MAX, max(self._last_ms, event["t_ms"]))
         self._held = [event]
 
@@ -110,7 +110,7 @@ class Journal:
             if event["type"] == "navigate" and event.get("url") == url:
                 event.setdefault("title", title)
 
-    def release(self) -> None:
+    def send_held_step(self) -> None:
         """Send the held step with its effects."""
         held, self._held = self._held, []
         for event in held:

@@ -119,7 +119,7 @@ class PageRecording:
 
     def _end(self, error: BaseException | None) -> None:
         self._is_open = False
-        self._journal.release()
+        self._journal.send_held_step()
         if isinstance(error, Exception):
             self.tag("error", type=type(error).__name__)
         stats = self._sender.stats

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened, port_option, print_json
+from recorder.cli.options import AsJson, DataDir, open_runtime, port_option, print_json
 from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def reslot(
     """Divide the workflows of each workspace into another number of sealing slots; stop the service first."""
     from recorder.sealing.lanes import change_slots
 
-    with opened(data, is_reslotting=True) as runtime, runtime.database.transaction(write=True) as db:
+    with open_runtime(data, is_reslotting=True) as runtime, runtime.database.transaction(write=True) as db:
         before = change_slots(db, slots)
     if as_json:
         print_json({"slots": slots, "before": before})

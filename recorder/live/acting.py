@@ -79,7 +79,7 @@ class StepActor:
         """Return what speaks against a step that has consequences, for the person who decides on it."""
         if step.event["type"] not in PERFORMED:
             return None
-        candidate = self._find(step, None)
+        candidate = self._wait_for_target(step, None)
         if candidate.problem is None:
             return None
         return self.diverge(candidate.scene, candidate.problem, candidate.state).divergence
@@ -95,7 +95,7 @@ class StepActor:
             self._event = {"t_ms": self.recording.now_ms, "type": "navigate"}
             scene = StepScene(step, self.plan.get_frame(step.before), None, None)
             return self._settle(scene, is_open=self.open(event))
-        candidate = self._find(step, decision)
+        candidate = self._wait_for_target(step, decision)
         for attempt in range(_MOST_CHANGES):
             if candidate.problem is not None:
                 break
@@ -120,10 +120,10 @@ class StepActor:
             if not answer.get("is_changed"):
                 return self.diverge(candidate.scene, "action_failed", candidate.state)
             # The page changed after it was verified: verify again.
-            candidate = self._find(step, decision)
+            candidate = self._wait_for_target(step, decision)
         return self.diverge(candidate.scene, candidate.problem or "action_failed", candidate.state)
 
-    def _find(self, step: RecordedStep, decision: Decision | None) -> Candidate:
+    def _wait_for_target(self, step: RecordedStep, decision: Decision | None) -> Candidate:
         """Wait until the page is the recorded one and shows the target; both are verified here."""
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
         is_ordered = decision is not None and decision.action == "act"

@@ -153,7 +153,7 @@ class OwnAddresses:
         folder = dagster_folder(settings)
         return cls(read_endpoints(settings), find_ports=lambda: listening_ports(folder), resolve=resolve)
 
-    async def hold(self, host: str, port: int, addresses: Sequence[Address]) -> bool:
+    async def contains_target(self, host: str, port: int, addresses: Sequence[Address]) -> bool:
         """Return whether a target is this deployment's own, by its name or by any of its addresses."""
         on_port = [endpoint for endpoint in self._endpoints if endpoint.port == port]
         if any(endpoint.host == host for endpoint in on_port):

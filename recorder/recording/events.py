@@ -11,7 +11,7 @@ import zstandard
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem
-from recorder.ids import encode, reserve
+from recorder.ids import encode, reserve_ulid_values
 from recorder.masking.masker import Changes
 from recorder.media_types import JSON, require_media_type
 from recorder.models.event import EventBatchBody, EventItem
@@ -234,7 +234,7 @@ def pack_event_batch(
     body = mask_events(changes, checked.body)
     times = [item.t_ms for item in items]
     unnamed = len(items) - len(named)
-    value = reserve(max(unnamed, 1))
+    value = reserve_ulid_values(max(unnamed, 1))
     range_id = f"evt_{encode(value)}"
     columns = dict(named)
     return EventBatch(

@@ -11,7 +11,7 @@ from sqlmodel import col, select
 
 from recorder import clock, limits
 from recorder.access.keys import Caller
-from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record
+from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record_audit_entry
 from recorder.errors import NotFound, Problem, ValidationFailed
 from recorder.masking.policies import store_replacements
 from recorder.memory.storage.sizes import read_graph_sizes
@@ -125,7 +125,9 @@ def update_workflow(
         row.updated_at = row.created_at if is_new else clock.now()
         db.add(row)
         action: Action = "workflow.create" if is_new else "workflow.update"
-        record(db, origin, action, resource_type="workflow", resource_id=workflow, details=changes)
+        record_audit_entry(
+            db, origin, action, resource_type="workflow", resource_id=workflow, details=changes
+        )
     return _describe_workflows(db, [row])[0]
 
 

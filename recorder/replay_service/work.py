@@ -104,7 +104,7 @@ class ReplayRun:
                 self._held.release(db)
             self._held = self._keeper = None
 
-    def work(self) -> bool:
+    def work_on_due_replays(self) -> bool:
         """Continue recoveries and searches, and replay some of what waits; return False if nothing does.
 
         Raises:
@@ -140,7 +140,7 @@ class ReplayRun:
             except LeaseLost:
                 raise
             except Unavailable:
-                self._pauses.wait(row.id)
+                self._pauses.add_pause(row.id)
                 continue
             except Exception:  # a defect of ours: the run goes on with the others
                 log.exception("recovery %s", row.id)
@@ -215,7 +215,7 @@ class ReplayRun:
             raise
         except Unavailable:
             for entry in computed:
-                self._pauses.wait(entry.row.id)
+                self._pauses.add_pause(entry.row.id)
             return
         except Exception as error:  # a defect of ours: the run goes on with the others
             if len(computed) > 1:
@@ -247,7 +247,7 @@ class ReplayRun:
             Unavailable: if many replays wait for a store.
         """
         if row.started_at is None or clock.now() - row.started_at < STORE_TIME:
-            self._pauses.wait(row.id)
+            self._pauses.add_pause(row.id)
         else:
             minutes = STORE_TIME.seconds // 60
             self._fail(row, "internal", f"A store did not answer for {minutes} minutes; replay it again.")

@@ -341,7 +341,7 @@ class LargeSession:
     def _build_frame_rows(self, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for key in keys:
             rows = _unpack_frames(self._runtime.blobs.get(key))
-            yield self._events.with_events(rows.select(rows.schema.names[:-1]))
+            yield self._events.fill_frame_event_counts(rows.select(rows.schema.names[:-1]))
 
     def _write_steps(self) -> dict[str, Any]:
         steps = self._events.steps.steps

@@ -21,7 +21,7 @@ from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_file
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import TableMaintenance, maintain_lake_table
 from recorder.storage.lake_reads import SessionPlace, read_session_batches, retry_lake_read
-from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
+from recorder.storage.lake_rewrites import compact_small_files, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
 from recorder.storage.lake_tables import (
     LakeTable,
@@ -121,7 +121,7 @@ class Lake:
             FileNotFoundError: if the file does not exist.
             Unavailable: if the store does not answer.
         """
-        store = self._open_table(kind, tenant).data_files()
+        store = self._open_table(kind, tenant).open_file_system()
         with convert_store_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
@@ -312,7 +312,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_store_errors():
-            return compact(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
+            return compact_small_files(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
 
     def maintain(
         self,
@@ -324,7 +324,7 @@ class Lake:
     ) -> TableMaintenance:
         """Compact a table, and delete files and log entries that are not needed; see `maintain_lake_table`.
 
-        The caller holds the lease of the table, as for `compact`.
+        The caller holds the lease of the table, as for `compact_small_files`.
 
         Raises:
             Unavailable: if the store does not answer.

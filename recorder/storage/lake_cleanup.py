@@ -53,7 +53,7 @@ class DeadFiles(NamedTuple):
 
 def count_data_files(stored: LakeTable) -> DataFiles:
     """Return number and bytes of all data files of a table, in use or not."""
-    return DataFiles.of(_list_data_files(stored.data_files(), ""))
+    return DataFiles.of(_list_data_files(stored.open_file_system(), ""))
 
 
 def delete_unused_files(
@@ -73,13 +73,13 @@ def delete_unused_files(
         The files that were deleted, and those that are left.
     """
     # Before the table is opened: a file that is committed after it was listed is named then.
-    infos = list(_list_data_files(stored.data_files(), ""))
+    infos = list(_list_data_files(stored.open_file_system(), ""))
     table = stored.open()
     if table is None:
         return DataFiles(), DataFiles.of(infos)
     # A removal must be durable before the file goes.
     stored.sync()
-    store = stored.data_files(table)
+    store = stored.open_file_system(table)
     active = {file.path for file in stored.list_files(table)}
     candidates = [info for info in infos if info.path not in active]
     removed_ms = _read_removals(store) if candidates else {}
@@ -117,7 +117,7 @@ def delete_dead_files(
     table = stored.open()
     if table is None:
         return DeadFiles()
-    store = stored.data_files(table)
+    store = stored.open_file_system(table)
     active = {file.path for file in stored.list_files(table, workflow=workflow)}
     folders = [f"workflow={workflow}/date={date}" for date in sorted(dates)]
     files = [info for folder in folders for info in _list_data_files(store, folder)]
@@ -149,7 +149,7 @@ def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
     if table is None:
         return 0
     version = stored.checkpoint(table)
-    store = stored.data_files(table)
+    store = stored.open_file_system(table)
     infos = _list_log(store)
     before = clock.now() - _LOG_GRACE
     if kept_since is not None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from recorder import clock
 from recorder.storage.lake_cleanup import DataFiles, clean_log, count_data_files, delete_unused_files
-from recorder.storage.lake_rewrites import compact
+from recorder.storage.lake_rewrites import compact_small_files
 from recorder.storage.lake_tables import LakeTable
 
 #: A file that a commit removed stays for so long: a request lasts two minutes at most, and a long read opens
@@ -49,7 +49,7 @@ def maintain_lake_table(
     pinned_since = max(pinned_since or now, now - _LONGEST_PIN)
     before = count_data_files(stored)
     closed_before = (now - _CLOSED_AFTER).date().isoformat()
-    joined = compact(stored, check, at_files=at_files, closed_before=closed_before)
+    joined = compact_small_files(stored, check, at_files=at_files, closed_before=closed_before)
     check()
     deleted, after = delete_unused_files(
         stored, removed_before=min(now - FILES_GRACE, pinned_since), check=check

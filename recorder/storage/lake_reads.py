@@ -123,7 +123,7 @@ def read_sessions(
         table = stored.open()
         if table is None:
             return []
-        read = partial(read_lake_file, stored.data_files(table), schema=schema, wanted=wanted)
+        read = partial(read_lake_file, stored.open_file_system(table), schema=schema, wanted=wanted)
         sources = [
             SortedSource(file.lower_bound(layout.sort), partial(read, file))
             for file in stored.list_files(table, workflow=workflow, date=date)
@@ -150,7 +150,7 @@ def _read_newest(
     table = stored.open()
     if table is None:
         return
-    read = partial(read_lake_file, stored.data_files(table), schema=schema, wanted=wanted)
+    read = partial(read_lake_file, stored.open_file_system(table), schema=schema, wanted=wanted)
     if limit is not None:
         read = partial(read, batch_rows=limit)
     sources = [

@@ -369,7 +369,7 @@ def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> 
 
 
 @contextmanager
-def running(
+def run_service(
     settings: Settings, *, dagster: bool = False, port: int = 0, dagster_port: int = 0
 ) -> Iterator[Service]:
     """Serve on loopback while the block runs; port 0 picks a free one. Prints nothing.

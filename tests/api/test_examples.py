@@ -54,7 +54,7 @@ def await_decision(caller: Caller) -> None:
     body = {"session_id": session_id, "sandbox": "dry", "mode": "guided"}
     replay_id = caller.post("/v1/replays", body).json()["id"]
     run = ReplayRun(caller.service.runtime, "examples")
-    assert run.take() and run.work()
+    assert run.take() and run.work_on_due_replays()
     run.release()
     assert caller.get(f"/v1/replays/{replay_id}").json()["awaiting"] is not None
 

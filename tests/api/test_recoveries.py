@@ -491,7 +491,7 @@ def test_a_search_that_takes_too_long_ends_its_recovery_alone(
     # The process takes longer than this to start.
     monkeypatch.setattr(run._searches, "_process", SearchProcess(seconds=0.1))
     assert run.take()
-    while run.work():
+    while run.work_on_due_replays():
         pass
     run.release()
     assert (show(caller, made["id"])["status"], show(caller, made["id"])["reason"]) == (

@@ -36,7 +36,7 @@ def url(caller: Caller) -> Iterator[str]:
         while not run.take():
             is_over.wait(0.1)
         while not is_over.wait(0.05):
-            run.work()
+            run.work_on_due_replays()
         run.release()
 
     worker = threading.Thread(target=work)

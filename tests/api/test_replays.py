@@ -343,7 +343,7 @@ def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> No
     first, second = (ReplayRun(caller.service.runtime, owner) for owner in ("one", "two"))
     assert first.take() and not second.take()
     first.release()
-    assert second.take() and second.work()
+    assert second.take() and second.work_on_due_replays()
     second.release()
 
 
@@ -375,7 +375,7 @@ def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: p
     run = ReplayRun(caller.service.runtime, "tests")
     # The first request starts the process, which takes longer than this.
     monkeypatch.setattr(run, "_process", DryProcess(seconds=0.01))
-    assert run.take() and run.work()
+    assert run.take() and run.work_on_due_replays()
     run.release()
     for replay in (slow, quick):
         shown = show(caller, replay["id"])
@@ -393,7 +393,7 @@ def test_a_replay_waits_for_its_store(caller: Caller) -> None:
     away = folder.rename(folder.with_name("away"))
     folder.write_text("no folder")
     run = ReplayRun(runtime, "tests")
-    assert run.take() and run.work() and not run.work()
+    assert run.take() and run.work_on_due_replays() and not run.work_on_due_replays()
     run.release()
     assert show(caller, made["id"])["status"] == "running"
     folder.unlink()

@@ -22,7 +22,7 @@ from recorder.live.step_journal import LiveResult
 from recorder.live.work import (
     LEASE_PREFIX,
     claim_live_replay,
-    end_lost,
+    end_lost_replays,
     list_waiting_live_replays,
     run_replay,
 )
@@ -88,7 +88,7 @@ def show(caller: Caller, replay_id: str) -> dict[str, Any]:
 def sweep(caller: Caller) -> int:
     """End replays whose worker is gone."""
     with caller.service.runtime.database.transaction(write=True) as db:
-        return end_lost(db)
+        return end_lost_replays(db)
 
 
 def expire(caller: Caller, replay_id: str) -> None:

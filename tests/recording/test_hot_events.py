@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import col, select
 
-from recorder.ids import encode, new_id, reserve
+from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording import event_filter
 from recorder.recording.event_filter import EventRecord, decode_event_batch, read_hot_events
@@ -67,7 +67,7 @@ def store(runtime: Runtime, batches: list[Batch]) -> str:
                     n=len(batch),
                     t_min=min(times),
                     t_max=max(times),
-                    first_id=f"evt_{encode(reserve(len(batch)))}",
+                    first_id=f"evt_{encode(reserve_ulid_values(len(batch)))}",
                     received_ms=0,
                     payload=zstandard.compress(orjson.dumps({"events": items})),
                 )

@@ -48,7 +48,7 @@ def replay_all(caller: Caller) -> ReplayReport:
     run = ReplayRun(caller.service.runtime, "tests")
     assert run.take()
     try:
-        while run.work():
+        while run.work_on_due_replays():
             pass
     finally:
         run.release()

@@ -256,7 +256,7 @@ class Destination(ABC):
         """Yield the paths of all files, in no order."""
 
     @abstractmethod
-    def finish(self) -> None:
+    def remove_unfinished_files(self) -> None:
         """Remove unfinished files of killed runs."""
 
     @abstractmethod

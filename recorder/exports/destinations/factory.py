@@ -19,7 +19,7 @@ class ExportDestination(Protocol):
     destination: dict[str, Any]
 
 
-def target_of(row: ExportDestination, settings: Settings) -> ExportLocation:
+def resolve_export_location(row: ExportDestination, settings: Settings) -> ExportLocation:
     """Return the directory of an export: hosted by the service, or in the client's store.
 
     Raises:
@@ -95,7 +95,7 @@ def open_destination(row: ExportDestination, settings: Settings, patience: Patie
     Raises:
         DestinationNotAllowed: if a local path leads out of the export root, also over a link.
     """
-    return open_location(target_of(row, settings), patience)
+    return open_location(resolve_export_location(row, settings), patience)
 
 
 def open_url(url: str) -> Destination:

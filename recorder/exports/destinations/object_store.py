@@ -153,7 +153,7 @@ class ObjectStore(Destination):
         for key in self._store.keys(f"{self._root}/"):
             yield key.removeprefix(f"{self._root}/")
 
-    def finish(self) -> None:
+    def remove_unfinished_files(self) -> None:
         """Abort the uploads of killed runs."""
         self._store.abort_uploads(f"{self._root}/")
 

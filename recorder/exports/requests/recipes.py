@@ -13,7 +13,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     Conflict,
     Invalid,
@@ -189,7 +189,9 @@ def add_recipe(
         db.add(row)
         shown = {name: row.body[name] for name in ("workflow", "format", "destination")}
         details = {**shown, "cron": cron, "timezone": timezone, "mode": tenant.mode}
-        record(db, origin, "recipe.create", resource_type="recipe", resource_id=row.name, details=details)
+        record_audit_entry(
+            db, origin, "recipe.create", resource_type="recipe", resource_id=row.name, details=details
+        )
     return row
 
 
@@ -200,7 +202,7 @@ def remove_recipe(db: DbSession, tenant: Tenant, name: str, *, origin: Origin) -
         UnknownRecipe: if there is none.
     """
     db.delete(_find_recipe(db, tenant, name))
-    record(
+    record_audit_entry(
         db, origin, "recipe.delete", resource_type="recipe", resource_id=name, details={"mode": tenant.mode}
     )
 

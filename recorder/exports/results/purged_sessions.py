@@ -19,9 +19,9 @@ from recorder.exports.results.rewriting import rewrite_export
 from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export, lock_export
 from recorder.exports.runner.session_index import (
     delete_export_index_rows,
+    delete_session_index_rows,
     find_exports_of,
     find_purged,
-    forget_sessions,
     index_export_sessions,
     list_unindexed_exports,
 )
@@ -135,7 +135,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
         result = "out_of_reach"
     if result != "waits":
         with open_transaction() as db:
-            forget_sessions(db, export_id, session_ids)
+            delete_session_index_rows(db, export_id, session_ids)
     return result
 
 

@@ -149,7 +149,7 @@ def _read_changes(
     return changes
 
 
-def store_state(
+def store_drift_state(
     row: DriftStateRow, state: DetectorState, looked_seq: int, history: History, columns: GraphColumns
 ) -> None:
     """Write the state after a check of all sessions up to a number of sealing."""

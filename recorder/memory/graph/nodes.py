@@ -56,7 +56,7 @@ def content_id(prefix: str, *content: object) -> str:
     return f"{prefix}_{ids.encode(int.from_bytes(digest, 'big') >> 28)[6:]}"
 
 
-def compared(features: Sequence[int]) -> tuple[int, ...]:
+def select_compared_features(features: Sequence[int]) -> tuple[int, ...]:
     """Return the features of a screen that are compared and stored."""
     return tuple(features[:COMPARED_FEATURES])
 
@@ -127,7 +127,7 @@ class NodeIndex:
 
     def assign(self, step: Step) -> Node | None:
         """Give a micro-state its node; returns the node if it had to be made."""
-        act, features = key_of_texts(step.action, step.target), compared(step.features)
+        act, features = key_of_texts(step.action, step.target), select_compared_features(step.features)
         number = self.nearest(act, features)
         if number is not None:
             self.number_of[step.micro_key] = number

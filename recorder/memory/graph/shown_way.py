@@ -51,7 +51,7 @@ class Ways:
                 seen.add(node)
         return cls(nodes, sizes, np.array(sessions, dtype=np.int64), again)
 
-    def part(self, rows: Ints) -> "Ways":
+    def select_rows(self, rows: Ints) -> "Ways":
         """Return some of the variants."""
         return Ways(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
 
@@ -77,7 +77,7 @@ def choose_shown_way(ways: Ways) -> Way:
     Args:
         ways: the variants of one path, the most frequent first.
     """
-    judged = ways.part(np.arange(min(len(ways.sizes), _JUDGED)))
+    judged = ways.select_rows(np.arange(min(len(ways.sizes), _JUDGED)))
     best, most = 0, -1
     for row in range(min(len(ways.sizes), _CANDIDATES)):
         nodes = ways.sequence(row)
@@ -129,7 +129,7 @@ def split_ways(ways: Ways) -> list[Ints]:
     open_parts = [np.arange(len(ways.sizes))]
     while open_parts:
         rows = open_parts.pop()
-        divided = _find_other_way(ways.part(rows))
+        divided = _find_other_way(ways.select_rows(rows))
         if divided is None:
             parts.append(rows)
         else:
@@ -146,7 +146,7 @@ def _find_other_way(ways: Ways) -> Mask | None:
     is_far = way.edits > MAX_EDITS
     if int(ways.sessions[is_far].sum()) < needed:
         return None
-    far = ways.part(np.flatnonzero(is_far))
+    far = ways.select_rows(np.flatnonzero(is_far))
     other = choose_shown_way(far)
     if int(far.sessions[other.edits <= MAX_EDITS].sum()) < needed:
         return None
