@@ -33,13 +33,13 @@ from recorder.recording.events import (
     pack_event_batch,
 )
 from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
-from recorder.recording.ingest_statements import Replayed
+from recorder.recording.ingest_statements import RepeatedAnswer
 from recorder.recording.masking import event_documents
 
 
 def respond_accepted(answer: bytes) -> Response:
     """Return 202 with the batch's answer; the answer to a repeated batch is marked as replayed."""
-    headers = {"Idempotent-Replayed": "true"} if isinstance(answer, Replayed) else None
+    headers = {"Idempotent-Replayed": "true"} if isinstance(answer, RepeatedAnswer) else None
     return Response(answer, 202, headers, "application/json")
 
 

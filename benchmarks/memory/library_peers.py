@@ -27,7 +27,7 @@ from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
 from recorder.memory.graph.features import GRAINS, FeatureCounts
 from recorder.memory.graph.inverted_index import Ints, InvertedIndex
-from recorder.memory.graph.nodes import MERGE_JACCARD, Node, Shown, merged_nodes
+from recorder.memory.graph.nodes import MERGE_JACCARD, MergeCandidate, Node, merged_nodes
 from recorder.memory.graph.rebuild import adjusted_rand_index
 from recorder.memory.views.formats import format_graph_as_dot
 from recorder.memory.views.graph_view import GraphView, graph_view_of
@@ -196,7 +196,7 @@ def _linkages() -> Pair:
         for share in (1.0, 0.8, 0.6, 0.4):
             parts = shared[: round(60 * share)]
             screens.append(sorted({*parts, *draw.sample(range(10_000), 60 - len(parts))}))
-    shown = [Shown(number, 0, number, parts) for number, parts in enumerate(screens)]
+    shown = [MergeCandidate(number, 0, number, parts) for number, parts in enumerate(screens)]
     linkage = AgglomerativeClustering(
         n_clusters=None, metric="precomputed", linkage="average", distance_threshold=1 - MERGE_JACCARD
     )

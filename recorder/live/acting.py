@@ -33,7 +33,7 @@ _INPUT_MEMBERS = ("button", "delta", "files", "key", "masked", "modifiers", "sec
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TargetCandidate:
     """Element on which a step would act, or the reason why it cannot."""
 
     scene: StepScene
@@ -123,7 +123,7 @@ class StepActor:
             candidate = self._wait_for_target(step, decision)
         return self.diverge(candidate.scene, candidate.problem or "action_failed", candidate.state)
 
-    def _wait_for_target(self, step: RecordedStep, decision: Decision | None) -> Candidate:
+    def _wait_for_target(self, step: RecordedStep, decision: Decision | None) -> TargetCandidate:
         """Wait until the page is the recorded one and shows the target; both are verified here."""
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
         is_ordered = decision is not None and decision.action == "act"
@@ -142,7 +142,7 @@ class StepActor:
                 # No order of a person brings a secret to another site.
                 problem = "unexpected_navigation"
             if problem is None or is_over or step.event["type"] not in PERFORMED:
-                return Candidate(scene, state, problem)
+                return TargetCandidate(scene, state, problem)
             self.pause()
 
     def _may_type(self, state: LiveState) -> bool:
@@ -316,7 +316,9 @@ class StepActor:
             event = {"t_ms": self.recording.now_ms, "type": "navigate", "url": signal["url"]}
             self.recording.add_event(event)
 
-    def _describe_event(self, event: EventItem, candidate: Candidate, frame_id: str | None) -> dict[str, Any]:
+    def _describe_event(
+        self, event: EventItem, candidate: TargetCandidate, frame_id: str | None
+    ) -> dict[str, Any]:
         """Return the event of this run for a step that is about to be sent, without inputs."""
         described: dict[str, Any] = {
             "t_ms": self.recording.now_ms,

@@ -20,7 +20,7 @@ from recorder.errors import Unavailable
 from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import TableMaintenance, maintain_lake_table
-from recorder.storage.lake_reads import SessionPlace, read_session_batches, retry_lake_read
+from recorder.storage.lake_reads import SessionPartition, read_session_batches, retry_lake_read
 from recorder.storage.lake_rewrites import compact_small_files, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
 from recorder.storage.lake_tables import (
@@ -240,7 +240,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        session = SessionPlace(kind, workflow, date, session_id)
+        session = SessionPartition(kind, workflow, date, session_id)
         with convert_store_errors():
             yield from read_session_batches(
                 self._open_table(kind, tenant), session, after=after, columns=columns, limit=limit

@@ -31,14 +31,14 @@ _LOG_GRACE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
-class DataFiles:
+class DataFileTotals:
     """Number and bytes of data files in a store."""
 
     count: int = 0
     size_bytes: int = 0
 
     @classmethod
-    def of(cls, infos: Iterable[pa_fs.FileInfo]) -> "DataFiles":
+    def of(cls, infos: Iterable[pa_fs.FileInfo]) -> "DataFileTotals":
         """Count files."""
         sizes = [info.size for info in infos]
         return cls(len(sizes), sum(sizes))
@@ -51,14 +51,14 @@ class DeadFiles(NamedTuple):
     unfinished: int = 0
 
 
-def count_data_files(stored: LakeTable) -> DataFiles:
+def count_data_files(stored: LakeTable) -> DataFileTotals:
     """Return number and bytes of all data files of a table, in use or not."""
-    return DataFiles.of(_list_data_files(stored.open_file_system(), ""))
+    return DataFileTotals.of(_list_data_files(stored.open_file_system(), ""))
 
 
 def delete_unused_files(
     stored: LakeTable, *, removed_before: datetime, check: Callable[[], None] = lambda: None
-) -> tuple[DataFiles, DataFiles]:
+) -> tuple[DataFileTotals, DataFileTotals]:
     """Delete data files that the newest version does not name.
 
     A file that a commit removed is deleted once that is long enough ago; one that the log does not name, such
@@ -76,7 +76,7 @@ def delete_unused_files(
     infos = list(_list_data_files(stored.open_file_system(), ""))
     table = stored.open()
     if table is None:
-        return DataFiles(), DataFiles.of(infos)
+        return DataFileTotals(), DataFileTotals.of(infos)
     # A removal must be durable before the file goes.
     stored.sync()
     store = stored.open_file_system(table)
@@ -93,7 +93,7 @@ def delete_unused_files(
         check()
         _delete_file(store, info.path)
     gone = {info.path for info in unused}
-    return DataFiles.of(unused), DataFiles.of(info for info in infos if info.path not in gone)
+    return DataFileTotals.of(unused), DataFileTotals.of(info for info in infos if info.path not in gone)
 
 
 def delete_dead_files(

@@ -45,7 +45,7 @@ def retry_lake_read(read: Callable[[], _Result]) -> _Result:
         raise Unavailable("The lake") from error
 
 
-class SessionPlace(NamedTuple):
+class SessionPartition(NamedTuple):
     """A session and its partition in the table of a kind."""
 
     kind: Kind
@@ -56,7 +56,7 @@ class SessionPlace(NamedTuple):
 
 def read_session_batches(
     stored: LakeTable,
-    session: SessionPlace,
+    session: SessionPartition,
     *,
     after: tuple[Any, ...] | None,
     columns: Sequence[str] | None,
@@ -138,7 +138,7 @@ def read_sessions(
 
 def _read_newest(
     stored: LakeTable,
-    session: SessionPlace,
+    session: SessionPartition,
     schema: pa.Schema,
     order: Sequence[str],
     after: tuple[Any, ...] | None,

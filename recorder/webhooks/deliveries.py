@@ -149,7 +149,7 @@ _ROWS = 500
 _SETTLED = timedelta(minutes=10)
 
 
-class Sweep:
+class DeliveryCleanup:
     """Removal of old records in small steps between other work."""
 
     def __init__(self, database: Database) -> None:

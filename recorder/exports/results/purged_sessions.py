@@ -40,7 +40,7 @@ _Result = Literal["removed", "waits", "out_of_reach"]
 
 
 @dataclass
-class Removal:
+class SessionsLeftInExports:
     """Sessions that are not removed from all exports."""
 
     #: Sessions that are still in an export that runs, or whose store does not answer.
@@ -53,7 +53,7 @@ class Removal:
 
 def remove_from_exports(
     runtime: Runtime, held: HeldLease, workspace_id: str, *, session_ids: Collection[str]
-) -> Removal:
+) -> SessionsLeftInExports:
     """Remove sessions from the exports that have them; it may be called again.
 
     Args:
@@ -66,7 +66,7 @@ def remove_from_exports(
         LeaseLost: if another run took the lease.
         Unavailable: if the database or the store of plans does not answer.
     """
-    removal = Removal()
+    removal = SessionsLeftInExports()
     _index_earlier_exports(runtime, held, workspace_id)
     ids = sorted(session_ids)
     with runtime.database.transaction(write=False) as db:

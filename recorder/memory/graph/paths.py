@@ -15,7 +15,7 @@ from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_v
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import Node, make_unused_id
-from recorder.memory.graph.shown_way import Ways, choose_shown_way
+from recorder.memory.graph.shown_way import VariantTable, choose_shown_way
 from recorder.memory.steps.targets import signed
 from recorder.tenant import GraphScope
 
@@ -143,7 +143,9 @@ class PathIndex:
         variants = [self.variants[key] for key in keys]
         if len(variants) == 1:
             return variants[0]
-        ways = Ways.of([variant.nodes for variant in variants], [variant.sessions for variant in variants])
+        ways = VariantTable.of(
+            [variant.nodes for variant in variants], [variant.sessions for variant in variants]
+        )
         return variants[choose_shown_way(ways).row]
 
     def _join(self, unseen: Sequence[int]) -> list[int]:

@@ -28,7 +28,7 @@ _CANDIDATES, _JUDGED = 12, 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class VariantTable:
     """Variants as one array of nodes, padded, with the number of sessions of each."""
 
     nodes: Ints
@@ -38,7 +38,7 @@ class Ways:
     again: Mask
 
     @classmethod
-    def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "Ways":
+    def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "VariantTable":
         """Return the variants with these nodes and sessions."""
         sizes = np.array([min(len(sequence), _MAX_NODES) for sequence in sequences], dtype=np.int64)
         nodes = np.full((len(sequences), int(sizes.max(initial=0))), -1, dtype=np.int64)
@@ -51,9 +51,9 @@ class Ways:
                 seen.add(node)
         return cls(nodes, sizes, np.array(sessions, dtype=np.int64), again)
 
-    def select_rows(self, rows: Ints) -> "Ways":
+    def select_rows(self, rows: Ints) -> "VariantTable":
         """Return some of the variants."""
-        return Ways(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
+        return VariantTable(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
 
     def sequence(self, row: int) -> Ints:
         """Return the nodes of a variant."""
@@ -71,7 +71,7 @@ class Way:
     edits: Ints
 
 
-def choose_shown_way(ways: Ways) -> Way:
+def choose_shown_way(ways: VariantTable) -> Way:
     """Return the variant that most sessions are within an edit of; of equals that of most sessions.
 
     Args:
@@ -90,7 +90,7 @@ def choose_shown_way(ways: Ways) -> Way:
     return Way(best, nodes, optional, count_edits(nodes, optional, ways))
 
 
-def list_optional(nodes: Ints, ways: Ways) -> Mask:
+def list_optional(nodes: Ints, ways: VariantTable) -> Mask:
     """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
@@ -103,7 +103,7 @@ def find_optional(left_out: Ints, total: int) -> Mask:
     return optional
 
 
-def count_edits(nodes: Ints, optional: Mask, ways: Ways) -> Ints:
+def count_edits(nodes: Ints, optional: Mask, ways: VariantTable) -> Ints:
     """Return the edits from a way to each variant (Levenshtein with free acts), computed for all at once."""
     leaving_out = np.concatenate([[0], np.cumsum(~optional)])
     edits = np.tile(leaving_out, (len(ways.sizes), 1))
@@ -119,7 +119,7 @@ def count_edits(nodes: Ints, optional: Mask, ways: Ways) -> Ints:
     return counted
 
 
-def split_ways(ways: Ways) -> list[Ints]:
+def split_ways(ways: VariantTable) -> list[Ints]:
     """Return the rows of each part of a group, so that few sessions are far from the way of their part.
 
     Args:
@@ -137,7 +137,7 @@ def split_ways(ways: Ways) -> list[Ints]:
     return parts
 
 
-def _find_other_way(ways: Ways) -> Mask | None:
+def _find_other_way(ways: VariantTable) -> Mask | None:
     """Return which variants go another way than the one shown; None if too few do."""
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:
