@@ -119,7 +119,7 @@ def parse_log_level(text: str) -> str:
 
 
 def parse_store_address(env: Mapping[str, str], name: str) -> str:
-    """Check that an address holds no credentials: it is logged and passed to workers."""
+    """Return the address of a store; it must hold no password, since it is logged and passed to workers."""
     url = env.get(name, "")
     if _PASSWORD.search(url):
         raise InvalidSetting(

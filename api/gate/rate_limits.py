@@ -82,7 +82,9 @@ class RateLimiter:
         return admission
 
     def admit_now(self, plan: CallerPlan, body_bytes: int) -> Admission | None:
-        """Do the same without waiting, and count the request as running if it is admitted.
+        """Draw on the token buckets of a key and its workspace without waiting.
+
+        An admitted request counts as running.
 
         Returns:
             None if only a store outside of this process can decide; then nothing is counted.

@@ -51,7 +51,7 @@ async def stream_events(
 
 
 class SocketEndpoint:
-    """WebSocket endpoint that sends the same messages, one text each."""
+    """WebSocket endpoint that sends the messages of a session's stream, one text each."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the stream and write it to its end; a refused handshake gets an HTTP answer."""

@@ -56,7 +56,7 @@ class Journal:
         self._held = [event]
 
     def join_double_click(self, event: dict[str, Any]) -> bool:
-        """Return whether the held step was the first click of this double click, and is one now."""
+        """Make the held step a double click if it is the first click of this one; return whether it was."""
         held = self._held[0] if len(self._held) == 1 else None
         if held is None or held["type"] != "click" or held.get("target") != event.get("target"):
             return False

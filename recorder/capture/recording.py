@@ -193,7 +193,7 @@ class PageRecording:
         return prepare_now
 
     def _make_listener(self, handle: Callable[..., None], *first: Any) -> Callable[..., None]:
-        """Return a listener that fails without a trace in the program."""
+        """Return a listener whose failures are counted and never reach the program."""
 
         def listen(*given: Any) -> None:
             if not self._is_open:

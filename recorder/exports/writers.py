@@ -1,4 +1,4 @@
-"""Writing of shards: tasks, their rows from the pinned lake, and their files. Spec §4.3."""
+"""Writing of shards: tasks, their rows from the lake, and their files. Spec §4.3."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -318,7 +318,7 @@ def _select_purging_erasures() -> Any:
 
 
 def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
-    """Return whether an erasure found sessions, all of them are purged, and it did not go on from there."""
+    """Return whether an erasure found sessions, all are purged, and its table rewrites are not requested."""
     with runtime.database.transaction(write=False) as db:
         row = db.get_one(ErasureRow, erasure_id)
         has_sessions = row.counts.get("sessions", 0) > 0

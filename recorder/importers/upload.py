@@ -74,7 +74,7 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class Upload:
-    """The end of one recording's way: its session, or why there is none."""
+    """Result of the upload of one recording: its session, or the reason why there is none."""
 
     name: str
     session_id: str | None = None

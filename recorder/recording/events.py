@@ -64,11 +64,11 @@ class EventBatch:
 
     @property
     def kind(self) -> Literal["events", "frames"]:
-        """See `ingest.Batch`."""
+        """Kind of the items; see `ingest.IngestBatch`."""
         return "events"
 
     def store(self, cursor: Cursor) -> bytes:
-        """Write the batch; see `ingest.Batch`."""
+        """Write the batch; see `ingest.IngestBatch`."""
         tenant = self.caller.tenant
         session = (tenant.workspace_id, tenant.mode, self.session_id)
         if self.key is None and not self.named:
@@ -174,7 +174,7 @@ def check_event_body(
         body: body of the request.
         content_type: media type of the body; None where none was sent.
         batch_key: header that makes the batch repeatable; None where none was sent.
-        checked: what `check_events` found in this body, where it ran before.
+        checked: result of `validate_event_body` for this body; None to validate it here.
 
     Raises:
         UnsupportedMediaType: if it does not come as JSON.
@@ -205,7 +205,7 @@ def check_and_pack_event_batch(
         body: body of the request.
         content_type: media type of the body; None where none was sent.
         batch_key: header that makes the batch repeatable; None where none was sent.
-        checked: what `check_events` found in this body, where it ran before.
+        checked: result of `validate_event_body` for this body; None to validate it here.
 
     Raises:
         RecorderError: as `check_event_body` does.

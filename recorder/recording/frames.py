@@ -52,11 +52,11 @@ class FrameBatch:
 
     @property
     def kind(self) -> Literal["events", "frames"]:
-        """See `ingest.Batch`."""
+        """Kind of the items; see `ingest.IngestBatch`."""
         return "frames"
 
     def store(self, cursor: Cursor) -> bytes:
-        """Write the index rows; see `ingest.Batch`."""
+        """Write the index rows; see `ingest.IngestBatch`."""
         tenant = self.caller.tenant
         session = (tenant.workspace_id, tenant.mode, self.session_id)
         lock_session(cursor, session)

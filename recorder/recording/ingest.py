@@ -299,7 +299,7 @@ def _answer_ingest_group(group: list[_Waiting], results: list[bytes | RecorderEr
     for (_, future, loop), result in zip(group, results, strict=True):
         by_loop.setdefault(loop, []).append(_make_future_settler(future, result))
     for loop, calls in by_loop.items():
-        # A loop that has closed meanwhile has nobody left to answer.
+        # The requests of a closed event loop have ended, so no answer is sent to them.
         if not loop.is_closed():
             loop.call_soon_threadsafe(_call_all, calls)
 

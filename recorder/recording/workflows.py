@@ -69,7 +69,7 @@ def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
     """Return one workflow.
 
     Raises:
-        NotFound: if nothing was recorded or set under this name, or it is none.
+        NotFound: if nothing was recorded or set under this name, or the name is malformed.
     """
     _require_workflow_slug(workflow)
     row = db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, workflow))

@@ -75,7 +75,7 @@ class FrameIndex:
         return True
 
     def bind(self, t_ms: int, frame_id: str | None) -> int | None:
-        """Return the number of the frame on which an event happened; see `states.bind_frames`."""
+        """Return the number of the frame on which an event happened; see `screens.bind_frames`."""
         seq = self._seqs.get(frame_id) if frame_id is not None else None
         if seq is None:
             seq = bisect_right(self._times, t_ms) - 1

@@ -173,7 +173,7 @@ class Lake:
     def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
         """Return the rows of a table, at a pinned version if one is given; empty before the first batch.
 
-        Columns that came since the table was made are null. Collect the rows in `read_again`, since
+        Columns that came since the table was made are null. Collect the rows in `retry_lake_read`, since
         maintenance may delete replaced files in between.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)

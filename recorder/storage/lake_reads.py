@@ -171,7 +171,7 @@ def _read_newest(
 
 
 def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[Any, ...]) -> pa.RecordBatch:
-    """Return the rows after a position; none where a session has a single row."""
+    """Return the rows after a position; none if the kind has one row per session, which has no order."""
     is_later = pa.array([False] * batch.num_rows, pa.bool_())
     for name, value in reversed(list(zip(order, after, strict=True))):
         is_same = pc.and_(pc.equal(batch[name], value), is_later)

@@ -277,7 +277,7 @@ class Service:
                 self._terminal.say(f"The {child.command.name} answers")
 
     def _excuse_daemon(self) -> None:
-        """Let the daemon's silence wait while the code server, which it calls, is silent itself."""
+        """Reset the daemon's silence while the code server, which the daemon calls, does not answer."""
         code = self._dagster[:1]
         if code and (code[0].has_ended() or not code[0].liveness.is_answering):
             for child in self._dagster[2:]:

@@ -44,7 +44,7 @@ class InvalidCron(Invalid):
 
 @dataclass(frozen=True)
 class Cron:
-    """The instants at which local clocks match a line; times that clocks skip or repeat, as Debian's cron."""
+    """Schedule of a cron line in a time zone; times that clocks skip or repeat follow Debian's cron."""
 
     line: str
     zone: ZoneInfo

@@ -41,7 +41,7 @@ _Result = Literal["removed", "waits", "out_of_reach"]
 
 @dataclass
 class SessionsLeftInExports:
-    """Sessions that are not removed from all exports."""
+    """Sessions that some exports still hold, with the reason."""
 
     #: Sessions that are still in an export that runs, or whose store does not answer.
     waiting: set[str] = field(default_factory=set)

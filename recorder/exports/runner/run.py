@@ -243,7 +243,7 @@ class _Run:
         raise FilesMissing(len(missing))
 
     def _remove_file(self, path: str, destination: Destination) -> None:
-        """Remove a file, unless another run has copied over."""
+        """Remove a file, unless another run has taken over the export."""
         self._claim.require()
         destination.remove(path)
 

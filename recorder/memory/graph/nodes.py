@@ -174,7 +174,7 @@ MERGE_JACCARD = 0.45
 _MAX_SCREENS, _MAX_NODES = 2_000, 600
 #: Features of a screen that count here: the smallest hashes, a sample.
 _MAX_FEATURES = 128
-#: LeaderSimilarity of what cannot be merged: a node with itself, or what is merged already.
+#: Similarity that stands for "cannot be merged": a node with itself, or with a merged node.
 _APART = -1.0
 
 

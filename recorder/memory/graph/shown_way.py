@@ -104,7 +104,10 @@ def find_optional(left_out: Ints, total: int) -> Mask:
 
 
 def count_edits(nodes: Ints, optional: Mask, ways: VariantTable) -> Ints:
-    """Return the edits from a way to each variant (Levenshtein with free acts), computed for all at once."""
+    """Return the edits from a way to each variant, computed for all at once.
+
+    An edit is one of the Levenshtein distance; optional nodes and repeated visits are free.
+    """
     leaving_out = np.concatenate([[0], np.cumsum(~optional)])
     edits = np.tile(leaving_out, (len(ways.sizes), 1))
     for index in range(ways.nodes.shape[1]):

@@ -59,7 +59,7 @@ class PassedNode:
 
 
 class PassedNodes:
-    """The evidence of one graph about the failures of one kind.
+    """Recovery candidates of a failed session: nodes that it passed, with sessions that failed alike.
 
     Args:
         columns: the graph's columns.

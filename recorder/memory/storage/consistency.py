@@ -132,7 +132,7 @@ class GraphCheck:
 
 
 def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
-    """Recount one graph, in one transaction."""
+    """Compare the counters of a graph with its sessions, in one transaction; return the differences."""
     row = SessionPathRow
     current = read_rows(db, scope, row.session_id, row.trace_key, where=[col(row.removed_version).is_(None)])
     off_path = _off_path(db, scope, [(row.session_id, row.trace_key) for row in current])

@@ -254,7 +254,7 @@ def pack_numbers(numbers: Iterable[int]) -> bytes:
 
 
 def unpack_numbers(data: bytes) -> tuple[int, ...]:
-    """Return the steps of a packed column."""
+    """Return the numbers of a packed column (little-endian int64)."""
     return tuple(np.frombuffer(data, dtype="<i8").tolist())
 
 

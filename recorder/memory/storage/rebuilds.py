@@ -196,7 +196,7 @@ class _TableRows:
         return len(self._added) + len(self._moved) + len(self._gone)
 
     def save(self, db: DbSession, scope: GraphScope, version: int) -> None:
-        """Write them."""
+        """Write the rows that are new or changed, and delete those that are gone."""
         made = {**scope_columns(scope), "created_version": version}
         insert_rows(db, self._table, [{**made, **values} for values in self._added])
         self._execute(db, scope, update(self._table), self._moved)

@@ -98,7 +98,8 @@ def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathDeviat
 
     Examples:
         >>> path_changes(["a", "b", "c"], ["a", "c", "d"])
-        [PathChange(removed=('b',), added=(), after='a'), PathChange(removed=(), added=('d',), after='c')]
+        [PathDeviation(removed=('b',), added=(), after='a'),
+         PathDeviation(removed=(), added=('d',), after='c')]
     """
     matcher = SequenceMatcher(None, common, other, autojunk=False)
     return [
