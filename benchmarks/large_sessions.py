@@ -18,7 +18,7 @@ from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_filter import COLUMNS
+from recorder.recording.stored_events import COLUMNS
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.tenant import Tenant

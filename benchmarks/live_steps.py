@@ -25,9 +25,9 @@ from recorder.access.keys import authenticate_key
 from recorder.audit.log import Origin
 from recorder.client import Client
 from recorder.live.acting import StepActor
+from recorder.live.claimed_replay import claim_live_replay, run_replay
 from recorder.live.plan import Planner
 from recorder.live.run_recording import RunRecording
-from recorder.live.work import claim_live_replay, run_replay
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow

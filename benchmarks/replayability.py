@@ -15,8 +15,8 @@ from benchmarks.replay_drain import record_session
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client
 from recorder.models.session import SessionRow
+from recorder.replay_service.drain_run import LEASE
 from recorder.replay_service.replayability import ReplayabilityWork
-from recorder.replay_service.work import LEASE
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.settings import Settings

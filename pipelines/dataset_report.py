@@ -1,4 +1,4 @@
-"""Metadata of a dataset's materialization: loading, figures, preview, picture, files, columns."""
+"""Metadata of a dataset's materialization, and progress in the log while its shards are written."""
 
 import base64
 import io

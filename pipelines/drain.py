@@ -1,4 +1,4 @@
-"""The loop of a drain run: seal batch after batch until nothing stops any more. Design §3 (sealing)."""
+"""Loop of a drain run: seals batch after batch until no session has stopped for some minutes. Design §3."""
 
 import logging
 import signal

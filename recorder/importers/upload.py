@@ -1,4 +1,4 @@
-"""A recording made elsewhere, in the form all importers give and the upload takes. Contract §2 (imports)."""
+"""Upload of recordings made elsewhere: the form that importers give them, parallel uploads. Contract §2."""
 
 import threading
 from collections.abc import Callable, Iterable

@@ -15,9 +15,9 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import Actor, SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
+from recorder.replay_service.drain_run import DECISION_TIME
 from recorder.replay_service.queue import end_replay, end_replay_as_failed
 from recorder.replay_service.rows import undeleted_session_conditions
-from recorder.replay_service.work import DECISION_TIME
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease

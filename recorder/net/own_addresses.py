@@ -1,4 +1,4 @@
-"""Ports of this deployment's processes, which no tenant may have called; Linux lists them in `/proc`.
+"""Addresses and ports of this deployment, which calls of tenants must not reach: from settings and `/proc`.
 
 A process belongs to the deployment if its environment names the deployment's Dagster folder: `recorder up`
 gives that variable to every child, and children pass it on. Systems other than Linux have no such list; there

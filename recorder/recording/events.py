@@ -1,4 +1,4 @@
-"""Events coming in: a checked batch is masked, packed and stored. Spec §4.1, contract §3."""
+"""Event batches: masking, packing and storage of checked `POST …/events` bodies. Spec §4.1, contract §3."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Pictures are checked before anything is written: type, size, header; never a full decode. Contract §3."""
+"""Validation of frame uploads: items, pictures by type, size and header, DOM snapshots. Contract §3."""
 
 import base64
 import binascii

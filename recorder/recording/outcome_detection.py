@@ -11,8 +11,8 @@ from sqlmodel import col, select
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
-from recorder.recording.event_filter import decode_heads, decompress
 from recorder.recording.outcomes import Mark, OutcomeRules, last_outcome_mark, outcome_of_mark
+from recorder.recording.stored_events import decode_heads, decompress
 
 log = logging.getLogger("recorder.recording")
 

@@ -1,4 +1,4 @@
-"""The workflows of sessions: a batch names its session alone, and workflows may mask for themselves."""
+"""Workflows: settings, lists, and the cache of the workflow of each session. Contract §2."""
 
 import re
 import threading

@@ -11,7 +11,7 @@ import pytest
 
 from api.app import create_app
 from recorder import __version__
-from recorder.replay_service.work import ReplayRun
+from recorder.replay_service.drain_run import ReplayRun
 from recorder.supervisor.run_records import SERVICE, RunRecord
 from tests.support.completed_work import EVENTS, completed_export, seal_all, stopped_session
 from tests.support.databases import create_file

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from recorder.cli import main
-from recorder.replay_service.work import ReplayRun
+from recorder.replay_service.drain_run import ReplayRun
 from tests.support.factories import Caller
 from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.http_service import serving

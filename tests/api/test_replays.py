@@ -11,9 +11,9 @@ from recorder import limits
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service import work
+from recorder.replay_service import drain_run
+from recorder.replay_service.drain_run import DECISION_TIME, ReplayRun
 from recorder.replay_service.dry_process import DryProcess
-from recorder.replay_service.work import DECISION_TIME, ReplayRun
 from tests.support.factories import Caller, assert_problem
 from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 
@@ -365,9 +365,11 @@ def test_workspaces_take_turns(caller: Caller) -> None:
     other = caller.service.make_caller()
     made = ask(other, sealed_run(other))
     with caller.service.runtime.database.transaction(write=False) as db:
-        due = work._list_due_replays(db, limit=2, without=[])
+        due = drain_run._list_due_replays(db, limit=2, without=[])
         assert [row.workspace_id for row in due] == [caller.key.workspace_id, other.key.workspace_id]
-        assert made["id"] not in [row.id for row in work._list_due_replays(db, limit=9, without=[made["id"]])]
+        assert made["id"] not in [
+            row.id for row in drain_run._list_due_replays(db, limit=9, without=[made["id"]])
+        ]
 
 
 def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

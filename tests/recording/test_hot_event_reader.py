@@ -12,8 +12,8 @@ from sqlmodel import col, select
 from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording import hot_event_reader
-from recorder.recording.event_filter import EventRecord, decode_event_batch
 from recorder.recording.hot_event_reader import HotEventReader
+from recorder.recording.stored_events import EventRecord, decode_event_batch
 from recorder.runtime import Runtime
 
 #: A batch is the times of its items, each with whether the item names itself.

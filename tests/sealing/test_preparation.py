@@ -20,7 +20,7 @@ from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
-from recorder.recording import event_filter
+from recorder.recording import stored_events
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.frame_digests import FrameDigest
@@ -449,7 +449,7 @@ def test_batches_that_all_overlap_are_decoded_once(bench: Bench, monkeypatch: py
     batches = [[{"t_ms": 40 * n + batch, "type": "click"} for n in range(3)] for batch in range(40)]
     session_id = make_session(bench.runtime, batches)
     decoded: list[int] = []
-    real = event_filter.decompress
+    real = stored_events.decompress
 
     def decompress(payload: bytes) -> bytes:
         decoded.append(len(payload))

@@ -12,7 +12,7 @@ from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_filter import EventRecord, decode_event_batch
+from recorder.recording.stored_events import EventRecord, decode_event_batch
 from recorder.rowset import events_digest
 from recorder.runtime import Runtime
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from recorder.replay_service.drain_run import ReplayRun
 from recorder.replay_service.report import ReplayReport
-from recorder.replay_service.work import ReplayRun
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame

@@ -1,4 +1,4 @@
-"""End of an export: card and manifest are published, or it fails, is cancelled, and its files are removed.
+"""End of an export: publication, failure, cancellation, removal of files; export entries for Dagster runs.
 
 A failed export changes its status at once. Its files are removed afterwards, by the run that has the lease or
 by the next one; until then `files_left` is set. Spec §2.5, §3.2.

@@ -1,4 +1,4 @@
-"""Watched subjects: what the baseline of a term lets expect of each. Docs: docs/drift.md."""
+"""Watched subjects of a baseline term: their frequency, and misses that raise alarms. Docs: docs/drift.md."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,7 @@
-"""Texts into templates, templates into 64-bit keys: what varies from run to run is taken out. Spec §2.6."""
+"""Tokens of actions and of the elements they act on: templates without varying texts, and 64-bit keys.
+
+Spec §2.6.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Colours and words of the graph's picture, and how they are written in SVG."""
+"""SVG parts of the graph's picture (colours, texts, legend), and positions of its nodes."""
 
 from dataclasses import dataclass, field
 from html import escape

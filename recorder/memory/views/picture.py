@@ -1,4 +1,4 @@
-"""Nodes of the picture: circles and marks, words, and the stubs of sessions that began or ended there."""
+"""SVG picture of a memory graph: page, legend, caption, and nodes with their marks and words."""
 
 from html import escape
 from itertools import pairwise

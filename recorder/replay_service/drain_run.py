@@ -1,4 +1,4 @@
-"""Work of a drain run: dry replays that wait, their results stored together. Design §3.
+"""Drain run of dry replays: claims, computes and stores the waiting ones. Design §3.
 
 One run at a time works, under a lease. Every transaction that writes checks it, so a run that lost it stores
 nothing; the replays it left are replayed again, which touches nothing and gives the same result. Workspaces

@@ -1,4 +1,4 @@
-"""Work on live replays: claim one under a lease, do it, and store what became of it. Design §3.
+"""Live replay under a lease: claimed once, run in a browser, its result stored. Design §3.
 
 A replay is claimed once: whoever loses its lease stores nothing more, and it is never done again. The row of
 a step is written before the action is sent, as one whose delivery is uncertain, and again once it is known.
