@@ -42,8 +42,6 @@ class ShardTask:
     format: FormatName
     #: Shards of one kind and workflow, by bucket and split: they are read together.
     shards: list[PlannedShard]
-    #: Pinned version of each lake table; None where the table did not exist.
-    versions: dict[str, int | None]
     sampling: Sampling
     lake_url: str
     blob_url: str

@@ -92,7 +92,6 @@ def make_shard_task(
         tenant=row.tenant,
         shards=shards,
         format=plan.format,
-        versions=plan.versions,
         sampling=plan.sampling,
         lake_url=runtime.lake.url,
         blob_url=runtime.blobs.url,
