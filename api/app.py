@@ -101,8 +101,8 @@ def _create_app(runtime: Runtime) -> FastAPI:
         if isinstance(route, Mount):
             route.app = WholeAssets(route.app)
     _create_app_parts(app, runtime)
-    errors.install(app)
-    idempotency.install(app)
+    errors.install_error_handlers(app)
+    idempotency.install_kept_answers(app)
     # The middleware that is added last is passed first.
     app.add_middleware(
         RequestGate,

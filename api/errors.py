@@ -113,7 +113,7 @@ def make_internal_problem_response(error: Exception, request_id: str) -> Respons
     )
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Register the handlers of errors that routes raise.
 
     The gate handles errors of WebSocket routes, and missing scopes, which it records in the audit log.

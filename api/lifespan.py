@@ -38,7 +38,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state.streams = hub = Hub(runtime, state.stream_pace, state.whole_reads)
     hub.start()
     state.ingest = IngestWriter(
-        runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
+        runtime.database, on_commit=hub.deliver_committed_batches, session_size=runtime.settings.session_size
     )
     state.open_connections = _make_open_connections(runtime)
     with reduced_garbage_collection(MANY_REQUESTS), call_on_stop_signal(hub.end_streams):

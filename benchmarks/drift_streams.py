@@ -13,7 +13,7 @@ from benchmarks.figures import Skipped
 from benchmarks.memory.planted import plant
 from benchmarks.memory.tasks import steps_of
 from recorder.clock import to_ms
-from recorder.interchange.xes_values import RESOURCE, read_traces
+from recorder.interchange.xes_reader import RESOURCE, read_traces
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import flatten_variants, list_drift_subjects
 from recorder.memory.graph.inverted_index import Ints

@@ -35,7 +35,7 @@ from recorder.models.session import SessionRow
 from recorder.recording.sessions import hide_session
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 from recorder.tenant import Tenant
 from tests.support.purges import make_due, open_purges
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, seal
@@ -117,7 +117,7 @@ def time_hard_deletes(*, rounds: int, events: int = 10_000, frames: int = 500) -
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         key = new_key(settings)
-        with running(settings, dagster=True) as service, Client(service.base_url, key) as client:
+        with run_service(settings, dagster=True) as service, Client(service.base_url, key) as client:
             session_ids = [_record(client, events, frames, seed=number) for number in range(rounds)]
             client.wait_sealed(session_ids, timeout_s=_DONE_WITHIN_S)
             answered = {}

@@ -14,11 +14,11 @@ from benchmarks.events import event_items
 from recorder import limits
 from recorder.access.keys import create_key, create_workspace
 from recorder.digest import bucket_of, canonical_json
-from recorder.ids import encode, new_id, reserve
+from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_filter import COLUMNS
+from recorder.recording.stored_events import COLUMNS
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.tenant import Tenant
@@ -67,7 +67,7 @@ def make_batches(events: int) -> list[Batch]:
     size = limits.EVENTS_PER_BATCH
     items = event_items(events, seed=1)
     return [
-        Batch(items[start : start + size], reserve(len(items[start : start + size])))
+        Batch(items[start : start + size], reserve_ulid_values(len(items[start : start + size])))
         for start in range(0, events, size)
     ]
 

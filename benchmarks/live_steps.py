@@ -25,9 +25,9 @@ from recorder.access.keys import authenticate_key
 from recorder.audit.log import Origin
 from recorder.client import Client
 from recorder.live.acting import StepActor
+from recorder.live.claimed_replay import claim_live_replay, run_replay
 from recorder.live.plan import Planner
 from recorder.live.run_recording import RunRecording
-from recorder.live.work import claim_live_replay, run_replay
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
@@ -36,7 +36,7 @@ from recorder.replay_service.recording import read_recording
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.setting_values import LiveSandbox
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 
 _STEPS = 10
 
@@ -57,7 +57,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         live = LiveSandbox(outbound=("loopback",), no_sandbox=os.geteuid() == 0)
         settings = replace(new_settings(Path(folder)), live=live)
         key = new_key(settings)
-        with running(settings, dagster=False) as service, Client(service.base_url, key) as client:
+        with run_service(settings, dagster=False) as service, Client(service.base_url, key) as client:
             (session_id,) = record_runs(client, "base", 1, browser_path=browser_path)
         runtime = Runtime.open(settings)
         stack.callback(runtime.close)

@@ -28,7 +28,7 @@ from recorder.digest import canonical_json
 from recorder.importers.miniwob.demonstration import demonstration_files, demonstration_sources
 from recorder.importers.upload import Recording, UnreadableRecording
 from recorder.settings import child_environment
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "miniwob"
 _QUICK_TASKS = 4
@@ -79,7 +79,7 @@ def _travel(data_dir: Path, demonstrations: Path, got: Path) -> Road:
     key = new_key(settings)
     environment = child_environment(settings, {"RECORDER_KEY": key})
     with (
-        running(settings, dagster=True) as service,
+        run_service(settings, dagster=True) as service,
         Client(service.base_url, key) as client,
         watched_memory(service) as memory,
     ):

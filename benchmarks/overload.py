@@ -12,7 +12,7 @@ import uvloop
 
 from recorder.access.rate_tiers import Rate
 from recorder.access.ratelimit.stores import RedisBuckets
-from recorder.access.ratelimit.token_buckets import Bucket, MemoryBuckets
+from recorder.access.ratelimit.token_buckets import MemoryBuckets, TokenBucket
 from recorder.ids import new_id
 
 #: Of the two, the workspace's is the one that is reached: its keys ask for more together.
@@ -103,7 +103,7 @@ def _offer(
 ) -> None:
     """One process: many requests at once, by each key in turn, for so long."""
     pairs = [
-        (Bucket.of(PER_KEY, "per_key", key), Bucket.of(PER_WORKSPACE, "per_workspace", workspace))
+        (TokenBucket.of(PER_KEY, "per_key", key), TokenBucket.of(PER_WORKSPACE, "per_workspace", workspace))
         for key in keys
     ]
 

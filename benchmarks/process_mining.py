@@ -29,7 +29,7 @@ from recorder.client import Client
 from recorder.importers.xes import import_xes_log
 from recorder.interchange.event_logs import directly_follows, event_log_rows, write_dfg
 from recorder.interchange.export import export_event_log
-from recorder.interchange.xes_values import read_traces
+from recorder.interchange.xes_reader import read_traces
 from recorder.interchange.xes_writer import write_xes
 from recorder.memory.graph.directly_follows import LogAggregate, aggregate_log
 

@@ -18,7 +18,7 @@ from recorder.models.replay import ReplayCreate, ReplayPolicyBody, ReplayRow, Re
 from recorder.replay_service.queue import create_replay
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 
 _SESSIONS = 20
 _EVENTS_EACH = 13
@@ -31,7 +31,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         key = new_key(settings)
-        with running(settings, dagster=True) as service, Client(service.base_url, key) as client:
+        with run_service(settings, dagster=True) as service, Client(service.base_url, key) as client:
             session_ids = [record_session(client, number) for number in range(_SESSIONS)]
             client.wait_sealed(session_ids, timeout_s=_TIMEOUT_S)
             cold = _time_replay(client, session_ids[0])

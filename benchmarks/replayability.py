@@ -15,13 +15,13 @@ from benchmarks.replay_drain import record_session
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client
 from recorder.models.session import SessionRow
+from recorder.replay_service.drain_run import LEASE
 from recorder.replay_service.replayability import ReplayabilityWork
-from recorder.replay_service.work import LEASE
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.settings import Settings
 from recorder.storage.leases import hold_lease
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 
 _A_SECOND = 2.5
 _TIMEOUT_S = 300.0
@@ -58,7 +58,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 def _time_values(settings: Settings, *, sessions: int) -> list[float]:
     """Return the seconds from the sealing of each session to its value, through Dagster's daemon."""
     with (
-        running(settings, dagster=True) as service,
+        run_service(settings, dagster=True) as service,
         Client(service.base_url, new_key(settings)) as client,
     ):
         began = time.monotonic()
@@ -87,7 +87,10 @@ def _compare_sealing(
     settings: Settings, *, sessions: int, rounds: int
 ) -> tuple[float, Sequence[float], Sequence[float]]:
     """Return ms a session, and sessions sealed a second without and with another process that computes."""
-    with running(settings, dagster=False) as service, Client(service.base_url, new_key(settings)) as client:
+    with (
+        run_service(settings, dagster=False) as service,
+        Client(service.base_url, new_key(settings)) as client,
+    ):
         runtime = Runtime.open(settings)
         sealer = Sealer(runtime, owner="bench")
         try:

@@ -24,7 +24,7 @@ from recorder.replays.dom import DomDocument, DomElement, find_element_role, rea
 from recorder.replays.dry import replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedFrame, RecordedSession
-from recorder.replays.resolve import resolve
+from recorder.replays.resolve import resolve_target
 from recorder.replays.selectors import find_single_element, make_selectors
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "miniwob"
@@ -113,7 +113,7 @@ def judge(nodes: list[Any], target: dict[str, Any], rng: random.Random, rates: R
     """Return `right`, `wrong` or `missed` for a target on a mutated page; `gone` where it was removed."""
     page = _read(mutate(nodes, rng, rates))
     is_gone = not any(element.attrs.get(TRUTH) for element in page.elements)
-    resolution = resolve(page, target)
+    resolution = resolve_target(page, target)
     if not resolution.is_found or resolution.element is None:
         return "gone" if is_gone else "missed"
     if resolution.element.attrs.get(TRUTH):

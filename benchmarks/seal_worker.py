@@ -45,7 +45,7 @@ def main(folder: str, database_url: str, owner: str, lease_s: str, runs: str) ->
                 if ended.is_set():  # before there was a drain to stop
                     drain.stop()
                 print("ready", flush=True)
-                for _ in drain.reports():
+                for _ in drain.seal_and_report():
                     if ended.is_set():
                         drain.stop()
     finally:

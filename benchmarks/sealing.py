@@ -24,7 +24,7 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing import is_sealing
 from recorder.settings import Settings
-from recorder.supervisor import Service, running
+from recorder.supervisor import Service, run_service
 
 JOB = "seal_stopped_sessions"
 _EVENTS = 100
@@ -48,7 +48,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         settings = new_settings(Path(folder))
         work = [make_work(seed) for seed in range(warm + cold + 1)]
         with (
-            running(settings, dagster=True) as service,
+            run_service(settings, dagster=True) as service,
             Client(service.base_url, new_key(settings)) as client,
         ):
             first = record(client, work[0])

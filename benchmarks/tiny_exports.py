@@ -19,7 +19,7 @@ from benchmarks.sealing import make_work, record
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client
 from recorder.clock import parse_time
-from recorder.supervisor import Service, running
+from recorder.supervisor import Service, run_service
 
 _TAGS = 5
 _MATERIALIZATIONS = """
@@ -37,7 +37,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         with (
-            running(settings, dagster=True) as service,
+            run_service(settings, dagster=True) as service,
             Client(service.base_url, new_key(settings)) as client,
         ):
             ids = [record(client, make_work(seed)) for seed in range(2)]

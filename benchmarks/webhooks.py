@@ -32,7 +32,7 @@ from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from recorder.webhooks.endpoints import SecretBox, create_webhook
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 
 UNDER_WAY = 64
 _PATIENCE_S = 300
@@ -131,7 +131,7 @@ def _fill_outbox(database: Database, box: SecretBox, url: str, count: int) -> st
             db, box, Tenant(workspace_id, "live"), Origin.system(workspace_id, "benchmark"), spec
         )
         for _ in range(count):
-            add_event(
+            add_outbox_event(
                 db,
                 tenant=Tenant(workspace_id, "live"),
                 type="session.created",

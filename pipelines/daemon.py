@@ -73,7 +73,7 @@ def run_dagster_daemon(workspace: Path, pulse: Path) -> None:
 
 
 def follow_daemon_heartbeats(instance: dg.DagsterInstance, pulse: Path, over: threading.Event) -> None:
-    """Beat each time that the slower of the watched daemons has sent a new heartbeat."""
+    """Write the pulse file each time that the slower of the watched daemons has sent a new heartbeat."""
     last = read_slowest_daemon_heartbeat(instance)
     while not over.wait(_LOOK_S):
         try:

@@ -54,7 +54,7 @@ def dagster_records(
     return dg.MaterializeResult(metadata=metadata)
 
 
-def remove_texts(runtime: Runtime, instance: dg.DagsterInstance, owner: str) -> bool:
+def remove_dagster_texts(runtime: Runtime, instance: dg.DagsterInstance, owner: str) -> bool:
     """Remove the texts of all finished runs now, before erasures end.
 
     Runs at work keep theirs until the daily removal, as do databases that are being used.

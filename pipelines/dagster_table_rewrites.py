@@ -55,7 +55,7 @@ def rewrite_dagster_databases(instance: dg.DagsterInstance) -> tuple[int, list[s
 def _list_connection_openers(
     instance: dg.DagsterInstance,
 ) -> list[Callable[[], AbstractContextManager[Connection]]]:
-    """Return what opens a connection to each storage that is in a database of its own."""
+    """Return a function for each storage in a database of its own; it opens a connection."""
     events, runs, ticks = instance.event_log_storage, instance.run_storage, instance.schedule_storage
     connects: list[Callable[[], AbstractContextManager[Connection]]] = []
     if isinstance(events, SqlEventLogStorage):

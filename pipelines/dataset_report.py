@@ -1,4 +1,4 @@
-"""Metadata of a dataset's materialization: loading, figures, preview, picture, files, columns."""
+"""Metadata of a dataset's materialization, and progress in the log while its shards are written."""
 
 import base64
 import io
@@ -13,7 +13,7 @@ import polars as pl
 
 from recorder.datasets.formats import SPLITS
 from recorder.exports.card import COLUMNS, escape_markdown_text
-from recorder.exports.destinations import open_destination, target_of
+from recorder.exports.destinations import open_destination, resolve_export_location
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.results.hosted_files import read_manifest
 from recorder.exports.results.summary import DatasetSummary, summarize_dataset
@@ -68,7 +68,7 @@ def _describe_dataset_loading(row: ExportRow, settings: Settings) -> str:
     unsigned, since the metadata outlives any signature.
     """
     if row.destination["kind"] == "local":
-        argument = json.dumps(target_of(row, settings).root, ensure_ascii=False)
+        argument = json.dumps(resolve_export_location(row, settings).root, ensure_ascii=False)
     else:
         argument = f'"{settings.public_url}/v1/exports/{row.id}/manifest", key="YOUR_API_KEY"'
     return f"```python\nimport recorder\n\ndataset = recorder.open_export({argument})\n```"

@@ -1,4 +1,4 @@
-"""The loop of a drain run: seal batch after batch until nothing stops any more. Design §3 (sealing)."""
+"""Loop of a drain run: seals batch after batch until no session has stopped for some minutes. Design §3."""
 
 import logging
 import signal
@@ -45,7 +45,7 @@ class Drain:
         """End after the portion at hand."""
         self._sealer.stopping.set()
 
-    def reports(self) -> Iterator[list[SealedBatch]]:
+    def seal_and_report(self) -> Iterator[list[SealedBatch]]:
         """Seal, and yield what was sealed since the last report; every batch is in exactly one.
 
         In the first seconds there is a report every second; in a long run they become rare (one in 30 s), so

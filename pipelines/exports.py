@@ -37,7 +37,7 @@ from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import queue_due_exports
 from recorder.exports.requests.recipes import list_recipes
-from recorder.exports.runner.finalize import cancel_export, queue_export
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run, queue_export
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.replayability_wait import recount_awaited_replayability
 from recorder.exports.runner.run import run_export
@@ -238,7 +238,7 @@ def _request_next_run(
     """Cancel an export whose run was cancelled; return a request for its next run if it may have one."""
     is_cancelled = bool(runs) and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED
     if is_cancelled and row.status in ("queued", "running"):
-        cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
+        fail_export_of_cancelled_run(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
         return None
     if not _may_start_next_run(runs, first_pause_s=recorder.export_pause_s):
         return None

@@ -12,7 +12,12 @@ import dagster as dg
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, compute_pause_after_failures, dagster_instance_of
-from recorder.live.work import claim_live_replay, end_lost, list_waiting_live_replays, run_replay
+from recorder.live.claimed_replay import (
+    claim_live_replay,
+    end_lost_replays,
+    list_waiting_live_replays,
+    run_replay,
+)
 from recorder.live.worker import has_replay_worker
 from recorder.models.replay import ReplayRow
 
@@ -87,7 +92,7 @@ def request_live_replay_runs(
     """Return the requests for runs; Dagster's instance is opened only if a replay waits."""
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
-        end_lost(db)
+        end_lost_replays(db)
         if has_replay_worker(db):
             return dg.SkipReason("A replay worker runs.")
         waiting = list_waiting_live_replays(db, each=runtime.settings.live.places, limit=_LOOKED_AT)

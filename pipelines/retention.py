@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.dagster_records import remove_texts
+from pipelines.dagster_records import remove_dagster_texts
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
@@ -104,7 +104,9 @@ def purged_sessions(
             context.run.run_id,
             patience_s=_PATIENCE_S,
             is_stopping=is_interrupted.is_set,
-            remove_texts=partial(remove_texts, recorder.runtime, context.instance, context.run.run_id),
+            remove_texts=partial(
+                remove_dagster_texts, recorder.runtime, context.instance, context.run.run_id
+            ),
         )
     if removals.purges is None:
         context.log.info("Another run works on the purges.")

@@ -19,7 +19,7 @@ from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
 from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.runtime import Runtime
-from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
+from recorder.sealing import SealedBatch, has_work, list_sealing_runs, longest_wait_s, open_sealer
 from recorder.sealing.maintenance import count_rows_by_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -125,7 +125,7 @@ def sealing(
         # Reports are written beside the sealing: each takes a dozen ms that the next session would wait.
         with deferred_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
             reports = SealingReports(context, recorder.runtime)
-            for batches in drain.reports():
+            for batches in drain.seal_and_report():
                 sealed.extend(batches)
                 written.append(reporter.submit(reports.log_batches, batches))
     for report in written:
@@ -209,7 +209,7 @@ def request_sealing_drain_run(
     if state != "work waits":
         return dg.SkipReason(f"Nothing to start: {state}.")
     with runtime.database.transaction(write=False) as db:
-        at_work = list_runs(db)
+        at_work = list_sealing_runs(db)
     job_name = seal_stopped_sessions.name
     return request_dagster_run(open_instance(), job_name, at_work=at_work, longest_pause_s=_LONGEST_PAUSE_S)
 
@@ -230,7 +230,7 @@ def watch_lanes(database: Database, *, runs: int, seconds: float, busy_after_s: 
     state = "no session has stopped"
     while True:
         with database.transaction(write=False) as db:
-            at_work = len(list_runs(db))
+            at_work = len(list_sealing_runs(db))
             if at_work >= runs:
                 return "enough runs are at work"
             if at_work == 0 and has_work(db):

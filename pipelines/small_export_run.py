@@ -120,7 +120,7 @@ class SmallExportLoop:
         """End once the exports at work are written."""
         self._stopping.set()
 
-    def results(self, *, max_seconds: float, max_exports: int) -> Iterator[FinishedExport]:
+    def write_exports(self, *, max_seconds: float, max_exports: int) -> Iterator[FinishedExport]:
         """Write exports as they are queued, and yield each that ended."""
         began = time.monotonic()
         handed_over: float | None = None
@@ -279,7 +279,7 @@ def small_exports(
         context.log.info("Another run writes small exports; nothing to do.")
         return
     exports = 0
-    results = loop.results(max_seconds=config.max_seconds, max_exports=config.max_exports)
+    results = loop.write_exports(max_seconds=config.max_seconds, max_exports=config.max_exports)
     while True:
         # Dagster installs its own handlers each time it resumes this generator: ours do not outlast a yield.
         with deferred_interrupts(loop.stop):

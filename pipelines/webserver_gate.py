@@ -74,7 +74,7 @@ class DagsterGate:
         """Return the answer of the gate's own addresses; None for what is Dagster's.
 
         Raises:
-            Refusal: if the request is refused whoever sends it.
+            GateRefusal: if the request is refused whoever sends it.
         """
         path, is_http = scope["path"], scope["type"] == "http"
         if is_http and path == HEALTH_PATH and scope["method"] in _READING:
@@ -94,7 +94,7 @@ class DagsterGate:
         """Return the login of a request that may pass; None if a trusted proxy names its user.
 
         Raises:
-            Refusal: if it may not pass.
+            GateRefusal: if it may not pass.
         """
         login = None
         if not self._is_named_by_proxy(scope, headers):
@@ -192,7 +192,7 @@ def _check_request_origin(scope: Scope, headers: Headers) -> None:
     the cookie. Programs send the header too; a browser never leaves it out.
 
     Raises:
-        Refusal: if it comes from another page, or does not say from where.
+        GateRefusal: if it comes from another page, or does not say from where.
     """
     site = headers.get("sec-fetch-site")
     if scope["type"] == "http" and scope["method"] in _READING:
@@ -213,7 +213,7 @@ def _check_graphql_request(scope: Scope, headers: Headers) -> None:
     """Check that a GraphQL request is a POST of JSON, which no page of another origin can send.
 
     Raises:
-        Refusal: if it is not; a GET without a query, which shows Dagster's query editor, is.
+        GateRefusal: if it is not; a GET without a query, which shows Dagster's query editor, is.
     """
     shows_editor = scope["method"] in _READING and "text/html" in headers.get("accept", "")
     if shows_editor and not scope["query_string"]:

@@ -51,19 +51,19 @@ _MODIFIER_KEYS = frozenset({"Alt", "AltGraph", "Control", "Meta", "Shift", "Caps
 _HOTKEY_MODIFIERS = 1 | 2 | 4  # Alt, Ctrl, Meta; Shift alone only makes capitals
 
 
-def event_type(name: str) -> EventTypeTraits:
+def find_event_type_traits(name: str) -> EventTypeTraits:
     """Return the class of the events of this type."""
     return EVENT_TYPES.get(name, _UNKNOWN)
 
 
 def is_action(name: str) -> bool:
     """Return whether events of this type count as user or agent actions."""
-    return event_type(name).is_action
+    return find_event_type_traits(name).is_action
 
 
 def is_raw_event_type(name: str) -> bool:
     """Return whether events of this type are pointer or key noise below the actions."""
-    return event_type(name).event_class == "raw"
+    return find_event_type_traits(name).event_class == "raw"
 
 
 def step_type(name: str, *, key: str | None = None, modifiers: int = 0) -> str | None:
@@ -82,4 +82,4 @@ def step_type(name: str, *, key: str | None = None, modifiers: int = 0) -> str |
         return None if key in _MODIFIER_KEYS else TYPING
     if name == "press" and key is not None and len(key) == 1 and not modifiers & _HOTKEY_MODIFIERS:
         return TYPING
-    return name if event_type(name).is_step else None
+    return name if find_event_type_traits(name).is_step else None

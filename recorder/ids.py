@@ -42,7 +42,7 @@ _lock = threading.Lock()
 _last = 0
 
 
-def reserve(count: int) -> int:
+def reserve_ulid_values(count: int) -> int:
     """Return the first of `count` consecutive ULID values; later calls return higher ones.
 
     A batch of events takes its ids as one range, so that only the first need be stored.
@@ -77,7 +77,7 @@ def decode(ulid: str) -> int:
 
 def new_id(prefix: str) -> str:
     """Return a new id such as `ses_01k…`."""
-    return f"{prefix}_{encode(reserve(1))}"
+    return f"{prefix}_{encode(reserve_ulid_values(1))}"
 
 
 class IdCounter:
@@ -126,7 +126,7 @@ def id_range(first_id: str, count: int) -> list[str]:
 
 def new_timed_id(prefix: str) -> tuple[str, datetime]:
     """Return a new id and its instant: ordering by id is then ordering by (that instant, id)."""
-    value = reserve(1)
+    value = reserve_ulid_values(1)
     return f"{prefix}_{encode(value)}", from_ms(value >> _RANDOM_BITS)
 
 

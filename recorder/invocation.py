@@ -1,4 +1,4 @@
-"""Command lines to show to people: they run in the current folder, without an activated environment."""
+"""Shell commands shown to the operator: they run from the current folder without an activated environment."""
 
 import os
 import shlex

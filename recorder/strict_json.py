@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from recorder.errors import InvalidJson, Problem, RecorderError, ValidationFailed, json_pointer
-from recorder.json_places import (
+from recorder.json_positions import (
     describe_undecodable,
     locate_constant,
     locate_depth,

@@ -63,12 +63,12 @@ def test_ids_rise_in_every_thread_and_are_unique() -> None:
 
 
 def test_a_range_belongs_to_whom_it_was_given() -> None:
-    ranges = [(first := ids.reserve(50), first + 49) for _ in range(500)]
+    ranges = [(first := ids.reserve_ulid_values(50), first + 49) for _ in range(500)]
     assert all(last < next_first for (_, last), (next_first, _) in itertools.pairwise(ranges))
 
 
 def test_ids_of_a_range_follow_each_other() -> None:
-    first = f"frm_{ids.encode(ids.reserve(1_100))}"
+    first = f"frm_{ids.encode(ids.reserve_ulid_values(1_100))}"
     made = ids.id_range(first, 1_100)
     assert made[0] == first and made == sorted(set(made)) and len(made) == 1_100
     assert all(ids.is_id(made_id, "frm") for made_id in made)

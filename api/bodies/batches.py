@@ -18,7 +18,7 @@ from api.bodies.checks import (
 from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import LARGE_BYTES, BodyFile, BodyWorkers, open_body_file
 from recorder.access.keys import Caller
-from recorder.ids import encode, id_range, reserve
+from recorder.ids import encode, id_range, reserve_ulid_values
 from recorder.masking.policies import Policy
 from recorder.masking.scanner import Scanner
 from recorder.media_types import JSON, require_media_type
@@ -33,13 +33,13 @@ from recorder.recording.events import (
     pack_event_batch,
 )
 from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
-from recorder.recording.ingest_statements import Replayed
+from recorder.recording.ingest_statements import RepeatedAnswer
 from recorder.recording.masking import event_documents
 
 
 def respond_accepted(answer: bytes) -> Response:
     """Return 202 with the batch's answer; the answer to a repeated batch is marked as replayed."""
-    headers = {"Idempotent-Replayed": "true"} if isinstance(answer, Replayed) else None
+    headers = {"Idempotent-Replayed": "true"} if isinstance(answer, RepeatedAnswer) else None
     return Response(answer, 202, headers, "application/json")
 
 
@@ -188,7 +188,7 @@ async def _read_large_upload(
 
 def _assign_frame_ids(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
     """Return frames with ascending ids of this process and, if the caller has masking, parsed snapshots."""
-    new_ids = id_range(f"frm_{encode(reserve(len(frames)))}", len(frames))
+    new_ids = id_range(f"frm_{encode(reserve_ulid_values(len(frames)))}", len(frames))
     named = [
         frame if isinstance(frame.item.id, str) else replace(frame, id=new)
         for frame, new in zip(frames, new_ids, strict=True)

@@ -10,7 +10,7 @@ from recorder import clock
 from recorder.access.concurrency import KEY_SCOPE, WORKSPACE_SCOPE, WorkCount
 from recorder.access.rate_tiers import Tier
 from recorder.access.ratelimit.stores import Buckets
-from recorder.access.ratelimit.token_buckets import Bucket, Cost, Draw, Group
+from recorder.access.ratelimit.token_buckets import Cost, Draw, Group, TokenBucket
 from recorder.errors import NoFreeConnection, RateLimited, RecorderError
 
 Header = tuple[bytes, bytes]
@@ -42,7 +42,7 @@ class _BucketHeaders:
 
     __slots__ = ("last", "limit", "per_second", "remaining", "reset", "scope", "size")
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: TokenBucket) -> None:
         self.size = float(bucket.size)
         self.per_second = bucket.per_second
         self.limit = (b"x-ratelimit-limit", b"%d" % bucket.size)
@@ -60,7 +60,7 @@ class BucketPlan:
 
     __slots__ = ("group", "headers")
 
-    def __init__(self, *buckets: Bucket) -> None:
+    def __init__(self, *buckets: TokenBucket) -> None:
         self.group = Group(*buckets)
         self.headers = [_BucketHeaders(bucket) for bucket in buckets]
 
@@ -88,8 +88,8 @@ class CallerPlan(BucketPlan):
 
     def __init__(
         self,
-        requests: tuple[Bucket, Bucket],
-        body_bytes: tuple[Bucket, Bucket],
+        requests: tuple[TokenBucket, TokenBucket],
+        body_bytes: tuple[TokenBucket, TokenBucket],
         counts: tuple[WorkCount, WorkCount],
         tier: Tier,
     ) -> None:

@@ -20,7 +20,7 @@ from api.gate.responses import client_address
 from recorder import clock
 from recorder.access.keys import Caller, authenticate_key, is_well_formed_key
 from recorder.access.rate_tiers import STRANGERS
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InsufficientScope, InvalidApiKey, RateLimited, Unauthenticated, Unavailable
 from recorder.runtime import Runtime
 
@@ -248,7 +248,7 @@ class DeniedAudit:
 
     def _write_entry(self, origin: Origin, caller: Caller, endpoint: Endpoint, needed: str) -> None:
         with self._runtime.database.transaction(write=True) as db:
-            record(
+            record_audit_entry(
                 db,
                 origin,
                 "endpoint.call",

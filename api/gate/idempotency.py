@@ -51,7 +51,7 @@ class KeyedRequest:
         Raises:
             IdempotencyInProgress: if the first request with this key still runs.
         """
-        with self.running.only(self.key):
+        with self.running.hold_key(self.key):
             try:
                 with database.transaction(write=True) as db:
                     claim_key_at_first_statement(db, self.key)
@@ -128,7 +128,7 @@ def read_keyed_request(
     return KeyedRequest(key, state.running_keys, request.state.request_id, session_id, secrets)
 
 
-def install(app: FastAPI) -> None:
+def install_kept_answers(app: FastAPI) -> None:
     """Register the handler that sends kept answers again."""
     app.state.running_keys = RunningKeys()
 

@@ -11,7 +11,7 @@ from recorder.access.concurrency import WorkCount
 from recorder.access.keys import Caller
 from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface
 from recorder.access.ratelimit.stores import Buckets, open_token_buckets
-from recorder.access.ratelimit.token_buckets import Bucket
+from recorder.access.ratelimit.token_buckets import TokenBucket
 from recorder.settings import Settings
 
 _PLANS = 20_000
@@ -82,7 +82,9 @@ class RateLimiter:
         return admission
 
     def admit_now(self, plan: CallerPlan, body_bytes: int) -> Admission | None:
-        """Do the same without waiting, and count the request as running if it is admitted.
+        """Draw on the token buckets of a key and its workspace without waiting.
+
+        An admitted request counts as running.
 
         Returns:
             None if only a store outside of this process can decide; then nothing is counted.
@@ -132,7 +134,7 @@ class RateLimiter:
     async def admit_webhook(self, caller: Caller, webhook_id: str) -> Admission:
         """Draw on the bucket of a webhook; other workspaces have a bucket of another name."""
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
-        return await draw_tokens(self.callers, BucketPlan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name)))
+        return await draw_tokens(self.callers, BucketPlan(TokenBucket.of(WEBHOOK_CALLS, "per_webhook", name)))
 
     async def admit_surface(self, caller: Caller, surface: Surface) -> Admission:
         """Draw on the buckets of a surface that the requested endpoint does not name for every request."""
@@ -155,12 +157,12 @@ class RateLimiter:
         key, workspace = f"recorder:limit:{caller.key_id}", f"recorder:limit:{caller.workspace_id}"
         plan = CallerPlan(
             (
-                Bucket.of(rates.per_key, "per_key", f"{key}:{surface}"),
-                Bucket.of(rates.per_workspace, "per_workspace", f"{workspace}:{surface}"),
+                TokenBucket.of(rates.per_key, "per_key", f"{key}:{surface}"),
+                TokenBucket.of(rates.per_workspace, "per_workspace", f"{workspace}:{surface}"),
             ),
             (
-                Bucket.of(tier.body_bytes.per_key, "per_key_bytes", f"{key}:bytes"),
-                Bucket.of(tier.body_bytes.per_workspace, "per_workspace_bytes", f"{workspace}:bytes"),
+                TokenBucket.of(tier.body_bytes.per_key, "per_key_bytes", f"{key}:bytes"),
+                TokenBucket.of(tier.body_bytes.per_workspace, "per_workspace_bytes", f"{workspace}:bytes"),
             ),
             (self._count_of(caller.key_id), self._count_of(caller.workspace_id)),
             tier,
@@ -185,7 +187,7 @@ class RateLimiter:
         name = f"recorder:limit:{client_network_of(address)}:{kind}"
         if len(self._address_plans) >= _PLANS:
             self._address_plans.clear()
-        plan = self._address_plans[address, kind] = BucketPlan(Bucket.of(rate, "per_address", name))
+        plan = self._address_plans[address, kind] = BucketPlan(TokenBucket.of(rate, "per_address", name))
         return plan
 
 

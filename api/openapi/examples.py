@@ -45,7 +45,7 @@ def _format_curl_command(path: str, *options: str) -> str:
     return " ".join(["curl -sS", '-H "$auth"', *options, f'"$RECORDER_URL{path}"'])
 
 
-def _send(method: str, path: str, *, body: str = "") -> str:
+def _format_request(method: str, path: str, *, body: str = "") -> str:
     data = ["-H 'Content-Type: application/json'", f"-d '{body}'"] if body else []
     return _format_curl_command(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
 
@@ -56,8 +56,8 @@ def _format_id_command(prefix: str, command: str) -> str:
 
 _CREATED = '{"workflow": "checkout"}'
 _STARTED = '{"workflow": "checkout", "start": true}'
-_NEW_SESSION = f"session={_format_id_command('ses', _send('POST', '/v1/sessions', body=_CREATED))}"
-_RECORDING = f"session={_format_id_command('ses', _send('POST', '/v1/sessions', body=_STARTED))}"
+_NEW_SESSION = f"session={_format_id_command('ses', _format_request('POST', '/v1/sessions', body=_CREATED))}"
+_RECORDING = f"session={_format_id_command('ses', _format_request('POST', '/v1/sessions', body=_STARTED))}"
 _ONE_PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -67,20 +67,23 @@ _EVENTS = (
 )
 _FRAMES = f'{{"frames": [{{"t_ms": 0, "content_type": "image/png", "data": "{_ONE_PIXEL}"}}]}}'
 _AT = "/v1/sessions/$session"
-_WITH_FRAME = [_RECORDING, f"frame={_format_id_command('frm', _send('POST', f'{_AT}/frames', body=_FRAMES))}"]
+_WITH_FRAME = [
+    _RECORDING,
+    f"frame={_format_id_command('frm', _format_request('POST', f'{_AT}/frames', body=_FRAMES))}",
+]
 _SNAPSHOT = '{"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, "Cart"]]}'
 _FRAME_WITH_SNAPSHOT = f'{_FRAMES.removesuffix("}]}")}, "dom": {_SNAPSHOT}}}]}}'
 _WITH_SNAPSHOT = [
     _RECORDING,
-    f"frame={_format_id_command('frm', _send('POST', f'{_AT}/frames', body=_FRAME_WITH_SNAPSHOT))}",
+    f"frame={_format_id_command('frm', _format_request('POST', f'{_AT}/frames', body=_FRAME_WITH_SNAPSHOT))}",
 ]
-_WITH_EVENTS = [_RECORDING, _send("POST", f"{_AT}/events", body=_EVENTS)]
+_WITH_EVENTS = [_RECORDING, _format_request("POST", f"{_AT}/events", body=_EVENTS)]
 _SEALED = [
     "session="
     + _format_id_command("ses", _format_curl_command("/v1/sessions?workflow=checkout&status=sealed&limit=1"))
 ]
 _EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
-_QUEUED = [f"export={_format_id_command('exp', _send('POST', '/v1/exports', body=_EXPORT_BODY))}"]
+_QUEUED = [f"export={_format_id_command('exp', _format_request('POST', '/v1/exports', body=_EXPORT_BODY))}"]
 _COMPLETED = [
     f"export={_format_id_command('exp', _format_curl_command('/v1/exports?status=completed&limit=1'))}"
 ]
@@ -96,16 +99,18 @@ _FAILED = [
 _DRY_RECOVERY = _DRY_REPLAY.replace("/v1/replays", "/v1/recoveries")
 _RECOVERED = [*_FAILED, f"recovery={_format_id_command('rcv', _DRY_RECOVERY)}"]
 _WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.sealed"]}'
-_WEBHOOK = [f"webhook={_format_id_command('whk', _send('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"]
+_WEBHOOK = [
+    f"webhook={_format_id_command('whk', _format_request('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"
+]
 _HOOK = "/v1/webhooks/$webhook"
-_DELIVERY = [*_WEBHOOK, f"delivery={_format_id_command('dlv', _send('POST', f'{_HOOK}/test'))}"]
+_DELIVERY = [*_WEBHOOK, f"delivery={_format_id_command('dlv', _format_request('POST', f'{_HOOK}/test'))}"]
 _ERASURE_BODY = '{"subject": "someone@example.com", "scope": "all"}'
 _KEY_BODY = '{"label": "reports", "scope": "read"}'
 
 #: By method and path: the commands that prepare a request, and the request.
 _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("POST", "/v1/sessions"): [
-        _send(
+        _format_request(
             "POST",
             "/v1/sessions",
             body='{"workflow": "checkout", "start": true, "actor": {"id": "ann", "kind": "human"}}',
@@ -121,9 +126,9 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
         _NEW_SESSION,
         _format_curl_command(f"{_AT}?include=events,tags,frames_summary"),
     ],
-    ("DELETE", "/v1/sessions/{session_id}"): [_NEW_SESSION, _send("DELETE", _AT)],
-    ("POST", "/v1/sessions/{session_id}/start"): [_NEW_SESSION, _send("POST", f"{_AT}/start")],
-    ("POST", "/v1/sessions/{session_id}/stop"): [_RECORDING, _send("POST", f"{_AT}/stop")],
+    ("DELETE", "/v1/sessions/{session_id}"): [_NEW_SESSION, _format_request("DELETE", _AT)],
+    ("POST", "/v1/sessions/{session_id}/start"): [_NEW_SESSION, _format_request("POST", f"{_AT}/start")],
+    ("POST", "/v1/sessions/{session_id}/stop"): [_RECORDING, _format_request("POST", f"{_AT}/stop")],
     ("POST", "/v1/sessions/{session_id}/events"): _WITH_EVENTS,
     ("GET", "/v1/sessions/{session_id}/events"): [
         *_WITH_EVENTS,
@@ -134,7 +139,10 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
         # A stream ends when the session is sealed: print its first lines.
         _format_curl_command(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
     ],
-    ("POST", "/v1/sessions/{session_id}/frames"): [_RECORDING, _send("POST", f"{_AT}/frames", body=_FRAMES)],
+    ("POST", "/v1/sessions/{session_id}/frames"): [
+        _RECORDING,
+        _format_request("POST", f"{_AT}/frames", body=_FRAMES),
+    ],
     ("GET", "/v1/sessions/{session_id}/frames"): [*_WITH_FRAME, _format_curl_command(f"{_AT}/frames")],
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}"): [
         *_WITH_FRAME,
@@ -151,7 +159,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ],
     ("POST", "/v1/sessions/{session_id}/tags"): [
         _RECORDING,
-        _send("POST", f"{_AT}/tags", body='{"name": "success", "data": {"order": 4711}}'),
+        _format_request("POST", f"{_AT}/tags", body='{"name": "success", "data": {"order": 4711}}'),
     ],
     ("GET", "/v1/sessions/{session_id}/tags"): [_NEW_SESSION, _format_curl_command(f"{_AT}/tags")],
     ("GET", "/v1/memory/paths"): [
@@ -172,10 +180,13 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("GET", "/v1/memory/diff"): [
         _format_curl_command("/v1/memory/diff?workflow=checkout&since=7d&against_since=14d&against_until=7d")
     ],
-    ("POST", "/v1/exports"): [_send("POST", "/v1/exports", body=_EXPORT_BODY)],
+    ("POST", "/v1/exports"): [_format_request("POST", "/v1/exports", body=_EXPORT_BODY)],
     ("GET", "/v1/exports"): [_format_curl_command("/v1/exports?workflow=checkout&status=completed")],
     ("GET", "/v1/exports/{export_id}"): [*_QUEUED, _format_curl_command("/v1/exports/$export")],
-    ("POST", "/v1/exports/{export_id}/cancel"): [*_QUEUED, _send("POST", "/v1/exports/$export/cancel")],
+    ("POST", "/v1/exports/{export_id}/cancel"): [
+        *_QUEUED,
+        _format_request("POST", "/v1/exports/$export/cancel"),
+    ],
     ("GET", "/v1/exports/{export_id}/diff"): [
         *_COMPLETED,
         _format_curl_command("/v1/exports/$export/diff?against=$export"),
@@ -194,36 +205,39 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("GET", "/v1/replays"): [_format_curl_command("/v1/replays?workflow=checkout&status=diverged")],
     ("GET", "/v1/replays/{replay_id}"): [*_REPLAYED, _format_curl_command("/v1/replays/$replay")],
     ("GET", "/v1/replays/{replay_id}/steps"): [*_REPLAYED, _format_curl_command("/v1/replays/$replay/steps")],
-    ("POST", "/v1/replays/{replay_id}/cancel"): [*_REPLAYED, _send("POST", "/v1/replays/$replay/cancel")],
+    ("POST", "/v1/replays/{replay_id}/cancel"): [
+        *_REPLAYED,
+        _format_request("POST", "/v1/replays/$replay/cancel"),
+    ],
     ("POST", "/v1/replays/{replay_id}/decision"): [
         "replay="
         + _format_id_command("rpl", _format_curl_command("/v1/replays?status=running&workflow=checkout")),
-        _send("POST", "/v1/replays/$replay/decision", body='{"step": 1, "action": "act"}'),
+        _format_request("POST", "/v1/replays/$replay/decision", body='{"step": 1, "action": "act"}'),
     ],
     ("POST", "/v1/recoveries"): [*_FAILED, _DRY_RECOVERY],
     ("GET", "/v1/recoveries"): [_format_curl_command("/v1/recoveries?workflow=checkout&status=succeeded")],
     ("GET", "/v1/recoveries/{recovery_id}"): [*_RECOVERED, _format_curl_command("/v1/recoveries/$recovery")],
     ("POST", "/v1/recoveries/{recovery_id}/cancel"): [
         *_RECOVERED,
-        _send("POST", "/v1/recoveries/$recovery/cancel"),
+        _format_request("POST", "/v1/recoveries/$recovery/cancel"),
     ],
     ("GET", "/v1/workflows"): [_format_curl_command("/v1/workflows")],
     ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _format_curl_command("/v1/workflows/checkout")],
     ("PATCH", "/v1/workflows/{workflow}"): [
-        _send("PATCH", "/v1/workflows/checkout", body='{"tags": ["shop"], "memory_graph": true}')
+        _format_request("PATCH", "/v1/workflows/checkout", body='{"tags": ["shop"], "memory_graph": true}')
     ],
-    ("POST", "/v1/webhooks"): [_send("POST", "/v1/webhooks", body=_WEBHOOK_BODY)],
+    ("POST", "/v1/webhooks"): [_format_request("POST", "/v1/webhooks", body=_WEBHOOK_BODY)],
     ("GET", "/v1/webhooks"): [_format_curl_command("/v1/webhooks")],
     ("GET", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _format_curl_command(_HOOK)],
     ("PATCH", "/v1/webhooks/{webhook_id}"): [
         *_WEBHOOK,
-        _send(
+        _format_request(
             "PATCH", _HOOK, body='{"events": ["session.sealed", "session.error"], "description": "orders"}'
         ),
     ],
-    ("DELETE", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _send("DELETE", _HOOK)],
-    ("POST", "/v1/webhooks/{webhook_id}/secret"): [*_WEBHOOK, _send("POST", f"{_HOOK}/secret")],
-    ("POST", "/v1/webhooks/{webhook_id}/test"): [*_WEBHOOK, _send("POST", f"{_HOOK}/test")],
+    ("DELETE", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _format_request("DELETE", _HOOK)],
+    ("POST", "/v1/webhooks/{webhook_id}/secret"): [*_WEBHOOK, _format_request("POST", f"{_HOOK}/secret")],
+    ("POST", "/v1/webhooks/{webhook_id}/test"): [*_WEBHOOK, _format_request("POST", f"{_HOOK}/test")],
     ("GET", "/v1/webhooks/{webhook_id}/deliveries"): [*_WEBHOOK, _format_curl_command(f"{_HOOK}/deliveries")],
     ("GET", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}"): [
         *_DELIVERY,
@@ -231,25 +245,26 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ],
     ("POST", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"): [
         *_DELIVERY,
-        _send("POST", f"{_HOOK}/deliveries/$delivery/redeliver"),
+        _format_request("POST", f"{_HOOK}/deliveries/$delivery/redeliver"),
     ],
     ("GET", "/v1/event_types"): [_format_curl_command("/v1/event_types")],
-    ("POST", "/v1/keys"): [_send("POST", "/v1/keys", body=_KEY_BODY)],
+    ("POST", "/v1/keys"): [_format_request("POST", "/v1/keys", body=_KEY_BODY)],
     ("GET", "/v1/keys"): [_format_curl_command("/v1/keys")],
     ("DELETE", "/v1/keys/{key_id}"): [
-        f"key={_format_id_command('key', _send('POST', '/v1/keys', body=_KEY_BODY))}",
-        _send("DELETE", "/v1/keys/$key"),
+        f"key={_format_id_command('key', _format_request('POST', '/v1/keys', body=_KEY_BODY))}",
+        _format_request("DELETE", "/v1/keys/$key"),
     ],
     ("GET", "/v1/workspaces/current"): [_format_curl_command("/v1/workspaces/current")],
     ("PATCH", "/v1/workspaces/current"): [
-        _send("PATCH", "/v1/workspaces/current", body='{"retention": {"frames_days": 90}}')
+        _format_request("PATCH", "/v1/workspaces/current", body='{"retention": {"frames_days": 90}}')
     ],
     ("GET", "/v1/limits"): [_format_curl_command("/v1/limits")],
     ("GET", "/v1/quota"): [_format_curl_command("/v1/quota")],
     ("GET", "/v1/audit"): [_format_curl_command("/v1/audit?since=1d&limit=5")],
-    ("POST", "/v1/privacy/erasure"): [_send("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)],
+    ("POST", "/v1/privacy/erasure"): [_format_request("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)],
     ("GET", "/v1/privacy/erasure/{erasure_id}"): [
-        f"erasure={_format_id_command('era', _send('POST', '/v1/privacy/erasure', body=_ERASURE_BODY))}",
+        "erasure="
+        + _format_id_command("era", _format_request("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)),
         _format_curl_command("/v1/privacy/erasure/$erasure"),
     ],
     ("GET", "/healthz"): ['curl -sS "$RECORDER_URL/healthz"'],

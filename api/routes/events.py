@@ -15,9 +15,9 @@ from api.strict_routes import NO_QUERY, BatchRoute, check_query_parameters, refu
 from recorder import limits
 from recorder.errors import InvalidRange
 from recorder.recording import sessions
-from recorder.recording.event_filter import EventFilter
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.session_events import read_session_events_page
+from recorder.recording.stored_events import EventFilter
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_class=BatchRoute)
 

@@ -185,7 +185,7 @@ def cancel_export(
     export_id: str, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Export:
     """Cancel an export: its status becomes `failed`, and the files that it wrote are deleted."""
-    row = finalize.cancel(db, runtime.settings, caller.tenant, export_id, origin=origin)
+    row = finalize.cancel_tenant_export(db, runtime.settings, caller.tenant, export_id, origin=origin)
     return wire_objects.export_to_wire(row, runtime.settings)
 
 

@@ -96,4 +96,6 @@ def decide_replay_step(
     replay_id: str, body: ReplayDecision, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Replay:
     """Decide on the step that a guided replay awaits; it goes on from there."""
-    return wire_objects.replay_to_wire(queue.decide(db, caller, replay_id, body, origin=origin))
+    return wire_objects.replay_to_wire(
+        queue.store_replay_decision(db, caller, replay_id, body, origin=origin)
+    )

@@ -14,7 +14,7 @@ from api.streams.connections import EventStream, close_websocket, run_websocket
 from api.strict_routes import QueryRules, StrictRoute, check_query_parameters
 from recorder.access.ratelimit.stream_slots import StreamSlots
 from recorder.errors import InvalidEventId, RecorderError, ValidationFailed
-from recorder.recording.streams import Ending, Hub, Start, read_position
+from recorder.recording.streams import Ending, Hub, Start, parse_last_event_id
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/events", tags=["streams"], route_class=StrictRoute)
 
@@ -44,14 +44,14 @@ async def stream_events(
     """Stream server-sent events: from now on, from the start, or after the last message received."""
     start = Start(
         is_from_start=from_ is not None,
-        after=None if last_event_id is None else read_position(last_event_id),
+        after=None if last_event_id is None else parse_last_event_id(last_event_id),
     )
     state = request.app.state
     return EventStream(state.streams, state.stream_slots, caller, session_id, start)
 
 
 class SocketEndpoint:
-    """WebSocket endpoint that sends the same messages, one text each."""
+    """WebSocket endpoint that sends the messages of a session's stream, one text each."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the stream and write it to its end; a refused handshake gets an HTTP answer."""
@@ -100,5 +100,5 @@ def _read_start(websocket: WebSocket) -> Start:
     }
     if len(sent) > 1:
         raise InvalidEventId
-    after = read_position(sent.pop()) if sent else None
+    after = parse_last_event_id(sent.pop()) if sent else None
     return Start(is_from_start=begin is not None, after=after)

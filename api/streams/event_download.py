@@ -15,8 +15,8 @@ from api.streams.connections import make_body_part, wait_until_gone
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
-from recorder.recording.event_filter import EventFilter, Position
 from recorder.recording.session_events import SCHEMA, EventPortions
+from recorder.recording.stored_events import EventFilter, Position
 from recorder.recording.whole_reads import WholeReads, let_threads_run
 from recorder.runtime import Runtime
 

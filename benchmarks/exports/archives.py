@@ -71,12 +71,12 @@ def _parts(samples: Samples) -> Iterator[tuple[str, Samples]]:
 
 
 def _ours(folder: Path, samples: Samples) -> None:
-    from recorder.datasets.webdataset import Archive
+    from recorder.datasets.webdataset import TarWriter
     from recorder.exports.destinations import HashedFile
 
     for name, part in _parts(samples):
         with (folder / name).open("wb") as file, HashedFile(file) as hashed:
-            with Archive(hashed) as archive:
+            with TarWriter(hashed) as archive:
                 for key, picture in part:
                     archive.add(f"{key}.events.json", _TEXT)
                     archive.add(f"{key}.json", _TEXT)

@@ -27,7 +27,7 @@ from recorder.memory.graph.communities import (
 from recorder.memory.graph.features import PRUNE_SESSIONS, FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import Node
-from recorder.memory.graph.shown_way import Ways, split_ways
+from recorder.memory.graph.shown_way import VariantTable, split_ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Variants:
     def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Ints, nodes: Sequence[Node]) -> "Variants":
         """Return variants with the features of their nodes; `sequences` begin with the most frequent."""
         counts = FeatureCounts()
-        features = counts.of(sequences, nodes)
+        features = counts.number_features(sequences, nodes)
         for numbers, count in zip(features, sessions.tolist(), strict=True):
             counts.count(numbers, count)
         vectors = counts.vectors(features)
@@ -103,7 +103,9 @@ def _split(variants: Variants, method: Method) -> Ints:
     parts = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        ways = Ways.of([variants.sequences[int(row)] for row in rows], variants.sessions[rows].tolist())
+        ways = VariantTable.of(
+            [variants.sequences[int(row)] for row in rows], variants.sessions[rows].tolist()
+        )
         parts += [rows[part] for part in split_ways(ways)]
     return _labels_of(parts, len(labels))
 

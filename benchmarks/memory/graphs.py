@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from recorder.memory.graph.rebuild import RebuildKind, Recorded
+from recorder.memory.graph.rebuild import RebuildInput, RebuildKind
 from recorder.memory.queries.columns import GraphColumns, read_graph_columns
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.indexing import GraphIndexer
@@ -68,7 +68,7 @@ class StoredGraph:
             assert head is not None, "the workflow is there"
             return read_graph_columns(db, _SCOPE, head.version)
 
-    def recorded(self) -> Recorded:
+    def recorded(self) -> RebuildInput:
         """Return the graph as a rebuild sees it."""
         with self._database.transaction(write=False) as db:
             return read_recorded(db, _SCOPE)

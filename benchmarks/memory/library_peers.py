@@ -27,7 +27,7 @@ from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
 from recorder.memory.graph.features import GRAINS, FeatureCounts
 from recorder.memory.graph.inverted_index import Ints, InvertedIndex
-from recorder.memory.graph.nodes import MERGE_JACCARD, Node, Shown, merged_nodes
+from recorder.memory.graph.nodes import MERGE_JACCARD, MergeCandidate, Node, merged_nodes
 from recorder.memory.graph.rebuild import adjusted_rand_index
 from recorder.memory.views.formats import format_graph_as_dot
 from recorder.memory.views.graph_view import GraphView, graph_view_of
@@ -47,14 +47,17 @@ def measure(*, quick: bool = False) -> list[Figure]:
     """Time the product's code and the library's in turn, on one planted workflow."""
     sequences, nodes, view = _variants(_QUICK_SESSIONS if quick else _SESSIONS)
     counts = FeatureCounts()
-    features = counts.of(sequences, nodes)
+    features = counts.number_features(sequences, nodes)
     for numbers in features:
         counts.count(numbers, 1)
     squared, _ = counts.weights()
     grains = [np.flatnonzero(counts.grains == grain) for grain in range(GRAINS)]
     pairs: dict[str, tuple[Pair, str]] = {
         "features of variants": (
-            (lambda: FeatureCounts().of(sequences, nodes), lambda: _count_vectorized(sequences, nodes)),
+            (
+                lambda: FeatureCounts().number_features(sequences, nodes),
+                lambda: _count_vectorized(sequences, nodes),
+            ),
             "CountVectorizer",
         ),
         "weighted vectors": (
@@ -193,7 +196,7 @@ def _linkages() -> Pair:
         for share in (1.0, 0.8, 0.6, 0.4):
             parts = shared[: round(60 * share)]
             screens.append(sorted({*parts, *draw.sample(range(10_000), 60 - len(parts))}))
-    shown = [Shown(number, 0, number, parts) for number, parts in enumerate(screens)]
+    shown = [MergeCandidate(number, 0, number, parts) for number, parts in enumerate(screens)]
     linkage = AgglomerativeClustering(
         n_clusters=None, metric="precomputed", linkage="average", distance_threshold=1 - MERGE_JACCARD
     )

@@ -15,7 +15,7 @@ from benchmarks.soak.load import Load
 from benchmarks.soak.samples import Sampler
 from benchmarks.soak.verdicts import Verdict, judge
 from recorder.client import Client
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -32,7 +32,7 @@ def main(
         data = Path(folder)
         settings = new_settings(data)
         key = new_key(settings)
-        with running(settings, dagster=True) as service, Client(service.base_url, key) as client:
+        with run_service(settings, dagster=True) as service, Client(service.base_url, key) as client:
             load = Load(service, client, sessions=sessions, minutes=minutes)
             with load.receiving():
                 load.warm_up()

@@ -89,7 +89,7 @@ class RunningKeys:
         self._lock = threading.Lock()
 
     @contextmanager
-    def only(self, key: RequestKey) -> Iterator[None]:
+    def hold_key(self, key: RequestKey) -> Iterator[None]:
         """Hold a key while its request runs.
 
         Raises:

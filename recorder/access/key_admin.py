@@ -6,7 +6,7 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
 from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_api_key
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.wire import Mode
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
@@ -83,7 +83,9 @@ def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> No
         raise NotFound("key")
     row.revoked_at = clock.now()
     db.add(row)
-    record(db, origin, "key.revoke", resource_type="key", resource_id=key_id, details={"label": row.label})
+    record_audit_entry(
+        db, origin, "key.revoke", resource_type="key", resource_id=key_id, details={"label": row.label}
+    )
 
 
 def find_key(db: DbSession, key_id: str) -> KeyRow:
@@ -138,7 +140,7 @@ def _create_recorded_key(
     )
     expires_at = None if row.expires_at is None else clock.to_iso(row.expires_at)
     details = {"label": row.label, "scope": row.scope, "mode": mode, "expires_at": expires_at}
-    record(db, origin, "key.create", resource_type="key", resource_id=row.id, details=details)
+    record_audit_entry(db, origin, "key.create", resource_type="key", resource_id=row.id, details=details)
     return KeyCreated(
         id=row.id,
         label=row.label,

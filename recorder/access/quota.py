@@ -14,7 +14,7 @@ from recorder.errors import QuotaExceeded
 from recorder.models.workspace import Quota, UsageRow, WorkspaceRow
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 
 Metric = Literal["captured_minutes", "exported_rows"]
 
@@ -229,7 +229,7 @@ def _send_quota_notices(db: DbSession, row: Any, period: Period, metric: Metric)
     quota = quota_of(period, tier, captured_ms=row.captured_ms, exported_rows=row.exported_rows)
     sent_level = getattr(row, _SENT_COLUMNS[metric])
     for type, data in list_due_quota_notices(quota, metric, sent_level):
-        add_event(
+        add_outbox_event(
             db,
             tenant=Tenant(row.workspace_id, "live"),
             type=type,

@@ -6,7 +6,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
 from recorder.access.keys import Caller, NewKey, create_workspace
-from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record
+from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record_audit_entry
 from recorder.errors import InsufficientScope, NotFound
 from recorder.masking.policies import store_replacements
 from recorder.models.workspace import (
@@ -149,4 +149,6 @@ def _list_workspace_settings(row: WorkspaceRow) -> dict[str, Any]:
 
 
 def _record_workspace_change(db: DbSession, origin: Origin, action: Action, details: dict[str, Any]) -> None:
-    record(db, origin, action, resource_type="workspace", resource_id=origin.workspace_id, details=details)
+    record_audit_entry(
+        db, origin, action, resource_type="workspace", resource_id=origin.workspace_id, details=details
+    )

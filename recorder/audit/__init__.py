@@ -1,0 +1,1 @@
+"""Audit log: hash chains of entries, their verification and pruning. Contract §7."""

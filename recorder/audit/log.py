@@ -146,7 +146,7 @@ class _PendingEntry:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def record(
+def record_audit_entry(
     db: DbSession,
     origin: Origin,
     action: Action,
@@ -276,7 +276,10 @@ def stream_audit_entries(database: Database, filters: AuditFilter) -> Iterator[b
 
 
 def export_audit_entries(database: Database, workspace_id: str) -> Iterator[bytes]:
-    """Yield all entries of a chain as NDJSON, with what a restore needs beside them."""
+    """Yield all entries of a chain as NDJSON.
+
+    Each line also holds workspace, number, mode and hash, which a restore needs.
+    """
     filters: AuditFilter | None = AuditFilter(workspace_id=workspace_id)
     while filters is not None:
         with database.transaction(write=False) as db:

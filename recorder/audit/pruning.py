@@ -9,7 +9,7 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, insert, select
 
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.models.governance import AuditHashRow
 from recorder.models.operations import AuditRow
 
@@ -43,7 +43,7 @@ def prune_audit_entries(db: DbSession, workspace_id: str, *, before: datetime, l
     through = pruned[-1]["number"]
     db.connection().execute(insert(AuditHashRow), pruned)
     db.exec(delete(row).where(col(row.workspace_id) == workspace_id, col(row.number) <= through))
-    record(
+    record_audit_entry(
         db,
         Origin.system(workspace_id, "retention"),
         "audit.prune",

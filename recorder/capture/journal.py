@@ -51,12 +51,12 @@ class Journal:
 
     def add_step(self, event: dict[str, Any]) -> None:
         """Record a step; the one before it is complete with this."""
-        self.release()
+        self.send_held_step()
         event["t_ms"] = self._last_ms = min(limits.T_MS_MAX, max(self._last_ms, event["t_ms"]))
         self._held = [event]
 
     def join_double_click(self, event: dict[str, Any]) -> bool:
-        """Return whether the held step was the first click of this double click, and is one now."""
+        """Make the held step a double click if it is the first click of this one; return whether it was."""
         held = self._held[0] if len(self._held) == 1 else None
         if held is None or held["type"] != "click" or held.get("target") != event.get("target"):
             return False
@@ -110,7 +110,7 @@ class Journal:
             if event["type"] == "navigate" and event.get("url") == url:
                 event.setdefault("title", title)
 
-    def release(self) -> None:
+    def send_held_step(self) -> None:
         """Send the held step with its effects."""
         held, self._held = self._held, []
         for event in held:

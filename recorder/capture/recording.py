@@ -119,7 +119,7 @@ class PageRecording:
 
     def _end(self, error: BaseException | None) -> None:
         self._is_open = False
-        self._journal.release()
+        self._journal.send_held_step()
         if isinstance(error, Exception):
             self.tag("error", type=type(error).__name__)
         stats = self._sender.stats
@@ -193,7 +193,7 @@ class PageRecording:
         return prepare_now
 
     def _make_listener(self, handle: Callable[..., None], *first: Any) -> Callable[..., None]:
-        """Return a listener that fails without a trace in the program."""
+        """Return a listener whose failures are counted and never reach the program."""
 
         def listen(*given: Any) -> None:
             if not self._is_open:

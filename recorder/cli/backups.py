@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, format_bytes, opened, print_json
+from recorder.cli.options import AsJson, DataDir, format_bytes, open_runtime, print_json
 from recorder.plurals import counted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def backup(
     """Back up database, lake, frames and hosted exports while everything runs; not the secret."""
     from recorder.governance.backup.create import create_backup
 
-    with opened(data) as runtime, _show_backup_progress() as (on_step, on_bytes):
+    with open_runtime(data) as runtime, _show_backup_progress() as (on_step, on_bytes):
         report = create_backup(
             runtime, to, keep_days=keep, on_step=on_step, on_progress=lambda handled, _: on_bytes(handled)
         )

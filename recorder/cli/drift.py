@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened, print_json, workspace_id_of
+from recorder.cli.options import AsJson, DataDir, open_runtime, print_json, workspace_id_of
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def backtest(
     from recorder.tenant import GraphScope
 
     rules = DriftRules(baseline=baseline, least_baseline=min(baseline, DriftRules().least_baseline))
-    with opened(data) as runtime:
+    with open_runtime(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)
         result = _replay_drift_history(runtime, scope, rules)
@@ -64,7 +64,7 @@ def list_alarms(
     from recorder import clock
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
-    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+    with open_runtime(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
         rows = stored_alarms(db, workspace_id=workspace_id, mode=mode, workflow=workflow, limit=limit)
     if as_json:

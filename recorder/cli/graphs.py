@@ -152,7 +152,7 @@ def summary(
 ) -> None:
     """Summarize a log without a service: activities, the commonest variants, their durations."""
     from recorder.interchange.event_logs import directly_follows, event_log_rows
-    from recorder.interchange.xes_values import read_traces
+    from recorder.interchange.xes_reader import read_traces
     from recorder.memory.graph.directly_follows import aggregate_log
 
     rows = event_log_rows(read_traces(path, activity=activity.split("+")))

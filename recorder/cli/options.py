@@ -105,7 +105,9 @@ def open_client(url: str, key: str) -> Iterator["Client"]:
 
 
 @contextmanager
-def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = False) -> Iterator["Runtime"]:
+def open_runtime(
+    data: Path | None, *, create: bool = False, is_reslotting: bool = False
+) -> Iterator["Runtime"]:
     """Open the parts of the deployment in this data folder, or in the environment's.
 
     Args:
@@ -133,7 +135,7 @@ def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = Fal
 
 @contextmanager
 def opened_database(data: Path | None) -> Iterator[tuple["Settings", "Database"]]:
-    """Open only the database of a deployment; `opened` takes twice as long, since it imports the lake.
+    """Open only the database of a deployment; `open_runtime` takes twice as long, since it imports the lake.
 
     Raises:
         NoDeployment: if there is none.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, format_bytes, opened, print_folder, print_json
+from recorder.cli.options import AsJson, DataDir, format_bytes, open_runtime, print_folder, print_json
 from recorder.plurals import counted
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _open_deployment_of_workspace(
     """Open the deployment; yield it with the id of the named workspace."""
     from recorder.access.workspaces import find_workspace
 
-    with opened(data) as runtime:
+    with open_runtime(data) as runtime:
         workspace_id = None
         if workspace is not None:
             with runtime.database.transaction(write=False) as db:

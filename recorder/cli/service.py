@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened, port_option, print_json
+from recorder.cli.options import AsJson, DataDir, open_runtime, port_option, print_json
 from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def reslot(
     from recorder.sealing.lanes import change_slots
     from recorder.supervisor.run_records import SERVICE, AlreadyRunning, read_run_record
 
-    with opened(data, is_reslotting=True) as runtime:
+    with open_runtime(data, is_reslotting=True) as runtime:
         folder = runtime.settings.data_dir
         if (holder := read_run_record(folder, SERVICE)) is not None:
             raise AlreadyRunning(folder, SERVICE, holder)

@@ -10,7 +10,7 @@ import typer
 from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, open_client, port_option, print_json
 
 if TYPE_CHECKING:
-    from recorder.client.listener import Received
+    from recorder.client.listener import ReceivedDelivery
 
 Pulse = Annotated[
     Path | None, typer.Option(help="File to touch every second while the loop goes on.", show_default=False)
@@ -50,13 +50,13 @@ def listen(
     as_json: AsJson = False,
 ) -> None:
     """Print verified deliveries as they come, until Ctrl-C; its webhook is removed at the end."""
-    from recorder.client.listener import Listener
+    from recorder.client.listener import DeliveryListener
 
     if key is None and secret is None:
         raise typer.BadParameter("give an API key to register with, or --secret", param_hint="--key")
     done = _Countdown(count)
     print_one = _print_delivery_json if as_json else _print_pretty_delivery
-    listener = Listener(lambda received: done.note(print_one(received)), host=host, port=port)
+    listener = DeliveryListener(lambda received: done.note(print_one(received)), host=host, port=port)
     here = address or f"http://{f'[{host}]' if ':' in host else host}:{listener.port}/"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with listener.listening():
@@ -110,14 +110,14 @@ class _Countdown:
             return
 
 
-def _print_delivery_json(received: "Received") -> bool:
+def _print_delivery_json(received: "ReceivedDelivery") -> bool:
     if received.payload is None:
         return _warn_invalid_signature()
     print_json({"delivery_id": received.delivery_id, **received.payload})
     return True
 
 
-def _print_pretty_delivery(received: "Received") -> bool:
+def _print_pretty_delivery(received: "ReceivedDelivery") -> bool:
     from rich.console import Console
     from rich.json import JSON
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from recorder import limits
-from recorder.cli.options import AsJson, DataDir, opened, opened_database, print_folder, print_json
+from recorder.cli.options import AsJson, DataDir, open_runtime, opened_database, print_folder, print_json
 from recorder.tenant import Tenant
 
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
@@ -39,7 +39,7 @@ def create_workspace(
     if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
         most = limits.WORKSPACE_NAME_CHARACTERS
         raise typer.BadParameter(f"takes 1 to {most} printable characters", param_hint="NAME")
-    with opened(data, create=init) as runtime:
+    with open_runtime(data, create=init) as runtime:
         print_folder(runtime.settings)
         with runtime.database.transaction(write=True) as db:
             made = workspaces.create_workspace_as_operator(db, runtime.settings, name, tier=tier)

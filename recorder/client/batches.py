@@ -62,7 +62,7 @@ def image_content_type(image: bytes) -> str:
 
 def new_batch_id() -> str:
     """Return an id for a batch; later ids are higher, so that batches sort by time."""
-    return f"bat_{ids.encode(ids.reserve(1))}"
+    return f"bat_{ids.encode(ids.reserve_ulid_values(1))}"
 
 
 def event_batch_calls(session_id: str, events: Iterable[Mapping[str, Any] | bytes]) -> Iterator[Call]:

@@ -15,7 +15,7 @@ _SECRET_S = 5.0
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedDelivery:
     """Received delivery; without a payload if its signature is not valid."""
 
     delivery_id: str
@@ -28,10 +28,10 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
 
-class Listener:
+class DeliveryListener:
     """HTTP server that answers 204 to requests signed with the secret, and 401 to all others."""
 
-    def __init__(self, take: Callable[[Received], None], *, host: str, port: int) -> None:
+    def __init__(self, take: Callable[[ReceivedDelivery], None], *, host: str, port: int) -> None:
         """Bind the port.
 
         Args:
@@ -75,7 +75,7 @@ class Listener:
         self._has_secret.wait(_SECRET_S)
         is_valid = self._secret is not None and verify_signature(body, signature, self._secret)
         with self._turn:
-            self._take(Received(delivery_id, json.loads(body) if is_valid else None))
+            self._take(ReceivedDelivery(delivery_id, json.loads(body) if is_valid else None))
         return 204 if is_valid else 401
 
     def _make_handler(self) -> type[BaseHTTPRequestHandler]:

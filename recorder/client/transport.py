@@ -259,7 +259,7 @@ class Requests:
 
     def _create(self, path: str, body: Json) -> Json:
         """Send a POST that creates an object once, under an Idempotency-Key, however often it is repeated."""
-        key = f"cre_{ids.encode(ids.reserve(1))}"
+        key = f"cre_{ids.encode(ids.reserve_ulid_values(1))}"
         answer: Json = self._transport.json(
             Call("POST", path, content=encode_json(body), key=key, repeatable=True)
         )

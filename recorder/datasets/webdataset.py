@@ -64,7 +64,7 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
     paired = _join_events_to_frames(frames, events)
     names, texts = frame_image_names(paired), _format_frames(paired)
     samples = zip(frame_keys(paired), names, texts, paired["events"].to_list(), strict=True)
-    with Archive(file) as archive:
+    with TarWriter(file) as archive:
         for images in iterate_frame_images(paired, blobs):
             for image, (key, name, text, bound) in zip(images, samples, strict=False):
                 members = [(f"{key}.events.json", bound.encode())]
@@ -97,7 +97,7 @@ def _format_frames(frames: pl.DataFrame) -> list[str]:
     return facts.select(pl.struct(sorted(facts.columns)).struct.json_encode()).to_series().to_list()
 
 
-class Archive:
+class TarWriter:
     """Writer of a tar archive."""
 
     def __init__(self, file: Output) -> None:

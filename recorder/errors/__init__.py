@@ -6,10 +6,13 @@ RecorderError
 ├── Unauthenticated   401  MissingAuthorization InvalidApiKey
 ├── Forbidden         403  InsufficientScope WorkspaceDisabled InvalidSignature UrlExpired
 ├── NotFound          404  (code `not_found`, with the kind of resource)
+├── NotAcceptable     406
+├── RequestTimeout    408
 ├── Conflict          409  InvalidState SessionNotRecording SessionNotSealed EventConflict
 │                         IdempotencyInProgress
 ├── Gone              410  ResumeWindowExpired
 ├── TooLarge          413  PayloadTooLarge HeadTooLarge
+├── UnsupportedMediaType 415
 ├── RangeNotSatisfiable 416
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyConnections TooManyStreams QuotaExceeded

@@ -65,7 +65,7 @@ class IdempotencyInProgress(Conflict):
 
 
 class SessionNotSealed(InvalidState):
-    """The session is not in the memory graph yet (409)."""
+    """The session is not sealed yet (409)."""
 
     code = "session_not_sealed"
     title = "Session not sealed"

@@ -150,7 +150,7 @@ class IdempotencyKeyReused(Invalid):
 
 
 class InvalidUrl(Invalid):
-    """The URL is not one that a webhook can be sent to."""
+    """The URL cannot be read, or has a form that the service does not call."""
 
     code = "invalid_url"
     title = "Invalid URL"

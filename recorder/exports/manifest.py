@@ -75,7 +75,7 @@ def build_manifest(
                 "fingerprint": fingerprint(kind, plan.format),
                 "fields": describe_dataset_schema(kind, plan.format),
             }
-            for kind in plan.files.kinds
+            for kind in plan.file_format.kinds
         },
         "writer": writer_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},

@@ -1,4 +1,4 @@
-"""Writing of shards: tasks, their rows from the pinned lake, and their files. Spec §4.3."""
+"""Writing of shards: tasks, their rows from the lake, and their files. Spec §4.3."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,8 +42,6 @@ class ShardTask:
     format: FormatName
     #: Shards of one kind and workflow, by bucket and split: they are read together.
     shards: list[PlannedShard]
-    #: Pinned version of each lake table; None where the table did not exist.
-    versions: dict[str, int | None]
     sampling: Sampling
     lake_url: str
     blob_url: str

@@ -4,7 +4,7 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import NotFound
 from recorder.governance.holds import require_unheld_session
 from recorder.governance.purge_requests import request_purge
@@ -63,5 +63,7 @@ def _begin_purge(db: DbSession, origin: Origin, tenant: Tenant, session_id: str)
     now = clock.now()
     if row.deleted_at is None:
         hide_session(db, row, at=now)
-    record(db, origin, "session.delete", resource_type="session", resource_id=row.id, details={"hard": True})
+    record_audit_entry(
+        db, origin, "session.delete", resource_type="session", resource_id=row.id, details={"hard": True}
+    )
     return request_purge(db, row, "hard_delete", at=now)

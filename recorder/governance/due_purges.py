@@ -16,7 +16,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder import clock
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError
 from recorder.exports.results.purged_sessions import remove_from_exports
 from recorder.governance.purge_requests import advance_purges, lock_purges, update_purges
@@ -92,7 +92,7 @@ class PurgeRun:
         self._open_transaction = partial(held.transaction, runtime.database)
         self.report = PurgeReport()
 
-    def work(self) -> bool:
+    def work_on_due_steps(self) -> bool:
         """Work on some steps that are due; return False if there are none."""
         steps: dict[str, list[PurgeRow]] = defaultdict(list)
         with self._runtime.database.transaction(write=False) as db:
@@ -309,7 +309,7 @@ class PurgeRun:
                 causes = {
                     cause: count for (owner, cause), count in ended.causes.items() if owner == workspace_id
                 }
-                record(
+                record_audit_entry(
                     db,
                     Origin.system(workspace_id, "retention"),
                     "session.purge",

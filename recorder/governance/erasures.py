@@ -18,7 +18,7 @@ from sqlmodel import and_, col, insert, or_, select, update
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.content_inventory import list_tables_to_rewrite
@@ -87,7 +87,9 @@ def request_erasure(
     # After a restore of an older backup both kinds of hashes find the subject again.
     tokens = hash_tokens(secret, caller.workspace_id, body.subject)
     details = {"scope": body.scope, "subject_hash": subject_hash, "token_hashes": tokens}
-    record(db, origin, "privacy.request", resource_type="erasure", resource_id=row.id, details=details)
+    record_audit_entry(
+        db, origin, "privacy.request", resource_type="erasure", resource_id=row.id, details=details
+    )
     return _describe_erasure(row)
 
 
@@ -329,7 +331,7 @@ def _select_purging_erasures() -> Any:
 
 
 def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
-    """Return whether an erasure found sessions, all of them are purged, and it did not go on from there."""
+    """Return whether an erasure found sessions, all are purged, and its table rewrites are not requested."""
     with runtime.database.transaction(write=False) as db:
         row = db.get_one(ErasureRow, erasure_id)
         has_sessions = row.counts.get("sessions", 0) > 0
@@ -360,7 +362,9 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
         ended |= {"status": "failed", "error": _HELD} if row.held else {"status": "completed"}
         # The mode of the request: a test key reads back what test keys asked for.
         origin = Origin(row.workspace_id, "system", "privacy", mode=row.mode)
-        record(db, origin, "privacy.erase", resource_type="erasure", resource_id=erasure_id, details=ended)
+        record_audit_entry(
+            db, origin, "privacy.erase", resource_type="erasure", resource_id=erasure_id, details=ended
+        )
         db.delete(row)
         return True
 

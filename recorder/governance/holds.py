@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder import clock, limits
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.models.governance import HoldKind, HoldRow, PurgeRow
 from recorder.models.session import SessionRow, TagRow
@@ -49,7 +49,7 @@ def add_hold(db: DbSession, origin: Origin, *, kind: HoldKind, value: str) -> bo
     values = {"workspace_id": origin.workspace_id, "kind": kind, "value": value, "created_at": clock.now()}
     if not insert_if_missing(db, HoldRow, values):
         return False
-    record(db, origin, "hold.add", resource_type=kind, resource_id=value)
+    record_audit_entry(db, origin, "hold.add", resource_type=kind, resource_id=value)
     return True
 
 
@@ -63,7 +63,7 @@ def remove_hold(db: DbSession, origin: Origin, *, kind: HoldKind, value: str) ->
     if row is None:
         raise NotFound("hold", "The workspace has no such hold; `recorder hold list` shows its holds.")
     db.delete(row)
-    record(db, origin, "hold.remove", resource_type=kind, resource_id=value)
+    record_audit_entry(db, origin, "hold.remove", resource_type=kind, resource_id=value)
 
 
 def list_holds(db: DbSession, workspace_id: str | None = None) -> list[Hold]:

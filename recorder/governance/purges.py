@@ -77,7 +77,9 @@ def run_purges(
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             run = PurgeRun(runtime, held)
-            while not is_stopping() and (run.work() or _wait_for_purge_step(runtime, patience_s)):
+            while not is_stopping() and (
+                run.work_on_due_steps() or _wait_for_purge_step(runtime, patience_s)
+            ):
                 continue
             return run.report
 

@@ -1,4 +1,4 @@
-"""Removal of what was requested: the search of erasures, all due steps of purges, the end of erasures. §7."""
+"""Run of requested removals: searches of erasures, due steps of purges, ends of erasures. Contract §7."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A recording made elsewhere, in the form all importers give and the upload takes. Contract §2 (imports)."""
+"""Upload of recordings made elsewhere: the form that importers give them, parallel uploads. Contract §2."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -74,7 +74,7 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class Upload:
-    """The end of one recording's way: its session, or why there is none."""
+    """Result of the upload of one recording: its session, or the reason why there is none."""
 
     name: str
     session_id: str | None = None

@@ -37,7 +37,7 @@ from recorder.interchange.event_logs import (
     UnreadableLog,
     event_log_name,
 )
-from recorder.interchange.xes_values import ACTIVITY, RESOURCE, SUFFIXES, read_traces
+from recorder.interchange.xes_reader import ACTIVITY, RESOURCE, SUFFIXES, read_traces
 from recorder.limits import ACTOR_ID_CHARACTERS, EVENT_BYTES, METADATA_BYTES, T_MS_MAX, WORKFLOW_PATTERN
 
 #: Beginning of sessions whose trace has no instant at all.

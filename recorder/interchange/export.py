@@ -20,7 +20,7 @@ from recorder.interchange.event_logs import (
     event_log_rows,
     write_dfg,
 )
-from recorder.interchange.xes_values import RESOURCE
+from recorder.interchange.xes_reader import RESOURCE
 from recorder.interchange.xes_writer import OUTCOME, SESSION, UI_ACTION, UI_APPLICATION, UI_TARGET, write_xes
 from recorder.memory.graph.directly_follows import aggregate_log
 from recorder.memory.steps.session_steps import Step, session_steps

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from recorder.digest import canonical_json
 from recorder.interchange.event_logs import LogEvent, LogTrace
-from recorder.interchange.xes_values import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME, format_xes_value
+from recorder.interchange.xes_reader import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME, format_xes_value
 
 #: Keys of the columns that logs of user interfaces have beside those of the standard.
 UI_ACTION, UI_TARGET, UI_APPLICATION = "ui:action", "ui:target", "ui:application"

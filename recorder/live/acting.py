@@ -33,7 +33,7 @@ _INPUT_MEMBERS = ("button", "delta", "files", "key", "masked", "modifiers", "sec
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TargetCandidate:
     """Element on which a step would act, or the reason why it cannot."""
 
     scene: StepScene
@@ -79,7 +79,7 @@ class StepActor:
         """Return what speaks against a step that has consequences, for the person who decides on it."""
         if step.event["type"] not in PERFORMED:
             return None
-        candidate = self._find(step, None)
+        candidate = self._wait_for_target(step, None)
         if candidate.problem is None:
             return None
         return self.diverge(candidate.scene, candidate.problem, candidate.state).divergence
@@ -95,7 +95,7 @@ class StepActor:
             self._event = {"t_ms": self.recording.now_ms, "type": "navigate"}
             scene = StepScene(step, self.plan.get_frame(step.before), None, None)
             return self._settle(scene, is_open=self.open(event))
-        candidate = self._find(step, decision)
+        candidate = self._wait_for_target(step, decision)
         for attempt in range(_MOST_CHANGES):
             if candidate.problem is not None:
                 break
@@ -120,10 +120,10 @@ class StepActor:
             if not answer.get("is_changed"):
                 return self.diverge(candidate.scene, "action_failed", candidate.state)
             # The page changed after it was verified: verify again.
-            candidate = self._find(step, decision)
+            candidate = self._wait_for_target(step, decision)
         return self.diverge(candidate.scene, candidate.problem or "action_failed", candidate.state)
 
-    def _find(self, step: RecordedStep, decision: Decision | None) -> Candidate:
+    def _wait_for_target(self, step: RecordedStep, decision: Decision | None) -> TargetCandidate:
         """Wait until the page is the recorded one and shows the target; both are verified here."""
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
         is_ordered = decision is not None and decision.action == "act"
@@ -142,7 +142,7 @@ class StepActor:
                 # No order of a person brings a secret to another site.
                 problem = "unexpected_navigation"
             if problem is None or is_over or step.event["type"] not in PERFORMED:
-                return Candidate(scene, state, problem)
+                return TargetCandidate(scene, state, problem)
             self.pause()
 
     def _may_type(self, state: LiveState) -> bool:
@@ -316,7 +316,9 @@ class StepActor:
             event = {"t_ms": self.recording.now_ms, "type": "navigate", "url": signal["url"]}
             self.recording.add_event(event)
 
-    def _describe_event(self, event: EventItem, candidate: Candidate, frame_id: str | None) -> dict[str, Any]:
+    def _describe_event(
+        self, event: EventItem, candidate: TargetCandidate, frame_id: str | None
+    ) -> dict[str, Any]:
         """Return the event of this run for a step that is about to be sent, without inputs."""
         described: dict[str, Any] = {
             "t_ms": self.recording.now_ms,

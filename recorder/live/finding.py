@@ -5,7 +5,7 @@ from recorder.replays.budget import Budget
 from recorder.replays.dom import DomElement, find_element_role
 from recorder.replays.pages import find_obstacle
 from recorder.replays.recordings import EventItem
-from recorder.replays.resolve import resolve
+from recorder.replays.resolve import resolve_target
 from recorder.replays.results import Decision, Divergence, DivergenceKind
 from recorder.replays.step_checks import StepScene, find_retarget
 
@@ -40,7 +40,7 @@ def find_target_problem(scene: StepScene, decision: Decision | None) -> Divergen
             return "target_missing"
         scene.outcome, scene.locator = "healed", decision.selector
     elif target and event["type"] != "scroll":
-        resolution = resolve(page, target, budget)
+        resolution = resolve_target(page, target, budget)
         scene.element, scene.locator = resolution.element, resolution.locator
         if resolution.finding == "relabelled":
             scene.outcome = "relabelled"

@@ -88,7 +88,7 @@ class Planner:
     """Process that plans live replays, one after the other; the first one starts it."""
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = LimitedProcess(serve_plans, memory_bytes=memory_bytes, seconds=seconds)
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
     def plan(
@@ -118,7 +118,7 @@ class Planner:
         self._process.end()
 
 
-def serve(memory_bytes: int) -> None:
+def serve_plans(memory_bytes: int) -> None:
     """Plan the replays that standard input names, until it ends."""
     serve_requests(_answer, memory_bytes)
 

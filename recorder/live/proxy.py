@@ -134,7 +134,7 @@ class FilteringProxy:
     def may_reach(self, url: str) -> bool:
         """Return whether host and port of a URL are among the allowed ones."""
         try:
-            return self._hosts.hold(parse_request_target(url.partition("#")[0]))
+            return self._hosts.contains_target(parse_request_target(url.partition("#")[0]))
         except InvalidUrl:
             return False
 
@@ -208,7 +208,7 @@ class FilteringProxy:
         self, target: RequestTarget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Read the request inside a tunnel to a host whose methods are limited, and pass it on."""
-        if not self._hosts.hold(target):
+        if not self._hosts.contains_target(target):
             raise _Refused("403 Forbidden", _name_target(target))
         assert self._certificate is not None
         writer.write(_ESTABLISHED)
@@ -255,11 +255,11 @@ class FilteringProxy:
     async def _connect(self, target: RequestTarget) -> _Streams:
         """Connect to the first address of an allowed target that answers; all of them are checked."""
         name = _name_target(target)
-        if not self._hosts.hold(target):
+        if not self._hosts.contains_target(target):
             raise _Refused("403 Forbidden", name)
         try:
             async with asyncio.timeout(_LOOK_UP_S):
-                addresses = await self._guard.addresses(target)
+                addresses = await self._guard.resolve_allowed_addresses(target)
         except BlockedAddress as error:
             raise _Refused("403 Forbidden", name) from error
         except (UnresolvedName, TimeoutError) as error:

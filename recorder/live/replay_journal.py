@@ -15,9 +15,9 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import Actor, SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
-from recorder.replay_service.queue import end, end_replay_as_failed
+from recorder.replay_service.drain_run import DECISION_TIME
+from recorder.replay_service.queue import end_replay, end_replay_as_failed
 from recorder.replay_service.rows import undeleted_session_conditions
-from recorder.replay_service.work import DECISION_TIME
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
@@ -88,7 +88,7 @@ class ReplayJournal:
             db.add(row)
             return row.result_session_id
 
-    def ask(self, step: int, divergence: Divergence | None) -> Decision | None:
+    def wait_for_decision(self, step: int, divergence: Divergence | None) -> Decision | None:
         """Wait for the decision on a step; None if none comes in time. Raises as `begin`."""
         with self._open_row() as (db, row):
             row.awaiting_step, row.awaiting_until = step, clock.now() + DECISION_TIME
@@ -117,7 +117,7 @@ class ReplayJournal:
             if result.error is not None:
                 end_replay_as_failed(db, row, result.error.type, result.error.message)
             else:
-                end(db, row, result.status)
+                end_replay(db, row, result.status)
 
     def release(self) -> None:
         """Remove the lease, unless another owner took it: the replay is never claimed again."""

@@ -151,7 +151,7 @@ class LiveRun:
     def _ask(self, step: RecordedStep, divergence: Divergence | None) -> Decision | None:
         began = time.monotonic()
         self.actor.shown = divergence
-        decision = self.actor.journal.ask(step.step, divergence)
+        decision = self.actor.journal.wait_for_decision(step.step, divergence)
         self.actor.ends_at += time.monotonic() - began
         return decision
 

@@ -23,7 +23,7 @@ class StepJournal(Protocol):
     def store(self, result: StepResult) -> None:
         """Note what became of a step."""
 
-    def ask(self, step: int, divergence: Divergence | None) -> Decision | None:
+    def wait_for_decision(self, step: int, divergence: Divergence | None) -> Decision | None:
         """Wait for a person's decision; None if none comes in time."""
 
 

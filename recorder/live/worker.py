@@ -13,8 +13,8 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict
+from recorder.live.claimed_replay import claim_live_replay, end_lost_replays, run_replay
 from recorder.live.plan import Planner
-from recorder.live.work import claim_live_replay, end_lost, run_replay
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
 from recorder.runtime import Runtime
@@ -86,7 +86,7 @@ class ReplayWorker:
                     try:
                         if polls % _POLLS_PER_SWEEP == 0:
                             with self.runtime.database.transaction(write=True) as db:
-                                end_lost(db)
+                                end_lost_replays(db)
                         while self._start_one(owner):
                             pass
                     except Exception:  # whatever it was: the next poll tries again

@@ -227,7 +227,7 @@ class RowStream:
         Raises:
             StateRefused: if the position was saved with another number of workers.
         """
-        number, workers = self._find_worker_index()
+        number, workers = self._find_worker_and_count()
         position = self._start_position()
         if position.consumed and position.workers != workers:
             raise StateRefused(
@@ -277,7 +277,7 @@ class RowStream:
         )
         return position.to_json(self._stream)
 
-    def _find_worker_index(self) -> tuple[int, int]:
+    def _find_worker_and_count(self) -> tuple[int, int]:
         """Return the number of this worker, and the number of workers that share the rank's rows."""
         return 0, 1
 

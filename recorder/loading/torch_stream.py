@@ -16,7 +16,7 @@ class TorchRowStream(RowStream, IterableDataset):  # type: ignore[misc]
         # Shared memory: workers that outlive an epoch (`persistent_workers`) see the next one.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
-    def _find_worker_index(self) -> tuple[int, int]:
+    def _find_worker_and_count(self) -> tuple[int, int]:
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 

@@ -12,7 +12,7 @@ ChangeKind = Literal["stopped", "dropped", "new", "grew"]
 
 
 class DriftNode(WireOutput):
-    """The node that is new, or at the end of the edge or path that is."""
+    """The new node, or the last node of the new edge or path."""
 
     node_id: str
     label: str
@@ -20,7 +20,7 @@ class DriftNode(WireOutput):
 
 
 class DriftPath(WireOutput):
-    """The path that is gone, or the commonest one through the node or edge that is."""
+    """The path that disappeared, or the most frequent one through the node or edge that did."""
 
     path_id: str
     node_ids: list[str]

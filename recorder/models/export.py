@@ -139,7 +139,7 @@ class ExportRow(SQLModel, table=True):
     has_own_run: bool = False
     #: Sessions of its selection whose replayability it waits for, as counted last; null unless it waits.
     awaited_sessions: int | None = None
-    #: The last of them that brought it on.
+    #: Number of the last attempt that made progress.
     progressed_attempt: int | None = None
     #: Why the last run that was cut short could not go on.
     last_error: str | None = None

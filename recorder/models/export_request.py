@@ -113,7 +113,7 @@ class FrameSampling(WireInput):
 
 
 class FrameSamplingAsked(FrameSampling):
-    """The same as it is asked for; what an earlier release took is still shown."""
+    """Frame sampling of a request; stored exports of earlier releases may have longer intervals."""
 
     interval_ms: int | None = WireField(default=None, ge=1, le=limits.T_MS_MAX)
 

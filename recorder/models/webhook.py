@@ -198,7 +198,7 @@ class TaggedData(WireOutput):
 
 
 class ErrorMark(WireOutput):
-    """The tag or event that says so."""
+    """The tag or event that marks the session's error."""
 
     source: Literal["tag", "event"]
     name: str

@@ -229,7 +229,7 @@ class UsageRow(SQLModel, table=True):
     exported_rows: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_ZERO)
     #: Rows of plans whose export still runs.
     reserved_rows: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_ZERO)
-    #: What was told of each metric: 0 nothing, 1 the warning, 2 that it is exhausted.
+    #: Last notice sent for each metric: 0 none, 1 the warning, 2 the exhaustion.
     captured_told: int = Field(default=0, sa_column_kwargs=_ZERO)
     exported_told: int = Field(default=0, sa_column_kwargs=_ZERO)
 

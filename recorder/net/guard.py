@@ -96,7 +96,7 @@ class AddressGuard:
         target = parse_request_target(url)
         try:
             async with asyncio.timeout(_LOOK_UP_S):
-                await self.addresses(target)
+                await self.resolve_allowed_addresses(target)
         except OwnAddress as error:
             raise UrlNotAllowed(_OWN_ADDRESS_REFUSED) from error
         except BlockedAddress as error:
@@ -105,7 +105,7 @@ class AddressGuard:
             if target.scheme == "http" and not self._allowed.lists_name(target.host, target.port):
                 raise UrlNotAllowed(_explain_refusal(target)) from error
 
-    async def addresses(self, target: RequestTarget) -> list[Address]:
+    async def resolve_allowed_addresses(self, target: RequestTarget) -> list[Address]:
         """Return the addresses to dial for a target; its name is resolved once.
 
         Raises:
@@ -113,14 +113,14 @@ class AddressGuard:
             OwnAddress: if any of them, or the name, belongs to this deployment.
             UnresolvedName: if the name has none.
         """
-        if await self._own_addresses.hold(target.host, target.port, ()):
+        if await self._own_addresses.contains_target(target.host, target.port, ()):
             raise OwnAddress
         addresses = [target.address] if target.address is not None else await self._look_up(target.host)
         if not addresses:
             raise UnresolvedName
         if not all(self._may_call(target, address) for address in addresses):
             raise BlockedAddress
-        if await self._own_addresses.hold(target.host, target.port, addresses):
+        if await self._own_addresses.contains_target(target.host, target.port, addresses):
             raise OwnAddress
         return addresses
 
@@ -174,7 +174,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             BlockedAddress, UnresolvedName: before anything is dialled.
             httpcore.ConnectError, httpcore.ConnectTimeout: if none answers.
         """
-        *others, last = await self._guard.addresses(self._target)
+        *others, last = await self._guard.resolve_allowed_addresses(self._target)
         for address in others:
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                 stream = await self._dial.connect_tcp(str(address), port, timeout=_CONNECT_S)

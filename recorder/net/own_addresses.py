@@ -1,4 +1,4 @@
-"""Ports of this deployment's processes, which no tenant may have called; Linux lists them in `/proc`.
+"""Addresses and ports of this deployment, which calls of tenants must not reach: from settings and `/proc`.
 
 A process belongs to the deployment if its environment names the deployment's Dagster folder: `recorder up`
 gives that variable to every child, and children pass it on. Systems other than Linux have no such list; there
@@ -153,7 +153,7 @@ class OwnAddresses:
         folder = dagster_folder(settings)
         return cls(read_endpoints(settings), find_ports=lambda: listening_ports(folder), resolve=resolve)
 
-    async def hold(self, host: str, port: int, addresses: Sequence[Address]) -> bool:
+    async def contains_target(self, host: str, port: int, addresses: Sequence[Address]) -> bool:
         """Return whether a target is this deployment's own, by its name or by any of its addresses."""
         on_port = [endpoint for endpoint in self._endpoints if endpoint.port == port]
         if any(endpoint.host == host for endpoint in on_port):

@@ -29,7 +29,7 @@ class ReachableHosts:
         """Return whether some hosts take some methods only."""
         return bool(self._methods)
 
-    def hold(self, target: RequestTarget) -> bool:
+    def contains_target(self, target: RequestTarget) -> bool:
         """Return whether a target is one of the hosts, on one of its ports."""
         return (target.host, target.port) in self._members
 
@@ -48,7 +48,7 @@ class ReachableHosts:
             return any(host == name for host, _ in self._members)
         return any(f".{host}".endswith(name) for host, _ in self._members)
 
-    def include(self, entry: str) -> bool:
+    def contains_entry(self, entry: str) -> bool:
         """Return whether all that an entry names is in the set."""
         return self._members.issuperset(_list_members(entry))
 

@@ -1,1 +1,1 @@
-
+"""Recording: sessions, events, frames, tags, outcomes and their streams. Spec §4.1."""

@@ -8,10 +8,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.models.event import EventBatchBody, EventBatchRow
-from recorder.recording.event_filter import decompress, fill_ids, head_decoder
+from recorder.recording.stored_events import decompress, fill_ids, head_decoder
 
 #: Time, id and position of an event: no two events of a session share all three.
-Place = tuple[int, str, int]
+EventOrderKey = tuple[int, str, int]
 #: Time, id, position and the item's JSON as it is stored. Sorted, these are in total order.
 HotItem = tuple[int, str, int, bytes]
 

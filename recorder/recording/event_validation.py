@@ -1,4 +1,4 @@
-"""Events as they come in: a body is read, and every item checked, before anything is written. Contract §3."""
+"""Validation of `POST …/events` bodies: JSON, sizes, types and ids of all items. Contract §3."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Events coming in: a checked batch is masked, packed and stored. Spec §4.1, contract §3."""
+"""Event batches: masking, packing and storage of checked `POST …/events` bodies. Spec §4.1, contract §3."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import zstandard
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem
-from recorder.ids import encode, reserve
+from recorder.ids import encode, reserve_ulid_values
 from recorder.masking.masker import Changes
 from recorder.media_types import JSON, require_media_type
 from recorder.models.event import EventBatchBody, EventItem
@@ -64,11 +64,11 @@ class EventBatch:
 
     @property
     def kind(self) -> Literal["events", "frames"]:
-        """See `ingest.Batch`."""
+        """Kind of the items; see `ingest.IngestBatch`."""
         return "events"
 
     def store(self, cursor: Cursor) -> bytes:
-        """Write the batch; see `ingest.Batch`."""
+        """Write the batch; see `ingest.IngestBatch`."""
         tenant = self.caller.tenant
         session = (tenant.workspace_id, tenant.mode, self.session_id)
         if self.key is None and not self.named:
@@ -174,7 +174,7 @@ def check_event_body(
         body: body of the request.
         content_type: media type of the body; None where none was sent.
         batch_key: header that makes the batch repeatable; None where none was sent.
-        checked: what `check_events` found in this body, where it ran before.
+        checked: result of `validate_event_body` for this body; None to validate it here.
 
     Raises:
         UnsupportedMediaType: if it does not come as JSON.
@@ -205,7 +205,7 @@ def check_and_pack_event_batch(
         body: body of the request.
         content_type: media type of the body; None where none was sent.
         batch_key: header that makes the batch repeatable; None where none was sent.
-        checked: what `check_events` found in this body, where it ran before.
+        checked: result of `validate_event_body` for this body; None to validate it here.
 
     Raises:
         RecorderError: as `check_event_body` does.
@@ -234,7 +234,7 @@ def pack_event_batch(
     body = mask_events(changes, checked.body)
     times = [item.t_ms for item in items]
     unnamed = len(items) - len(named)
-    value = reserve(max(unnamed, 1))
+    value = reserve_ulid_values(max(unnamed, 1))
     range_id = f"evt_{encode(value)}"
     columns = dict(named)
     return EventBatch(

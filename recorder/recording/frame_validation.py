@@ -1,4 +1,4 @@
-"""Pictures are checked before anything is written: type, size, header; never a full decode. Contract §3."""
+"""Validation of frame uploads: items, pictures by type, size and header, DOM snapshots. Contract §3."""
 
 import base64
 import binascii
@@ -25,7 +25,7 @@ from recorder.errors import (
     ValidationFailed,
     json_pointer,
 )
-from recorder.ids import encode, id_range, is_client_id, reserve
+from recorder.ids import encode, id_range, is_client_id, reserve_ulid_values
 from recorder.models.frame import FrameItem
 from recorder.models.wire import describe_allowed_names, make_wire_problem, shorten_name
 
@@ -146,7 +146,7 @@ def validate_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[
         UnsupportedMediaType: if a content type is not png, jpeg or webp.
         InvalidImage, ImageTooLarge, ValidationFailed: as a frame is wrong.
     """
-    ids = id_range(f"frm_{encode(reserve(len(items)))}", len(items))
+    ids = id_range(f"frm_{encode(reserve_ulid_values(len(items)))}", len(items))
     return [_validate_frame(index, item, parts, ids[index]) for index, item in enumerate(items)]
 
 

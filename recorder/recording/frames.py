@@ -21,7 +21,7 @@ from recorder.recording.frame_validation import CheckedFrame, upload_digest, val
 from recorder.recording.ingest import Cursor
 from recorder.recording.ingest_statements import (
     BatchKey,
-    Replayed,
+    RepeatedAnswer,
     lock_session,
     require_recording,
     reserve_item_positions,
@@ -52,11 +52,11 @@ class FrameBatch:
 
     @property
     def kind(self) -> Literal["events", "frames"]:
-        """See `ingest.Batch`."""
+        """Kind of the items; see `ingest.IngestBatch`."""
         return "frames"
 
     def store(self, cursor: Cursor) -> bytes:
-        """Write the index rows; see `ingest.Batch`."""
+        """Write the index rows; see `ingest.IngestBatch`."""
         tenant = self.caller.tenant
         session = (tenant.workspace_id, tenant.mode, self.session_id)
         lock_session(cursor, session)
@@ -208,7 +208,7 @@ class FrameUpload:
     #: The frames and the digest of their content where they were checked before; `items` is empty then.
     checked: tuple[list[CheckedFrame], bytes] | None = None
 
-    def check(self, database: Database) -> "CheckedUpload | Replayed":
+    def check(self, database: Database) -> "CheckedUpload | RepeatedAnswer":
         """Check the frames and their session; return the answer itself for a batch that was sent before.
 
         Runs in a worker thread: it decodes and hashes.
@@ -254,7 +254,7 @@ class CheckedUpload:
 
 def _require_storable_upload(
     db: DbSession, row: SessionRow, key: BatchKey | None, frames: list[CheckedFrame]
-) -> Replayed | None:
+) -> RepeatedAnswer | None:
     """Turn away what the index would refuse, before megabytes are written; the index decides again."""
     earlier = key.read_answer(db, row.id) if key else None
     if earlier is None and row.status != "recording":

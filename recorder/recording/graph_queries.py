@@ -1,4 +1,4 @@
-"""Sessions as the memory graph ranks them: outliers, and those like another one. Spec §4.2; contract §4."""
+"""Memory graph queries: outliers, similar sessions, comparisons, graph view. Spec §4.2; contract §4."""
 
 from collections.abc import Iterable
 from datetime import datetime

@@ -15,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, tuple_
 
 from recorder.models.event import EventBatchRow
-from recorder.recording.event_filter import (
+from recorder.recording.stored_events import (
     EVERY_EVENT,
     Entry,
     EventFilter,

@@ -238,7 +238,7 @@ class IngestWriter:
         loop, call = group[0][2], _Call(group, self._cursor)
         with suppress(RuntimeError):  # the loop has closed: `call` is made here then
             loop.call_soon_threadsafe(call.make)
-            while not call.is_made(timeout=1.0) and not loop.is_closed():
+            while not call.wait_until_stored(timeout=1.0) and not loop.is_closed():
                 continue
         call.make()
         return call.result()
@@ -266,7 +266,7 @@ class _Call:
             except Exception as error:
                 self._future.set_exception(error)
 
-    def is_made(self, *, timeout: float) -> bool:
+    def wait_until_stored(self, *, timeout: float) -> bool:
         """Wait until the group is stored or the time is up; says which."""
         return bool(wait([self._future], timeout).done)
 
@@ -299,7 +299,7 @@ def _answer_ingest_group(group: list[_Waiting], results: list[bytes | RecorderEr
     for (_, future, loop), result in zip(group, results, strict=True):
         by_loop.setdefault(loop, []).append(_make_future_settler(future, result))
     for loop, calls in by_loop.items():
-        # A loop that has closed meanwhile has nobody left to answer.
+        # The requests of a closed event loop have ended, so no answer is sent to them.
         if not loop.is_closed():
             loop.call_soon_threadsafe(_call_all, calls)
 

@@ -192,7 +192,7 @@ def lock_session(cursor: Cursor, session: tuple[str, str, str]) -> None:
         raise NotFound("session")
 
 
-class Replayed(bytes):
+class RepeatedAnswer(bytes):
     """The body of an answer that was given before: nothing was stored this time."""
 
 
@@ -233,7 +233,7 @@ class BatchKey:
         name = keyed_digest(digest_key, "batch-key", key.encode())
         return cls(kind, name.hex(), keyed_digest(digest_key, "batch-body", content))
 
-    def earlier_answer(self, cursor: Cursor, session_id: str) -> Replayed | None:
+    def earlier_answer(self, cursor: Cursor, session_id: str) -> RepeatedAnswer | None:
         """Return the earlier answer to this batch; the session must be the caller's.
 
         Raises:
@@ -242,7 +242,7 @@ class BatchKey:
         rows = cursor.all(_FIND, (session_id, self.kind, self.key))
         return self._check(*rows[0]) if rows else None
 
-    def read_answer(self, db: DbSession, session_id: str) -> Replayed | None:
+    def read_answer(self, db: DbSession, session_id: str) -> RepeatedAnswer | None:
         """Return the stored answer from a reading transaction, to save a repeated upload its work."""
         row = db.get(BatchKeyRow, (session_id, self.kind, self.key))
         return self._check(row.body_digest, row.answer) if row else None
@@ -251,10 +251,10 @@ class BatchKey:
         """Store the answer beside the batch, in its transaction."""
         cursor.many(_KEEP, [(session_id, self.kind, self.key, self.body_digest, answer)])
 
-    def _check(self, digest: bytes, answer: bytes) -> Replayed:
+    def _check(self, digest: bytes, answer: bytes) -> RepeatedAnswer:
         if bytes(digest) != self.body_digest:
             raise IdempotencyKeyReused
-        return Replayed(answer)
+        return RepeatedAnswer(answer)
 
 
 _FIND = "SELECT body_digest, answer FROM batch_keys WHERE session_id = ? AND kind = ? AND batch_key = ?"

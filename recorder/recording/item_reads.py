@@ -16,10 +16,10 @@ from recorder.memory.storage.session_paths import read_path_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow, TagCreate
-from recorder.recording.event_filter import Position, decode_heads, decompress
 from recorder.recording.frame_validation import unpack_frame_snapshot
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import read_session_metadata, session_to_wire
+from recorder.recording.stored_events import Position, decode_heads, decompress
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake

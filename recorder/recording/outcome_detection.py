@@ -11,8 +11,8 @@ from sqlmodel import col, select
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
-from recorder.recording.event_filter import decode_heads, decompress
 from recorder.recording.outcomes import Mark, OutcomeRules, last_outcome_mark, outcome_of_mark
+from recorder.recording.stored_events import decode_heads, decompress
 
 log = logging.getLogger("recorder.recording")
 
@@ -21,7 +21,7 @@ _PAYLOADS = 16
 
 
 @dataclass(frozen=True)
-class EventSearch:
+class OutcomeMarkSearch:
     """Result of a search for outcome marks in the hot events of a session, up to a position."""
 
     rules: OutcomeRules
@@ -29,7 +29,9 @@ class EventSearch:
     mark: Mark | None
 
 
-def search_outcome_marks(db: DbSession, row: SessionRow, earlier: EventSearch | None = None) -> EventSearch:
+def search_outcome_marks(
+    db: DbSession, row: SessionRow, earlier: OutcomeMarkSearch | None = None
+) -> OutcomeMarkSearch:
     """Search the hot events of a session for outcome marks.
 
     Decodes every batch whose bytes name such a type: a large session takes seconds. Search before the
@@ -42,15 +44,17 @@ def search_outcome_marks(db: DbSession, row: SessionRow, earlier: EventSearch | 
     """
     rules = read_rules(db, row)
     if earlier is None or earlier.rules != rules:
-        earlier = EventSearch(rules, -1, None)
+        earlier = OutcomeMarkSearch(rules, -1, None)
     last_position, mark = earlier.last_position, earlier.mark
     for first_position, marks in _event_marks(db, row.id, rules, earlier.last_position):
         last_position = max(last_position, first_position)
         mark = last_outcome_mark([*marks, mark] if mark is not None else marks)
-    return EventSearch(rules, last_position, mark)
+    return OutcomeMarkSearch(rules, last_position, mark)
 
 
-def rederive_outcome(db: DbSession, row: SessionRow, *, search: EventSearch | None = None) -> Mark | None:
+def rederive_outcome(
+    db: DbSession, row: SessionRow, *, search: OutcomeMarkSearch | None = None
+) -> Mark | None:
     """Set `outcome` from the last mark among tags and events.
 
     Args:

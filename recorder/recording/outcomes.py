@@ -1,4 +1,4 @@
-"""Success, error or abandoned: derived from the last tag or event that says so. Spec §2.1, contract §2."""
+"""Outcome rules and outcome marks of sessions; the last mark decides. Spec §2.1, contract §2."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

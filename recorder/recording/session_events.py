@@ -13,9 +13,9 @@ from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
-from recorder.recording.event_filter import EVERY_EVENT, EventFilter, EventRecord, Position, read_hot_events
 from recorder.recording.hot_event_reader import HotEventReader
 from recorder.recording.sessions import find_session
+from recorder.recording.stored_events import EVERY_EVENT, EventFilter, EventRecord, Position, read_hot_events
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.pages import FetchedPage, fetch_list_page

@@ -12,7 +12,7 @@ from sqlmodel import col, select, update
 
 from recorder import clock, limits
 from recorder.access.quota import require_quota_minutes
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     InvalidState,
     InvalidTime,
@@ -39,7 +39,7 @@ from recorder.storage.conditions import in_tenant
 from recorder.storage.database import note_change
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 
 _TEST_LIFE = timedelta(days=limits.TEST_SESSION_DAYS)
 _SOFT_DELETED = timedelta(days=limits.SOFT_DELETE_DAYS)
@@ -122,7 +122,9 @@ def delete_session(db: DbSession, origin: Origin, tenant: Tenant, session_id: st
     """
     row = find_session(db, tenant, session_id, lock=True)
     hide_session(db, row, at=clock.now())
-    record(db, origin, "session.delete", resource_type="session", resource_id=row.id, details={"hard": False})
+    record_audit_entry(
+        db, origin, "session.delete", resource_type="session", resource_id=row.id, details={"hard": False}
+    )
 
 
 def hide_session(db: DbSession, row: SessionRow, *, at: datetime, is_counted: bool = False) -> None:
@@ -252,7 +254,7 @@ def emit_session_event(
 
 def emit_session(db: DbSession, row: SessionRow, type: str, session: Session, **more: Any) -> None:
     """Queue a session event about a session object that was made already."""
-    add_event(
+    add_outbox_event(
         db,
         tenant=row.tenant,
         type=type,

@@ -10,7 +10,7 @@ from recorder import clock, limits
 from recorder.access.quota import charge_captured_time
 from recorder.errors import InvalidState, NotFound, RecorderError, SessionNotRecording, TooManyIds
 from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
-from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_outcome_marks
+from recorder.recording.outcome_detection import OutcomeMarkSearch, rederive_outcome, search_outcome_marks
 from recorder.recording.sessions import (
     change_session_status,
     emit_session_event,
@@ -23,7 +23,7 @@ from recorder.storage.deployment import queue_for_sealing
 from recorder.tenant import Tenant
 
 #: Searches of sessions' events that were made before the transaction, by session.
-Searches = Mapping[str, EventSearch]
+Searches = Mapping[str, OutcomeMarkSearch]
 
 
 def search_events_before_stop(
@@ -46,7 +46,7 @@ def search_events_before_stop(
     Raises:
         RateLimited: from `hold_large`; nothing was stopped.
     """
-    searches: dict[str, EventSearch] = {}
+    searches: dict[str, OutcomeMarkSearch] = {}
     for session_id in dict.fromkeys(session_ids):
         with database.transaction(write=False) as db, suppress(NotFound):
             row = find_session(db, tenant, session_id)

@@ -34,7 +34,8 @@ def add_tag(
         session_id: id of the session.
         body: body of the request.
         changed: the texts that masking changes, see `tag_document`.
-        anchor: time of the event or frame that the tag names, or that there is none; see `anchors`.
+        anchor: time of the event or frame that the tag names, or the error; see
+                `item_reads.find_anchor_time`.
 
     Raises:
         NotFound: if there is no such session.

@@ -1,4 +1,4 @@
-"""The workflows of sessions: a batch names its session alone, and workflows may mask for themselves."""
+"""Workflows: settings, lists, and the cache of the workflow of each session. Contract §2."""
 
 import re
 import threading
@@ -11,7 +11,7 @@ from sqlmodel import col, select
 
 from recorder import clock, limits
 from recorder.access.keys import Caller
-from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record
+from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record_audit_entry
 from recorder.errors import NotFound, Problem, ValidationFailed
 from recorder.masking.policies import store_replacements
 from recorder.memory.storage.sizes import read_graph_sizes
@@ -69,7 +69,7 @@ def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
     """Return one workflow.
 
     Raises:
-        NotFound: if nothing was recorded or set under this name, or it is none.
+        NotFound: if nothing was recorded or set under this name, or the name is malformed.
     """
     _require_workflow_slug(workflow)
     row = db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, workflow))
@@ -125,7 +125,9 @@ def update_workflow(
         row.updated_at = row.created_at if is_new else clock.now()
         db.add(row)
         action: Action = "workflow.create" if is_new else "workflow.update"
-        record(db, origin, action, resource_type="workflow", resource_id=workflow, details=changes)
+        record_audit_entry(
+            db, origin, action, resource_type="workflow", resource_id=workflow, details=changes
+        )
     return _describe_workflows(db, [row])[0]
 
 

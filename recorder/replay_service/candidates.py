@@ -30,7 +30,7 @@ from recorder.replays.budget import Budget
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import compute_replayability
 from recorder.replays.recordings import InvalidRecording, RecordedSession, list_recorded_steps
-from recorder.replays.recovery import RankedCandidate, RecoveryCandidate, rank_recovery_candidates
+from recorder.replays.recovery_ranking import RankedCandidate, RecoveryCandidate, rank_recovery_candidates
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 

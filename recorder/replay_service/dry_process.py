@@ -118,7 +118,7 @@ class DryProcess:
     """Process that computes dry replays, one after the other; the first one starts it."""
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = LimitedProcess(serve_dry_replays, memory_bytes=memory_bytes, seconds=seconds)
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
     def replay_each(self, tasks: Iterable[DryTask]) -> Generator[Outcome | None, None, None]:
@@ -149,7 +149,7 @@ class DryProcess:
         self._process.end()
 
 
-def serve(memory_bytes: int) -> None:
+def serve_dry_replays(memory_bytes: int) -> None:
     """Compute the replays that standard input names, until it ends."""
     # Trees of pages hold themselves: they are freed by collections, which pass over the modules.
     with reduced_garbage_collection(MANY_REQUESTS, older=5):

@@ -9,7 +9,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     InvalidState,
     NotFound,
@@ -177,7 +177,9 @@ def create_replay(
     queue_replay_events(db, row)
     if row.sandbox == "live":
         details = {"session_id": row.session_id, "mode": row.kind}
-        record(db, origin, "replay.create", resource_type="replay", resource_id=row.id, details=details)
+        record_audit_entry(
+            db, origin, "replay.create", resource_type="replay", resource_id=row.id, details=details
+        )
     return row
 
 
@@ -208,11 +210,11 @@ def cancel_replay(db: DbSession, caller: Caller, replay_id: str, *, origin: Orig
         raise InvalidState(row.status, needed="replay must be queued or running")
     end_replay_as_failed(db, row, "cancelled", "A client cancelled the replay.")
     if row.sandbox == "live":
-        record(db, origin, "replay.cancel", resource_type="replay", resource_id=row.id)
+        record_audit_entry(db, origin, "replay.cancel", resource_type="replay", resource_id=row.id)
     return row
 
 
-def decide(
+def store_replay_decision(
     db: DbSession, caller: Caller, replay_id: str, body: ReplayDecision, *, origin: Origin
 ) -> ReplayRow:
     """Store the decision on the step that a guided replay awaits; it goes on from there.
@@ -231,7 +233,9 @@ def decide(
     row.awaiting_step = row.awaiting_until = None
     db.add(row)
     details = {"step": body.step, "action": body.action}
-    record(db, origin, "replay.decide", resource_type="replay", resource_id=row.id, details=details)
+    record_audit_entry(
+        db, origin, "replay.decide", resource_type="replay", resource_id=row.id, details=details
+    )
     return row
 
 
@@ -246,10 +250,10 @@ def lock_open_replays(db: DbSession, rows: Sequence[ReplayRow]) -> dict[str, Rep
 def end_replay_as_failed(db: DbSession, row: ReplayRow, type: str, message: str) -> None:
     """End a replay that could not run, or was ended, and forget its inputs."""
     row.error = {"type": type, "message": message}
-    end(db, row, "failed")
+    end_replay(db, row, "failed")
 
 
-def end(db: DbSession, row: ReplayRow, status: str) -> None:
+def end_replay(db: DbSession, row: ReplayRow, status: str) -> None:
     """End a replay in a status, forget its inputs, stop its recording, and queue the event."""
     set_ended(row, status)
     db.add(row)

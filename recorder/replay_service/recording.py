@@ -11,9 +11,9 @@ from sqlmodel import col, select
 
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.recording.event_filter import Entry, decode_events_between
 from recorder.recording.item_reads import read_sealed_frames
 from recorder.recording.session_events import EventPortions
+from recorder.recording.stored_events import Entry, decode_events_between
 from recorder.replay_service.dry_process import EventMessage, FrameMessage, RecordingMessage
 from recorder.replays.recordings import InvalidRecording, RecordedTag
 from recorder.runtime import Runtime

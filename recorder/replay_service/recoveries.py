@@ -7,7 +7,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
@@ -26,7 +26,7 @@ from recorder.replay_service.rows import check_open_limit, find_row
 from recorder.replay_service.wire_objects import select_effective_policy
 from recorder.request_context import current_request_id, following_request
 from recorder.runtime import Runtime
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 
 _COLUMNS = set(Recovery.model_fields) - {"candidates", "inputs", "policy"}
 
@@ -81,7 +81,9 @@ def create_recovery(
     _emit_recovery_event(db, row)
     if row.sandbox == "live":
         details = {"session_id": row.session_id}
-        record(db, origin, "recovery.create", resource_type="recovery", resource_id=row.id, details=details)
+        record_audit_entry(
+            db, origin, "recovery.create", resource_type="recovery", resource_id=row.id, details=details
+        )
     return row
 
 
@@ -101,7 +103,7 @@ def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: 
         end_replay_as_failed(db, attempt, "cancelled", "A client cancelled the recovery.")
     end_recovery(db, row, reason="cancelled")
     if row.sandbox == "live":
-        record(db, origin, "recovery.cancel", resource_type="recovery", resource_id=row.id)
+        record_audit_entry(db, origin, "recovery.cancel", resource_type="recovery", resource_id=row.id)
     return row
 
 
@@ -140,7 +142,7 @@ def _list_without_donors(row: RecoveryRow) -> list[dict[str, Any]]:
 def _emit_recovery_event(db: DbSession, row: RecoveryRow) -> None:
     """Queue the event of the status that a recovery has just taken, with the whole object."""
     with following_request(row.request_id):
-        add_event(
+        add_outbox_event(
             db,
             tenant=row.tenant,
             type=f"recovery.{row.status}",

@@ -33,7 +33,7 @@ class ReplayabilityProcess:
     """Process that computes one value after the other; the first one starts it."""
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = LimitedProcess(serve_replayability, memory_bytes=memory_bytes, seconds=seconds)
 
     def compute(self, task: ReplayabilityTask) -> float | None:
         """Return the replayability of a session; None without snapshots or steps.
@@ -52,7 +52,7 @@ class ReplayabilityProcess:
         self._process.end()
 
 
-def serve(memory_bytes: int) -> None:
+def serve_replayability(memory_bytes: int) -> None:
     """Compute the values that standard input asks for, until it ends."""
     os.nice(_NICENESS)
     serve_requests(_answer, memory_bytes)

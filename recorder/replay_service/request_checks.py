@@ -170,11 +170,11 @@ def check_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[st
         )
         raise UrlNotAllowed(text, "/policy/allow_hosts")
     for index, host in enumerate(policy.allow_hosts or []):
-        if not reachable.include(host):
+        if not reachable.contains_entry(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; a replay only narrows that list."
             raise UrlNotAllowed(text, f"/policy/allow_hosts/{index}")
     for host in policy.allow_methods:
-        if not reachable.include(host):
+        if not reachable.contains_entry(host):
             text = "The workspace's live_replay.allow_hosts lacks this host; name methods of listed ones."
             raise UrlNotAllowed(text, json_pointer("policy", "allow_methods", host))
     name = policy.storage_state_ref

@@ -80,7 +80,7 @@ class SearchProcess:
     """Process that searches for candidates, one task at a time; the first one starts it."""
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = LimitedProcess(serve_candidate_searches, memory_bytes=memory_bytes, seconds=seconds)
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
     def search(self, task: SearchTask, *, patience_s: float) -> Generator[SearchReply | None, None, None]:
@@ -106,7 +106,7 @@ class SearchProcess:
         self._process.end()
 
 
-def serve(memory_bytes: int) -> None:
+def serve_candidate_searches(memory_bytes: int) -> None:
     """Search for what standard input names, until it ends."""
     serve_requests(_answer, memory_bytes)
 

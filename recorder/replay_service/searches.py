@@ -146,7 +146,7 @@ class CandidateSearches:
                 if current is not None:
                     current.searches = 0
                     db.add(current)
-            self._pauses.wait(row.id)
+            self._pauses.add_pause(row.id)
             return
         self._pauses.forget(row.id)
         if reply.error:

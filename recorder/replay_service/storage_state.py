@@ -74,7 +74,7 @@ class StorageState(msgspec.Struct):
         """Return the part of the state that belongs to some hosts."""
         return StorageState(
             [cookie for cookie in self.cookies if hosts.match_domain(cookie.domain)],
-            [stored for stored in self.origins if hosts.hold(parse_request_target(stored.origin))],
+            [stored for stored in self.origins if hosts.contains_target(parse_request_target(stored.origin))],
         )
 
     def to_browser(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class StorePauses:
         self._until = {row_id: until for row_id, until in self._until.items() if until > now}
         return list(self._until)
 
-    def wait(self, row_id: str) -> None:
+    def add_pause(self, row_id: str) -> None:
         """Let an id wait until its next attempt.
 
         Raises:

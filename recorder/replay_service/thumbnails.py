@@ -29,7 +29,7 @@ class ThumbnailProcess:
             seconds: time.
             memory_bytes: memory beyond what the process has before the first picture.
         """
-        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = LimitedProcess(serve_thumbnails, memory_bytes=memory_bytes, seconds=seconds)
 
     def make(self, picture: bytes) -> bytes | None:
         """Return a JPEG of at most 640 × 480 pixels; None if the picture does not decode in time."""
@@ -43,7 +43,7 @@ class ThumbnailProcess:
         self._process.end()
 
 
-def serve(memory_bytes: int) -> None:
+def serve_thumbnails(memory_bytes: int) -> None:
     """Make thumbnails of the pictures on standard input, until it ends."""
     serve_requests(_answer, memory_bytes)
 

@@ -9,7 +9,7 @@ from recorder.replays.dom import DomDocument, DomElement
 from recorder.replays.pages import RecordedPages
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession, list_recorded_steps
-from recorder.replays.resolve import resolve
+from recorder.replays.resolve import resolve_target
 from recorder.replays.states import compare_page_states
 
 #: Types that change no page: one session may have them where another has not.
@@ -111,7 +111,7 @@ class SessionWalk:
         page = self.read_page()
         if element is None or page is None or not other.get("target"):
             return True
-        resolution = resolve(page, other["target"], self.pages.budget)
+        resolution = resolve_target(page, other["target"], self.pages.budget)
         return resolution.element is None or resolution.element is element
 
     def move(self) -> RecordedFrame | None:

@@ -16,7 +16,7 @@ from recorder.replays.recordings import (
     find_input_name,
     list_recorded_steps,
 )
-from recorder.replays.resolve import resolve
+from recorder.replays.resolve import resolve_target
 from recorder.replays.results import (
     Decision,
     Divergence,
@@ -120,7 +120,7 @@ def compute_replayability(
             page = pages.read_page(step.before)
             has_snapshot = has_snapshot or page is not None
             if target:
-                resolvable += page is not None and resolve(page, target, pages.budget).is_found
+                resolvable += page is not None and resolve_target(page, target, pages.budget).is_found
             else:
                 resolvable += step.event["type"] not in TARGETED_TYPES
         except InvalidRecording:

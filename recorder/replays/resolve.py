@@ -66,7 +66,9 @@ class _Votes:
             self.weight += _WEIGHTS[kind]
 
 
-def resolve(document: DomDocument, target: Mapping[str, Any], whole: Budget | None = None) -> Resolution:
+def resolve_target(
+    document: DomDocument, target: Mapping[str, Any], whole: Budget | None = None
+) -> Resolution:
     """Return the element that a recorded target is on a page.
 
     Each selector that matches one visible element alone votes for it, with the weight of its kind; each kind

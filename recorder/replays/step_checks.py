@@ -12,7 +12,7 @@ from recorder.replays.drops import read_drop_target
 from recorder.replays.pages import TARGETED_TYPES, RecordedPages, find_obstacle
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedFrame, RecordedStep
-from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve, suggest
+from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve_target, suggest
 from recorder.replays.results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
 from recorder.replays.selectors import find_single_element
 from recorder.replays.states import compare_page_states, hash_page_state, list_state_differences
@@ -104,7 +104,7 @@ class StepScene:
         wanted = read_drop_target(self.step.event)
         if wanted is None or self.page is None:
             return None
-        resolution = resolve(self.page, wanted, budget)
+        resolution = resolve_target(self.page, wanted, budget)
         if resolution.finding == "relabelled":
             self.outcome = "relabelled"
         elif resolution.finding != "matched":
@@ -199,7 +199,7 @@ def _find_target_failure(
             return replace(scene.diverge("target_missing", heal=heal), is_refused=True)
         scene.outcome, scene.locator = "healed", decision.selector
     elif target:
-        resolution: Resolution = resolve(page, target, budget)
+        resolution: Resolution = resolve_target(page, target, budget)
         scene.element, scene.locator = resolution.element, resolution.locator
         if resolution.finding == "relabelled":
             scene.outcome = "relabelled"

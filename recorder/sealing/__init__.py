@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recorder.sealing.lanes import is_sealing, list_runs, longest_wait_s
+    from recorder.sealing.lanes import is_sealing, list_sealing_runs, longest_wait_s
     from recorder.sealing.maintenance import Maintenance, has_work
     from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
@@ -14,7 +14,7 @@ __all__ = [
     "Sealer",
     "has_work",
     "is_sealing",
-    "list_runs",
+    "list_sealing_runs",
     "longest_wait_s",
     "open_sealer",
 ]
@@ -25,7 +25,7 @@ _MODULES = {
     "Sealer": "sealer",
     "has_work": "maintenance",
     "is_sealing": "lanes",
-    "list_runs": "lanes",
+    "list_sealing_runs": "lanes",
     "longest_wait_s": "lanes",
     "open_sealer": "sealer",
 }

@@ -1,4 +1,4 @@
-"""Circuit breaker of sealing: an error that nothing can be sealed with is the service's, not the sessions'.
+"""Circuit breaker of sealing: sessions are deferred while one error fails all of them. Decision 0033.
 
 Failures are counted until any session is sealed. If one error fails sessions of two workspaces, or three
 sessions alone, the breaker opens: no session is set aside for such an error, but deferred. All other sessions

@@ -22,7 +22,7 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.batch_items import HotItem
 from recorder.rowset import EventsDigest
-from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, distance
+from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance
 from recorder.sealing.rows import build_frame_columns, build_lake_batch, session_start_us
 
 #: Number of first steps that become rows of `steps` and the session's path.
@@ -75,7 +75,7 @@ class FrameIndex:
         return True
 
     def bind(self, t_ms: int, frame_id: str | None) -> int | None:
-        """Return the number of the frame on which an event happened; see `states.bind_frames`."""
+        """Return the number of the frame on which an event happened; see `screens.bind_frames`."""
         seq = self._seqs.get(frame_id) if frame_id is not None else None
         if seq is None:
             seq = bisect_right(self._times, t_ms) - 1
@@ -116,7 +116,7 @@ class FrameWalk:
     ) -> tuple[pa.RecordBatch, pa.Array]:
         """Return the next rows of the frames table, and the features of screens that are new.
 
-        `with_events` fills in the rows' `n_events` and `has_action` later.
+        `fill_frame_event_counts` fills in the rows' `n_events` and `has_action` later.
         """
         keyframes, features = [], []
         for frame, (screen, dhash) in zip(frames, digests, strict=True):
@@ -147,7 +147,7 @@ class FrameWalk:
         if self.last_keyframe is None or frame.keyframe is True:
             return True
         state_key, last_dhash = self.last_keyframe
-        return screen.state_key != state_key or distance(dhash, last_dhash) >= KEYFRAME_DISTANCE
+        return screen.state_key != state_key or dhash_distance(dhash, last_dhash) >= KEYFRAME_DISTANCE
 
 
 class EventWalk:
@@ -219,7 +219,7 @@ class EventWalk:
         self.payload_bytes += sum(len(payload.encode()) for payload in payloads)
         self._count_events(rows["frame_seq"].to_pylist(), rows["is_action"].to_pylist())
 
-    def with_events(self, frames: pa.RecordBatch) -> pa.RecordBatch:
+    def fill_frame_event_counts(self, frames: pa.RecordBatch) -> pa.RecordBatch:
         """Return frame rows with the counts of their events filled in."""
         n = frames.num_rows
         first = frames["seq"][0].as_py() if n else 0

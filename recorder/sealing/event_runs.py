@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from recorder.recording.batch_items import HotItem, Place
+from recorder.recording.batch_items import EventOrderKey, HotItem
 from recorder.storage.blobs import Blobs
 
 #: The merge holds one chunk of each run.
@@ -28,18 +28,18 @@ class Chunk(NamedTuple):
 
     offset: int
     length: int
-    first: Place
+    first: EventOrderKey
 
 
-class Run(NamedTuple):
+class EventRun(NamedTuple):
     """Events of some batches in total order, stored as one object of compressed chunks."""
 
     key: str
     chunks: list[Chunk]
-    last: Place
+    last: EventOrderKey
 
 
-def write_event_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> Run:
+def write_event_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> EventRun:
     """Sort events, of which there is at least one, and store them.
 
     Raises:
@@ -55,10 +55,10 @@ def write_event_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> Run:
         chunks.append(Chunk(offset, len(packed[-1]), part[0][:3]))
         offset += len(packed[-1])
     blobs.put_parts(key, packed)
-    return Run(key, chunks, ordered[-1][:3])
+    return EventRun(key, chunks, ordered[-1][:3])
 
 
-def require_event_runs(blobs: Blobs, runs: Sequence[Run]) -> None:
+def require_event_runs(blobs: Blobs, runs: Sequence[EventRun]) -> None:
     """Check that the object of each run is there.
 
     Raises:
@@ -69,7 +69,9 @@ def require_event_runs(blobs: Blobs, runs: Sequence[Run]) -> None:
         blobs.get(run.key, 0, 1)
 
 
-def merge_event_runs(blobs: Blobs, runs: Sequence[Run], after: Place | None) -> Iterator[HotItem]:
+def merge_event_runs(
+    blobs: Blobs, runs: Sequence[EventRun], after: EventOrderKey | None
+) -> Iterator[HotItem]:
     """Yield the events of all runs in total order.
 
     Args:
@@ -82,7 +84,7 @@ def merge_event_runs(blobs: Blobs, runs: Sequence[Run], after: Place | None) -> 
         Unavailable: if the store does not answer.
     """
     # Runs that follow one another, as those of a client that sends in order, have one open chunk together.
-    sequences: list[list[Run]] = []
+    sequences: list[list[EventRun]] = []
     for run in sorted(runs, key=lambda run: run.chunks[0].first):
         sequence = next((chain for chain in sequences if chain[-1].last < run.chunks[0].first), None)
         if sequence is None:
@@ -108,7 +110,9 @@ def take_items(merged: Iterator[HotItem], *, max_events: int, max_bytes: int) ->
     return items, False
 
 
-def _read_run_sequence(blobs: Blobs, sequence: Sequence[Run], after: Place | None) -> Iterator[HotItem]:
+def _read_run_sequence(
+    blobs: Blobs, sequence: Sequence[EventRun], after: EventOrderKey | None
+) -> Iterator[HotItem]:
     for run in sequence:
         if after is not None and run.last <= after:
             continue

@@ -18,7 +18,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import emit_session_event
@@ -165,7 +165,7 @@ def _count_sealing_fault(db: DbSession, fault: str, *, workspace_id: str, sessio
         if row is None or row.deleted_at is not None or row.seal_error_code is None:
             continue
         requeue_set_aside_session(db, row, seal_failures=MAX_SESSION_FAILURES)
-        record(
+        record_audit_entry(
             db,
             Origin.system(row.workspace_id, "sealing"),
             "session.reseal",
@@ -185,7 +185,7 @@ def _mark_quarantined(db: DbSession, row: SessionRow, code: SealErrorCode, messa
     row.waiting_since = None
     row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
     db.add(row)
-    record(
+    record_audit_entry(
         db,
         Origin.system(row.workspace_id, "sealing"),
         "session.set_aside",

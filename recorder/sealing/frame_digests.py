@@ -56,7 +56,7 @@ def dhash(cells: bytes) -> int:
     return bits - 2**64 if bits >= 2**63 else bits
 
 
-def distance(first: int | None, second: int | None) -> int:
+def dhash_distance(first: int | None, second: int | None) -> int:
     """Return the number of bits that differ; 0 if a digest is missing."""
     if first is None or second is None:
         return 0

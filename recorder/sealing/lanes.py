@@ -106,7 +106,7 @@ def take_permit(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLea
     return None
 
 
-def list_runs(db: DbSession) -> list[str]:
+def list_sealing_runs(db: DbSession) -> list[str]:
     """Return the names of the runs that hold a permit now."""
     statement = select(LeaseRow.owner).where(
         col(LeaseRow.name).startswith(_PERMIT_PREFIX),
@@ -117,7 +117,7 @@ def list_runs(db: DbSession) -> list[str]:
 
 def is_sealing(db: DbSession) -> bool:
     """Return whether any run holds a permit."""
-    return bool(list_runs(db))
+    return bool(list_sealing_runs(db))
 
 
 def waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:

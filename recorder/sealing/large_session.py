@@ -16,13 +16,13 @@ from recorder import clock
 from recorder.memory.steps.session_steps import OPEN_STEPS, PointerAct
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.batch_items import HotItem, Place, read_batch_items
+from recorder.recording.batch_items import EventOrderKey, HotItem, read_batch_items
 from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.event_runs import (
     Chunk,
-    Run,
+    EventRun,
     merge_event_runs,
     require_event_runs,
     take_items,
@@ -162,12 +162,12 @@ class LargeSession:
         self.files = []
         self._objects: list[tuple[str, int]] = []
         self._digested = self._frame_objects_written = 0
-        self._runs: list[Run] = []
+        self._runs: list[EventRun] = []
         #: The batches that begin after this position are in no run yet; None if all are.
         self._run_position: int | None = 0
         #: The events that follow `_last`, out of the runs; None until they are read.
         self._merged: Iterator[HotItem] | None = None
-        self._last: Place | None = None
+        self._last: EventOrderKey | None = None
         self._has_more = True
         for state in states:
             if state["file"] is not None:
@@ -272,7 +272,7 @@ class LargeSession:
         self._run_position = state["position"]
         if "object" in state:
             chunks = [Chunk(offset, length, tuple(first)) for offset, length, first in state["chunks"]]
-            self._runs.append(Run(state["object"], chunks, tuple(state["last"])))
+            self._runs.append(EventRun(state["object"], chunks, tuple(state["last"])))
 
     def _write_events(self) -> dict[str, Any]:
         limits, walk = self._limits, self._events
@@ -342,7 +342,7 @@ class LargeSession:
     def _build_frame_rows(self, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for key in keys:
             rows = _unpack_frames(self._runtime.blobs.get(key))
-            yield self._events.with_events(rows.select(rows.schema.names[:-1]))
+            yield self._events.fill_frame_event_counts(rows.select(rows.schema.names[:-1]))
 
     def _write_steps(self) -> dict[str, Any]:
         steps = self._events.steps.steps

@@ -19,7 +19,7 @@ from sqlmodel import col, delete, select, update
 
 from recorder import clock, limits
 from recorder.access.idempotency import purge_expired_answers
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
@@ -185,7 +185,7 @@ def _requeue_session(
             return False
         current.seal_repairs += 1
         queue_for_sealing(db, current, clock.now())
-        record(
+        record_audit_entry(
             db,
             Origin.system(row.workspace_id, "sealing"),
             "session.reseal",

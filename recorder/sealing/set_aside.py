@@ -7,7 +7,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InvalidState, NotFound
 from recorder.models.session import SessionRow
 from recorder.storage.deployment import queue_for_sealing
@@ -60,7 +60,7 @@ def reseal(db: DbSession, session_id: str) -> SessionRow:
     if row.seal_error_code is None:
         raise InvalidState(row.status, needed="session must have been set aside")
     requeue_set_aside_session(db, row)
-    record(
+    record_audit_entry(
         db,
         Origin.operator(row.workspace_id),
         "session.reseal",

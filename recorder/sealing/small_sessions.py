@@ -156,7 +156,7 @@ class SmallSessions:
             frame_rows = frame_walk.add(frames, frame_digests)[0] if frames else None
             rows: dict[Kind, list[pa.RecordBatch]] = {
                 "events": [event_walk.add(items)] if items else [],
-                "frames": [event_walk.with_events(frame_rows)] if frame_rows is not None else [],
+                "frames": [event_walk.fill_frame_event_counts(frame_rows)] if frame_rows is not None else [],
                 "steps": list(build_step_rows(row, date, event_walk.steps.steps)),
             }
             prepared = PreparedSession(

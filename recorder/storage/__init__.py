@@ -1,1 +1,1 @@
-
+"""Storage: database, lake, blob store, leases and migrations. Design §3."""

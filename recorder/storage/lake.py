@@ -20,8 +20,8 @@ from recorder.errors import Unavailable
 from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import TableMaintenance, maintain_lake_table
-from recorder.storage.lake_reads import SessionPlace, read_session_batches, retry_lake_read
-from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
+from recorder.storage.lake_reads import SessionPartition, read_session_batches, retry_lake_read
+from recorder.storage.lake_rewrites import compact_small_files, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
 from recorder.storage.lake_tables import (
     LakeTable,
@@ -121,7 +121,7 @@ class Lake:
             FileNotFoundError: if the file does not exist.
             Unavailable: if the store does not answer.
         """
-        store = self._open_table(kind, tenant).data_files()
+        store = self._open_table(kind, tenant).open_file_system()
         with convert_store_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
@@ -173,7 +173,7 @@ class Lake:
     def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
         """Return the rows of a table, at a pinned version if one is given; empty before the first batch.
 
-        Columns that came since the table was made are null. Collect the rows in `read_again`, since
+        Columns that came since the table was made are null. Collect the rows in `retry_lake_read`, since
         maintenance may delete replaced files in between.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
@@ -240,7 +240,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        session = SessionPlace(kind, workflow, date, session_id)
+        session = SessionPartition(kind, workflow, date, session_id)
         with convert_store_errors():
             yield from read_session_batches(
                 self._open_table(kind, tenant), session, after=after, columns=columns, limit=limit
@@ -312,7 +312,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_store_errors():
-            return compact(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
+            return compact_small_files(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
 
     def maintain(
         self,
@@ -324,7 +324,7 @@ class Lake:
     ) -> TableMaintenance:
         """Compact a table, and delete files and log entries that are not needed; see `maintain_lake_table`.
 
-        The caller holds the lease of the table, as for `compact`.
+        The caller holds the lease of the table, as for `compact_small_files`.
 
         Raises:
             Unavailable: if the store does not answer.

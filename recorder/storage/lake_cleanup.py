@@ -31,14 +31,14 @@ _LOG_GRACE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
-class DataFiles:
+class DataFileTotals:
     """Number and bytes of data files in a store."""
 
     count: int = 0
     size_bytes: int = 0
 
     @classmethod
-    def of(cls, infos: Iterable[pa_fs.FileInfo]) -> "DataFiles":
+    def of(cls, infos: Iterable[pa_fs.FileInfo]) -> "DataFileTotals":
         """Count files."""
         sizes = [info.size for info in infos]
         return cls(len(sizes), sum(sizes))
@@ -51,14 +51,14 @@ class DeadFiles(NamedTuple):
     unfinished: int = 0
 
 
-def count_data_files(stored: LakeTable) -> DataFiles:
+def count_data_files(stored: LakeTable) -> DataFileTotals:
     """Return number and bytes of all data files of a table, in use or not."""
-    return DataFiles.of(_list_data_files(stored.data_files(), ""))
+    return DataFileTotals.of(_list_data_files(stored.open_file_system(), ""))
 
 
 def delete_unused_files(
     stored: LakeTable, *, removed_before: datetime, check: Callable[[], None] = lambda: None
-) -> tuple[DataFiles, DataFiles]:
+) -> tuple[DataFileTotals, DataFileTotals]:
     """Delete data files that the newest version does not name.
 
     A file that a commit removed is deleted once that is long enough ago; one that the log does not name, such
@@ -73,13 +73,13 @@ def delete_unused_files(
         The files that were deleted, and those that are left.
     """
     # Before the table is opened: a file that is committed after it was listed is named then.
-    infos = list(_list_data_files(stored.data_files(), ""))
+    infos = list(_list_data_files(stored.open_file_system(), ""))
     table = stored.open()
     if table is None:
-        return DataFiles(), DataFiles.of(infos)
+        return DataFileTotals(), DataFileTotals.of(infos)
     # A removal must be durable before the file goes.
     stored.sync()
-    store = stored.data_files(table)
+    store = stored.open_file_system(table)
     active = {file.path for file in stored.list_files(table)}
     candidates = [info for info in infos if info.path not in active]
     removed_ms = _read_removals(store) if candidates else {}
@@ -93,7 +93,7 @@ def delete_unused_files(
         check()
         _delete_file(store, info.path)
     gone = {info.path for info in unused}
-    return DataFiles.of(unused), DataFiles.of(info for info in infos if info.path not in gone)
+    return DataFileTotals.of(unused), DataFileTotals.of(info for info in infos if info.path not in gone)
 
 
 def delete_dead_files(
@@ -117,7 +117,7 @@ def delete_dead_files(
     table = stored.open()
     if table is None:
         return DeadFiles()
-    store = stored.data_files(table)
+    store = stored.open_file_system(table)
     active = {file.path for file in stored.list_files(table, workflow=workflow)}
     folders = [f"workflow={workflow}/date={date}" for date in sorted(dates)]
     files = [info for folder in folders for info in _list_data_files(store, folder)]
@@ -149,7 +149,7 @@ def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
     if table is None:
         return 0
     version = stored.checkpoint(table)
-    store = stored.data_files(table)
+    store = stored.open_file_system(table)
     infos = _list_log(store)
     before = clock.now() - _LOG_GRACE
     if kept_since is not None:

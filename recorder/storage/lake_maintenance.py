@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from recorder import clock
-from recorder.storage.lake_cleanup import DataFiles, clean_log, count_data_files, delete_unused_files
-from recorder.storage.lake_rewrites import compact
+from recorder.storage.lake_cleanup import DataFileTotals, clean_log, count_data_files, delete_unused_files
+from recorder.storage.lake_rewrites import compact_small_files
 from recorder.storage.lake_tables import LakeTable
 
 #: A file that a commit removed stays for so long: a request lasts two minutes at most, and a long read opens
@@ -24,9 +24,9 @@ _CLOSED_AFTER = timedelta(days=1)
 class TableMaintenance:
     """Data files of a table before and after a pass, and what the pass did."""
 
-    before: DataFiles = field(default_factory=DataFiles)
-    after: DataFiles = field(default_factory=DataFiles)
-    deleted: DataFiles = field(default_factory=DataFiles)
+    before: DataFileTotals = field(default_factory=DataFileTotals)
+    after: DataFileTotals = field(default_factory=DataFileTotals)
+    deleted: DataFileTotals = field(default_factory=DataFileTotals)
     #: Small files that were replaced by joined ones; they are deleted by a later pass.
     joined_files: int = 0
     deleted_log_entries: int = 0
@@ -49,7 +49,7 @@ def maintain_lake_table(
     pinned_since = max(pinned_since or now, now - _LONGEST_PIN)
     before = count_data_files(stored)
     closed_before = (now - _CLOSED_AFTER).date().isoformat()
-    joined = compact(stored, check, at_files=at_files, closed_before=closed_before)
+    joined = compact_small_files(stored, check, at_files=at_files, closed_before=closed_before)
     check()
     deleted, after = delete_unused_files(
         stored, removed_before=min(now - FILES_GRACE, pinned_since), check=check

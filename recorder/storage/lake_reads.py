@@ -45,7 +45,7 @@ def retry_lake_read(read: Callable[[], _Result]) -> _Result:
         raise Unavailable("The lake") from error
 
 
-class SessionPlace(NamedTuple):
+class SessionPartition(NamedTuple):
     """A session and its partition in the table of a kind."""
 
     kind: Kind
@@ -56,7 +56,7 @@ class SessionPlace(NamedTuple):
 
 def read_session_batches(
     stored: LakeTable,
-    session: SessionPlace,
+    session: SessionPartition,
     *,
     after: tuple[Any, ...] | None,
     columns: Sequence[str] | None,
@@ -123,7 +123,7 @@ def read_sessions(
         table = stored.open()
         if table is None:
             return []
-        read = partial(read_lake_file, stored.data_files(table), schema=schema, wanted=wanted)
+        read = partial(read_lake_file, stored.open_file_system(table), schema=schema, wanted=wanted)
         sources = [
             SortedSource(file.lower_bound(layout.sort), partial(read, file))
             for file in stored.list_files(table, workflow=workflow, date=date)
@@ -138,7 +138,7 @@ def read_sessions(
 
 def _read_newest(
     stored: LakeTable,
-    session: SessionPlace,
+    session: SessionPartition,
     schema: pa.Schema,
     order: Sequence[str],
     after: tuple[Any, ...] | None,
@@ -150,7 +150,7 @@ def _read_newest(
     table = stored.open()
     if table is None:
         return
-    read = partial(read_lake_file, stored.data_files(table), schema=schema, wanted=wanted)
+    read = partial(read_lake_file, stored.open_file_system(table), schema=schema, wanted=wanted)
     if limit is not None:
         read = partial(read, batch_rows=limit)
     sources = [
@@ -171,7 +171,7 @@ def _read_newest(
 
 
 def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[Any, ...]) -> pa.RecordBatch:
-    """Return the rows after a position; none where a session has a single row."""
+    """Return the rows after a position; none if the kind has one row per session, which has no order."""
     is_later = pa.array([False] * batch.num_rows, pa.bool_())
     for name, value in reversed(list(zip(order, after, strict=True))):
         is_same = pc.and_(pc.equal(batch[name], value), is_later)

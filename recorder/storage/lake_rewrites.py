@@ -83,7 +83,9 @@ def delete_sessions(
     raise Unavailable("The lake")
 
 
-def compact(stored: LakeTable, check: Callable[[], None], *, at_files: int, closed_before: str = "") -> int:
+def compact_small_files(
+    stored: LakeTable, check: Callable[[], None], *, at_files: int, closed_before: str = ""
+) -> int:
     """Join small files of partitions with many.
 
     Args:
@@ -113,7 +115,7 @@ def _count_in_file(stored: LakeTable, table: DeltaTable, file: DataFile, wanted:
     """Return the number of rows of each wanted session in a file; only the column of ids is read."""
     schema = pa.schema([stored.layout.schema.field("session_id")])
     counts: dict[str, int] = {}
-    for batch in read_lake_file(stored.data_files(table), file, schema, wanted=wanted):
+    for batch in read_lake_file(stored.open_file_system(table), file, schema, wanted=wanted):
         for count in pc.value_counts(batch["session_id"]).to_pylist():
             counts[count["values"]] = counts.get(count["values"], 0) + count["counts"]
     return counts
@@ -123,7 +125,7 @@ def _rewrite_without_rows(
     stored: LakeTable, table: DeltaTable, file: DataFile, unwanted: RowFilter
 ) -> tuple[int, LakeFile | None]:
     """Rewrite a file without some rows; return their number, and the new file if rows remain."""
-    store, layout = stored.data_files(table), stored.layout
+    store, layout = stored.open_file_system(table), stored.layout
     deleted = count_rows(store, file, unwanted)
     if deleted in (0, file.rows):
         return deleted, None
@@ -160,7 +162,7 @@ def _group_small_files(files: list[DataFile], at_files: int, closed_before: str)
 def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
     """Replace files by one file with their rows in order; return the number of replaced files."""
     layout, partition = stored.layout, group[0].partition
-    store, share = stored.data_files(), _MERGE_BYTES // len(group)
+    store, share = stored.open_file_system(), _MERGE_BYTES // len(group)
     sources = [
         SortedSource(
             file.lower_bound(layout.sort),

@@ -179,7 +179,7 @@ class LakeTable:
                 actions = actions.filter(pc.equal(actions[f"partition.{column}"], value))
         return [DataFile.from_action(action) for action in actions.to_pylist()]
 
-    def data_files(self, table: DeltaTable | None = None) -> pa_fs.FileSystem:
+    def open_file_system(self, table: DeltaTable | None = None) -> pa_fs.FileSystem:
         """Return the file system whose root is the table's folder."""
         if self._log is None:
             opened = table or DeltaTable(self.path)
@@ -202,7 +202,7 @@ class LakeTable:
         folder = "/".join(f"{column}={partition[column]}" for column in self._partitions)
         path = f"{folder}/{name}-{new_id('req').partition('_')[2]}.parquet"
         if self._log is None:
-            with self.data_files(self.open_for_writing()).open_output_stream(path) as sink:
+            with self.open_file_system(self.open_for_writing()).open_output_stream(path) as sink:
                 return write_file(sink, rows, self.layout, partition, path)
         target = self._log.table / path
         make_durable_folder(target.parent)

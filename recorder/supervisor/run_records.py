@@ -1,4 +1,4 @@
-"""Run records: files in a data folder that their processes keep locked. Contract §9.
+"""Run records: a locked JSON file in a data folder for each process that runs on it. Contract §9.
 
 The record of `recorder up` is the lock of the data folder: one service runs on a folder at a time.
 """

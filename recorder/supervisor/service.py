@@ -277,7 +277,7 @@ class Service:
                 self._terminal.say(f"The {child.command.name} answers")
 
     def _excuse_daemon(self) -> None:
-        """Let the daemon's silence wait while the code server, which it calls, is silent itself."""
+        """Reset the daemon's silence while the code server, which the daemon calls, does not answer."""
         code = self._dagster[:1]
         if code and (code[0].has_ended() or not code[0].liveness.is_answering):
             for child in self._dagster[2:]:
@@ -369,7 +369,7 @@ def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> 
 
 
 @contextmanager
-def running(
+def run_service(
     settings: Settings, *, dagster: bool = False, port: int = 0, dagster_port: int = 0
 ) -> Iterator[Service]:
     """Serve on loopback while the block runs; port 0 picks a free one. Prints nothing.

@@ -45,7 +45,7 @@ AttemptRow = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """Outcome of an attempt that this worker claimed."""
 
     delivery_id: str
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def settle_delivery_attempts(
-    db: DbSession, schedule: Schedule, outcomes: Sequence[Outcome], *, now: datetime
+    db: DbSession, schedule: Schedule, outcomes: Sequence[AttemptOutcome], *, now: datetime
 ) -> None:
     """Store the outcomes of attempts, and plan the attempts after failed ones.
 

@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, insert
 
 from recorder import clock, limits
-from recorder.audit.log import Action, Origin, record
+from recorder.audit.log import Action, Origin, record_audit_entry
 from recorder.errors import NotFound
 from recorder.ids import first_id_at, is_id
 from recorder.models.operations import OutboxRow
@@ -19,7 +19,7 @@ from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
 from recorder.webhooks.endpoints import find_webhook
-from recorder.webhooks.outbox import add_event, encode_outbox_event, new_attempt
+from recorder.webhooks.outbox import add_outbox_event, encode_outbox_event, new_attempt
 
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 
@@ -86,7 +86,7 @@ def send_test(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) ->
         NotFound: if there is no such webhook.
     """
     webhook = find_webhook(db, tenant, webhook_id)
-    event = add_event(
+    event = add_outbox_event(
         db,
         tenant=tenant,
         type=TEST_EVENT,
@@ -142,7 +142,7 @@ def _delivery_to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delive
 def _record_delivery_action(
     db: DbSession, origin: Origin, action: Action, webhook: WebhookRow, details: dict[str, Any]
 ) -> None:
-    record(db, origin, action, resource_type="webhook", resource_id=webhook.id, details=details)
+    record_audit_entry(db, origin, action, resource_type="webhook", resource_id=webhook.id, details=details)
 
 
 #: Seconds between two removals.
@@ -153,7 +153,7 @@ _ROWS = 500
 _SETTLED = timedelta(minutes=10)
 
 
-class Sweep:
+class DeliveryCleanup:
     """Removal of old records in small steps between other work."""
 
     def __init__(self, database: Database) -> None:

@@ -27,12 +27,12 @@ from recorder.storage.durable_files import keep_files_private
 from recorder.webhooks.attempts import (
     LEASE_MS,
     AttemptClaim,
-    Outcome,
+    AttemptOutcome,
     claim_delivery_attempts,
     due_queues,
     settle_delivery_attempts,
 )
-from recorder.webhooks.deliveries import Sweep
+from recorder.webhooks.deliveries import DeliveryCleanup
 from recorder.webhooks.endpoints import SecretBox
 from recorder.webhooks.outbox import dispatch_outbox_events, has_outbox_events
 from recorder.webhooks.scheduling import DeliverySlots, Schedule
@@ -94,13 +94,13 @@ class DeliveryLoop:
         self._schedule = schedule or Schedule()
         self._slots = DeliverySlots(slots)
         self._lease_ms = lease_ms
-        self._sweep = Sweep(database)
+        self._sweep = DeliveryCleanup(database)
         self._tasks: set[asyncio.Task[None]] = set()
         #: Attempts that ended since the last turn; it frees their slots.
         self._ended: list[tuple[AttemptClaim, Exchange]] = []
         self._has_ended = asyncio.Event()
         #: Outcomes that are not stored yet.
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[AttemptOutcome] = []
         self._turned_at = time.monotonic()
 
     @property
@@ -123,12 +123,12 @@ class DeliveryLoop:
             stopping.cancel()
             await self._finish_attempts()
 
-    async def _run_turn(self, visit: Callable[[list[Outcome]], _LoopTurn]) -> _LoopTurn:
+    async def _run_turn(self, visit: Callable[[list[AttemptOutcome]], _LoopTurn]) -> _LoopTurn:
         """Store outcomes and claim attempts; keep the outcomes while the database does not answer."""
         ended, self._ended = self._ended, []
         for claim, exchange in ended:
             self._slots.end(claim, is_success=exchange.is_success, duration_ms=exchange.duration_ms)
-            self._outcomes.append(Outcome(claim.id, claim.begun_ms, exchange))
+            self._outcomes.append(AttemptOutcome(claim.id, claim.begun_ms, exchange))
         try:
             turn = await anyio.to_thread.run_sync(visit, self._outcomes)
         except Unavailable:
@@ -138,7 +138,7 @@ class DeliveryLoop:
         self._outcomes = []
         return turn
 
-    def _visit_database(self, outcomes: list[Outcome]) -> _LoopTurn:
+    def _visit_database(self, outcomes: list[AttemptOutcome]) -> _LoopTurn:
         """Store outcomes, dispatch events and claim attempts in one transaction."""
         self._sweep.step()
         now = clock.now()
@@ -193,7 +193,7 @@ class DeliveryLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._run_turn(self._store_outcomes)
 
-    def _store_outcomes(self, outcomes: list[Outcome]) -> _LoopTurn:
+    def _store_outcomes(self, outcomes: list[AttemptOutcome]) -> _LoopTurn:
         with self._database.transaction(write=True) as db:
             settle_delivery_attempts(db, self._schedule, outcomes, now=clock.now())
         return _LoopTurn()

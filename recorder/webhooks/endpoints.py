@@ -17,7 +17,7 @@ from sqlmodel import col, delete, or_, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
-from recorder.audit.log import Action, Origin, record
+from recorder.audit.log import Action, Origin, record_audit_entry
 from recorder.digest import keyed_digest
 from recorder.errors import Invalid, LimitReached, NotFound, Problem, ValidationFailed
 from recorder.ids import is_id, new_timed_id
@@ -53,12 +53,12 @@ class SecretBox:
         #: Id of the key, by which a changed deployment secret is detected.
         self.key_id = keyed_digest(deployment_secret, "webhook-secrets-id", b"").hex()[:_KEY_ID_CHARACTERS]
 
-    def close(self, secret: str, webhook_id: str) -> bytes:
+    def encrypt_secret(self, secret: str, webhook_id: str) -> bytes:
         """Encrypt a secret; return nonce and ciphertext."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, secret.encode(), webhook_id.encode())
 
-    def open(self, row: WebhookSecretRow) -> str | None:
+    def decrypt_secret(self, row: WebhookSecretRow) -> str | None:
         """Decrypt the secret of a row; return None where another deployment secret encrypted it."""
         nonce, ciphertext = row.ciphertext[:_NONCE_BYTES], row.ciphertext[_NONCE_BYTES:]
         try:
@@ -103,7 +103,7 @@ def add_webhook_secret(db: DbSession, box: SecretBox, webhook_id: str, *, now: d
             webhook_id=webhook_id,
             number=1 + max((row.number for row in old), default=0),
             key_id=box.key_id,
-            ciphertext=box.close(secret, webhook_id),
+            ciphertext=box.encrypt_secret(secret, webhook_id),
             created_at=now,
         )
     )
@@ -117,7 +117,7 @@ def read_webhook_secrets(
     valid = or_(col(WebhookSecretRow.expires_at).is_(None), col(WebhookSecretRow.expires_at) > now)
     secrets_by_webhook: dict[str, list[str]] = {}
     for row in db.exec(_select_webhook_secrets(list(webhook_ids)).where(valid)):
-        secret = box.open(row)
+        secret = box.decrypt_secret(row)
         if secret is not None:
             secrets_by_webhook.setdefault(row.webhook_id, []).append(secret)
     return secrets_by_webhook
@@ -285,4 +285,4 @@ def _require_room(db: DbSession, workspace_id: str) -> None:
 def _record_webhook_action(
     db: DbSession, origin: Origin, action: Action, webhook_id: str, details: dict[str, object]
 ) -> None:
-    record(db, origin, action, resource_type="webhook", resource_id=webhook_id, details=details)
+    record_audit_entry(db, origin, action, resource_type="webhook", resource_id=webhook_id, details=details)

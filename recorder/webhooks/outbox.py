@@ -20,7 +20,7 @@ from recorder.request_context import current_request_id
 from recorder.tenant import Tenant
 
 
-def add_event(
+def add_outbox_event(
     db: DbSession, *, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]
 ) -> OutboxRow:
     """Queue an event, with the id of the current request, for every webhook that subscribed to its type.
@@ -44,7 +44,7 @@ def add_events(db: DbSession, events: Sequence[dict[str, Any]]) -> None:
 
 
 def make_outbox_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> OutboxRow:
-    """Return the row that `add_event` adds, for the ingest writer, which inserts it itself."""
+    """Return the row that `add_outbox_event` adds, for the ingest writer, which inserts it itself."""
     return OutboxRow(**describe_event(tenant=tenant, type=type, subject_id=subject_id, data=data))
 
 

@@ -18,7 +18,7 @@ from recorder.access.ratelimit.stores import (
     SharedBuckets,
     open_token_buckets,
 )
-from recorder.access.ratelimit.token_buckets import Bucket, MemoryBuckets
+from recorder.access.ratelimit.token_buckets import MemoryBuckets, TokenBucket
 from recorder.ids import new_id
 from tests.support.redis_server import running_redis
 from tests.support.sealed_sessions import make_settings
@@ -26,9 +26,9 @@ from tests.support.sealed_sessions import make_settings
 SECONDS = 1.0
 
 
-def a_bucket(size: int = 10, per_second: float = 0.001) -> Bucket:
+def a_bucket(size: int = 10, per_second: float = 0.001) -> TokenBucket:
     """One that no other test draws on, and that hardly fills."""
-    return Bucket(new_id("key"), "per_key", size, per_second)
+    return TokenBucket(new_id("key"), "per_key", size, per_second)
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def shared(url: str) -> AsyncIterator[SharedBuckets]:
         await buckets.close()
 
 
-async def granted(store: Buckets, bucket: Bucket, count: int) -> int:
+async def granted(store: Buckets, bucket: TokenBucket, count: int) -> int:
     """Return how many of some simultaneous requests are granted."""
     result = await asyncio.gather(*(store.draw([bucket]) for _ in range(count)))
     return sum(is_granted for is_granted, _ in result)
@@ -127,7 +127,7 @@ def test_a_redis_that_hangs_holds_requests_up_once(caplog: pytest.LogCaptureFixt
     assert len(told(caplog)) == 2
 
 
-async def seconds(store: Buckets, bucket: Bucket) -> float:
+async def seconds(store: Buckets, bucket: TokenBucket) -> float:
     """Return the duration of one decision."""
     began = time.monotonic()
     await store.draw([bucket])

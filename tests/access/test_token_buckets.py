@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 
 from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, TIERS, WEBHOOK_CALLS
 from recorder.access.ratelimit.stores import ARITHMETIC, RedisBuckets
-from recorder.access.ratelimit.token_buckets import LONGEST_FILL_S, Bucket, Group, Level, MemoryBuckets, draw
+from recorder.access.ratelimit.token_buckets import (
+    LONGEST_FILL_S,
+    Group,
+    Level,
+    MemoryBuckets,
+    TokenBucket,
+    draw,
+)
 from recorder.ids import new_id
 
-KEY = Bucket("key", "per_key", 4, 2.0)
-WORKSPACE = Bucket("workspace", "per_workspace", 10, 5.0)
+KEY = TokenBucket("key", "per_key", 4, 2.0)
+WORKSPACE = TokenBucket("workspace", "per_workspace", 10, 5.0)
 #: Sums of floats end a hair beside the exact value.
 HAIR = 1e-6
 
@@ -72,7 +79,7 @@ def test_looking_takes_nothing() -> None:
 def test_no_schedule_gets_more_than_burst_and_rate(
     size: int, per_second: float, schedule: list[float]
 ) -> None:
-    level, now, granted = Level(Bucket("b", "per_key", size, per_second), 0.0), 0.0, 0
+    level, now, granted = Level(TokenBucket("b", "per_key", size, per_second), 0.0), 0.0, 0
     for step in schedule:
         now += step
         granted += ask([level], now)
@@ -84,7 +91,7 @@ def test_no_schedule_gets_more_than_burst_and_rate(
 def test_a_clock_that_is_set_back_gives_nothing_twice(
     size: int, per_second: float, schedule: list[float]
 ) -> None:
-    bucket = Bucket("b", "per_key", size, per_second)
+    bucket = TokenBucket("b", "per_key", size, per_second)
     level, now, latest, granted = Level(bucket, 0.0), 0.0, 0.0, 0
     for step in schedule:
         # Never further back than the bucket takes to fill.
@@ -98,7 +105,7 @@ def test_a_clock_that_is_set_back_gives_nothing_twice(
 def test_a_clock_that_is_set_far_back_closes_a_bucket_for_its_filling_time_at_most(
     size: int, per_second: float, back: float
 ) -> None:
-    bucket = Bucket("b", "per_key", size, per_second)
+    bucket = TokenBucket("b", "per_key", size, per_second)
     level = Level(bucket, 1e9)
     while ask([level], 1e9):
         pass
@@ -121,7 +128,7 @@ def test_redis_reckons_as_memory_does(
 ) -> None:
     script = connection.register_script("local now = tonumber(ARGV[7])" + ARITHMETIC)
     name = new_id("wsp")
-    buckets = [Bucket(f"{name}:a", "per_key", size, per_second), Bucket(f"{name}:b", "w", 9, 3.0)]
+    buckets = [TokenBucket(f"{name}:a", "per_key", size, per_second), TokenBucket(f"{name}:b", "w", 9, 3.0)]
     now = 1_800_000_000.0
     levels = [Level(bucket, now + schedule[0][1]) for bucket in buckets]
     for cost, step in schedule:
@@ -147,7 +154,7 @@ turns = st.tuples(st.integers(0, 3), st.integers(1, 12), st.sampled_from([0.0, 0
 def test_no_schedule_of_several_callers_gets_more_from_redis(
     redis_url: str, callers: int, size: int, per_second: float, schedule: list[tuple[int, int, float]]
 ) -> None:
-    bucket = Bucket(new_id("key"), "per_key", size, per_second)
+    bucket = TokenBucket(new_id("key"), "per_key", size, per_second)
 
     async def run() -> None:
         stores = [RedisBuckets(redis_url, timeout_s=30) for _ in range(callers)]
@@ -163,7 +170,7 @@ def test_no_schedule_of_several_callers_gets_more_from_redis(
     asyncio.run(run())
 
 
-async def ask_together(store: RedisBuckets, buckets: list[Bucket], count: int) -> int:
+async def ask_together(store: RedisBuckets, buckets: list[TokenBucket], count: int) -> int:
     """Return how many of some simultaneous requests are granted."""
     result = await asyncio.gather(*(store.draw(buckets) for _ in range(count)))
     return sum(is_granted for is_granted, _ in result)
@@ -172,8 +179,8 @@ async def ask_together(store: RedisBuckets, buckets: list[Bucket], count: int) -
 def test_redis_takes_from_both_buckets_or_from_none(redis_url: str) -> None:
     async def run() -> None:
         store = RedisBuckets(redis_url, timeout_s=30)
-        key = Bucket(new_id("key"), "per_key", 4, 0.001)
-        workspace = Bucket(new_id("wsp"), "per_workspace", 10, 0.001)
+        key = TokenBucket(new_id("key"), "per_key", 4, 0.001)
+        workspace = TokenBucket(new_id("wsp"), "per_workspace", 10, 0.001)
         assert await ask_together(store, [key, workspace], 20) == 4
         _, [left] = await store.draw([workspace], cost=0)
         assert math.floor(left) == 6
@@ -188,7 +195,7 @@ def test_redis_forgets_a_bucket_that_has_had_time_to_fill(redis_url: str, connec
         await store.draw([bucket])
         await store.close()
 
-    bucket = Bucket(new_id("key"), "per_key", 10, 5.0)
+    bucket = TokenBucket(new_id("key"), "per_key", 10, 5.0)
     asyncio.run(run())
     assert 2_000 < connection.pttl(bucket.name) <= 3_000
 
@@ -198,7 +205,7 @@ def test_memory_forgets_what_was_quiet_for_as_long_as_any_bucket_takes_to_fill()
         clock = Clock()
         store = MemoryBuckets(clock=clock)
         for n in range(1_000):
-            await store.draw([Bucket(f"{n}", "per_address", 40, 20.0)])
+            await store.draw([TokenBucket(f"{n}", "per_address", 40, 20.0)])
         assert len(store) == 1_000
         for clock.now in (LONGEST_FILL_S, 2 * LONGEST_FILL_S):
             await store.draw([KEY])
@@ -209,7 +216,7 @@ def test_memory_forgets_what_was_quiet_for_as_long_as_any_bucket_takes_to_fill()
 
 def test_memory_keeps_a_bucket_that_is_in_use_over_all_generations() -> None:
     async def run() -> None:
-        clock, slow = Clock(), Bucket("slow", "per_key", 5, 5 / LONGEST_FILL_S)
+        clock, slow = Clock(), TokenBucket("slow", "per_key", 5, 5 / LONGEST_FILL_S)
         store = MemoryBuckets(clock=clock)
         granted = 0
         for clock.now in range(0, 600, 7):
@@ -223,8 +230,8 @@ def test_a_flood_of_callers_does_not_fill_the_memory() -> None:
     async def run() -> None:
         store = MemoryBuckets(capacity=100)
         for n in range(2_000):
-            await store.draw([Bucket(f"{n}", "per_address", 40, 20.0)])
-            await store.draw([Bucket(f"look {n}", "per_address", 40, 20.0)], cost=0)
+            await store.draw([TokenBucket(f"{n}", "per_address", 40, 20.0)])
+            await store.draw([TokenBucket(f"look {n}", "per_address", 40, 20.0)], cost=0)
         assert len(store) <= 200
 
     asyncio.run(run())
@@ -233,7 +240,7 @@ def test_a_flood_of_callers_does_not_fill_the_memory() -> None:
 def test_a_bucket_takes_the_size_of_its_new_tier() -> None:
     async def run() -> list[tuple[bool, list[float]]]:
         store = MemoryBuckets(clock=Clock())
-        grown = Bucket(KEY.name, "per_key", 40, 20.0)
+        grown = TokenBucket(KEY.name, "per_key", 40, 20.0)
         return [await store.draw([bucket]) for bucket in (KEY, grown, KEY)]
 
     assert asyncio.run(run()) == [(True, [3.0]), (True, [2.0]), (True, [1.0])]
@@ -242,7 +249,7 @@ def test_a_bucket_takes_the_size_of_its_new_tier() -> None:
 def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> None:
     clock = Clock()
     store = MemoryBuckets(clock=clock)
-    slow, fast = Group(KEY), Group(Bucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
+    slow, fast = Group(KEY), Group(TokenBucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
     drawn = [store.draw_now(group) for group in (slow, fast, slow, fast, slow)]
     assert drawn == [(True, [3.0]), (True, [2.0, 9.0]), (True, [1.0]), (True, [0.0, 8.0]), (False, [0.0])]
     clock.now = 1.0
@@ -253,7 +260,7 @@ def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> N
 
 def test_a_group_in_use_is_kept_over_all_generations() -> None:
     clock = Clock()
-    store, group = MemoryBuckets(clock=clock), Group(Bucket("slow", "per_key", 5, 5 / LONGEST_FILL_S))
+    store, group = MemoryBuckets(clock=clock), Group(TokenBucket("slow", "per_key", 5, 5 / LONGEST_FILL_S))
     granted = 0
     for clock.now in range(0, 600, 7):
         granted += store.draw_now(group)[0]
@@ -264,6 +271,6 @@ def test_no_bucket_takes_longer_to_fill_than_memory_keeps_it() -> None:
     surfaces = [rates for tier in TIERS.values() for rates in tier.rates.values()]
     rates = [rate for both in surfaces for rate in (both.per_key, both.per_workspace)]
     fills = [
-        Bucket.of(rate, "any", "any").fill_s for rate in (*rates, STRANGERS, SIGNED_READS, WEBHOOK_CALLS)
+        TokenBucket.of(rate, "any", "any").fill_s for rate in (*rates, STRANGERS, SIGNED_READS, WEBHOOK_CALLS)
     ]
     assert max(fills) == LONGEST_FILL_S

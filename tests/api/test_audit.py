@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recorder import digest
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.recorded_sessions import execute
 
@@ -27,7 +27,9 @@ def write(caller: Caller, *entries: tuple[str, str], mode: str | None = "live", 
         with runtime.database.transaction(write=True) as db:
             kind = action.partition(".")[0]
             details = {"label": "Zoë", "n": 1}
-            record(db, origin, action, resource_type=kind, resource_id=resource_id, details=details)
+            record_audit_entry(
+                db, origin, action, resource_type=kind, resource_id=resource_id, details=details
+            )
 
 
 def listed(caller: Caller, query: str = "") -> list[tuple[str, str]]:
@@ -140,7 +142,7 @@ def test_ndjson_holds_all_that_the_filters_find(caller: Caller) -> None:
         origin = Origin(caller.key.workspace_id, "system", "retention")
         for number in range(1_203):
             action = "session.delete" if number % 3 else "session.purge"
-            record(db, origin, action, resource_type="session", resource_id=f"ses_{number}")
+            record_audit_entry(db, origin, action, resource_type="session", resource_id=f"ses_{number}")
     answer = caller.get(f"{AUDIT}?limit=5", Accept=f"{NDJSON}, */*;q=0.1")
     assert (answer.status_code, answer.headers["content-type"]) == (200, NDJSON)
     entries = [json.loads(line) for line in answer.text.splitlines()]

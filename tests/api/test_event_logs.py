@@ -14,7 +14,7 @@ from recorder.client import ApiError, Client
 from recorder.importers.xes import import_xes_log, outcome_rules
 from recorder.interchange.event_logs import UnreadableLog
 from recorder.interchange.export import NothingToExport, export_event_log
-from recorder.interchange.xes_values import read_traces
+from recorder.interchange.xes_reader import read_traces
 from tests.support.event_logs import (
     CLAIMS,
     REAL,

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from sqlmodel import col, select
 
+from recorder.live.claimed_replay import claim_live_replay
 from recorder.live.replay_journal import ReplayJournal
-from recorder.live.work import claim_live_replay
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.candidates import list_recovery_candidates
+from recorder.replay_service.drain_run import ReplayRun
 from recorder.replay_service.failures import Failure
 from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
@@ -23,7 +24,6 @@ from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.search_process import SearchProcess
 from recorder.replay_service.searches import MOST_SEARCHES, CandidateSearches
 from recorder.replay_service.store_pauses import StorePauses
-from recorder.replay_service.work import ReplayRun
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all
 from tests.support.factories import Caller, assert_problem
@@ -491,7 +491,7 @@ def test_a_search_that_takes_too_long_ends_its_recovery_alone(
     # The process takes longer than this to start.
     monkeypatch.setattr(run._searches, "_process", SearchProcess(seconds=0.1))
     assert run.take()
-    while run.work():
+    while run.work_on_due_replays():
         pass
     run.release()
     assert (show(caller, made["id"])["status"], show(caller, made["id"])["reason"]) == (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from recorder.cli import main
-from recorder.replay_service.work import ReplayRun
+from recorder.replay_service.drain_run import ReplayRun
 from tests.support.factories import Caller
 from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.http_service import serving
@@ -36,7 +36,7 @@ def url(caller: Caller) -> Iterator[str]:
         while not run.take():
             is_over.wait(0.1)
         while not is_over.wait(0.05):
-            run.work()
+            run.work_on_due_replays()
         run.release()
 
     worker = threading.Thread(target=work)

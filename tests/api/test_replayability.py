@@ -13,9 +13,9 @@ from recorder import clock
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service import replayability
+from recorder.replay_service.drain_run import LEASE
 from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
 from recorder.replay_service.replayability_process import ReplayabilityProcess
-from recorder.replay_service.work import LEASE
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, hold_lease

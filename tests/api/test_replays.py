@@ -11,9 +11,9 @@ from recorder import limits
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service import work
+from recorder.replay_service import drain_run
+from recorder.replay_service.drain_run import DECISION_TIME, ReplayRun
 from recorder.replay_service.dry_process import DryProcess
-from recorder.replay_service.work import DECISION_TIME, ReplayRun
 from tests.support.factories import Caller, assert_problem
 from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 
@@ -351,7 +351,7 @@ def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> No
     first, second = (ReplayRun(caller.service.runtime, owner) for owner in ("one", "two"))
     assert first.take() and not second.take()
     first.release()
-    assert second.take() and second.work()
+    assert second.take() and second.work_on_due_replays()
     second.release()
 
 
@@ -373,9 +373,11 @@ def test_workspaces_take_turns(caller: Caller) -> None:
     other = caller.service.make_caller()
     made = ask(other, sealed_run(other))
     with caller.service.runtime.database.transaction(write=False) as db:
-        due = work._list_due_replays(db, limit=2, without=[])
+        due = drain_run._list_due_replays(db, limit=2, without=[])
         assert [row.workspace_id for row in due] == [caller.key.workspace_id, other.key.workspace_id]
-        assert made["id"] not in [row.id for row in work._list_due_replays(db, limit=9, without=[made["id"]])]
+        assert made["id"] not in [
+            row.id for row in drain_run._list_due_replays(db, limit=9, without=[made["id"]])
+        ]
 
 
 def test_a_replay_that_takes_longer_than_a_turn_ends_and_then_another_workspace_is_first(
@@ -406,7 +408,7 @@ def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: p
     run = ReplayRun(caller.service.runtime, "tests")
     # The first request starts the process, which takes longer than this.
     monkeypatch.setattr(run, "_process", DryProcess(seconds=0.01))
-    assert run.take() and run.work()
+    assert run.take() and run.work_on_due_replays()
     run.release()
     for replay in (slow, quick):
         shown = show(caller, replay["id"])
@@ -424,7 +426,7 @@ def test_a_replay_waits_for_its_store(caller: Caller) -> None:
     away = folder.rename(folder.with_name("away"))
     folder.write_text("no folder")
     run = ReplayRun(runtime, "tests")
-    assert run.take() and run.work() and not run.work()
+    assert run.take() and run.work_on_due_replays() and not run.work_on_due_replays()
     run.release()
     assert show(caller, made["id"])["status"] == "running"
     folder.unlink()

@@ -114,7 +114,7 @@ def test_rotating_gives_a_new_secret_and_keeps_it_encrypted(caller: Caller) -> N
     with runtime.database.transaction(write=False) as db:
         rows = list(db.exec(select(WebhookSecretRow).filter_by(webhook_id=made["id"]).order_by("number")))
     box = SecretBox(runtime.settings.secret)
-    assert [box.open(row) for row in rows] == [made["secret"], rotated["secret"]]
+    assert [box.decrypt_secret(row) for row in rows] == [made["secret"], rotated["secret"]]
     assert rows[0].expires_at is not None and rows[1].expires_at is None
     assert (rows[0].expires_at - rows[1].created_at).total_seconds() == 24 * 3600
 

@@ -16,8 +16,8 @@ from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
 from recorder.recording import hot_event_reader, session_events
-from recorder.recording.event_filter import EVERY_EVENT
 from recorder.recording.session_events import EventPortions
+from recorder.recording.stored_events import EVERY_EVENT
 from recorder.recording.whole_reads import WholeReads
 from recorder.sealing import Sealer
 from recorder.tenant import Tenant

@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record
+from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record_audit_entry
 from recorder.ids import new_id
 from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.models.workspace import WorkspaceRow
@@ -24,7 +24,9 @@ def chain(database: Database, workspace_id: str) -> list[AuditRow]:
 def add(database: Database, origin: Origin, count: int = 1, **details: object) -> None:
     with database.transaction(write=True) as db:
         for _ in range(count):
-            record(db, origin, "key.create", resource_type="key", resource_id="key_1", details=details)
+            record_audit_entry(
+                db, origin, "key.create", resource_type="key", resource_id="key_1", details=details
+            )
 
 
 def assert_unbroken(database: Database, workspace_id: str, count: int) -> None:
@@ -50,7 +52,7 @@ def test_each_entry_covers_the_one_before(database: Database) -> None:
 def test_what_is_rolled_back_leaves_no_entry(database: Database) -> None:
     origin = Origin.operator(new_id("wsp"))
     with pytest.raises(RuntimeError), database.transaction(write=True) as db:
-        record(db, origin, "key.create", resource_type="key", resource_id="key_1")
+        record_audit_entry(db, origin, "key.create", resource_type="key", resource_id="key_1")
         raise RuntimeError
     assert chain(database, origin.workspace_id) == []
     add(database, origin)
@@ -92,13 +94,13 @@ def test_a_writer_that_waits_for_a_row_does_not_hold_the_head(database: Database
             holds.set()
             # On SQLite the other cannot even begin meanwhile.
             recorded.wait(timeout=0 if database.is_sqlite else 10)
-            record(db, origin, "workspace.update", resource_type="workspace", resource_id="a")
+            record_audit_entry(db, origin, "workspace.update", resource_type="workspace", resource_id="a")
 
     thread = threading.Thread(target=take_row_then_record)
     thread.start()
     assert holds.wait(timeout=10)
     with database.transaction(write=True) as db:
-        record(db, origin, "workspace.update", resource_type="workspace", resource_id="b")
+        record_audit_entry(db, origin, "workspace.update", resource_type="workspace", resource_id="b")
         recorded.set()
         db.get_one(WorkspaceRow, origin.workspace_id, with_for_update=True)
     thread.join()
@@ -109,7 +111,7 @@ def test_chains_of_two_workspaces_do_not_mix(database: Database) -> None:
     first, other = Origin.operator(new_id("wsp")), Origin.operator(new_id("wsp"))
     with database.transaction(write=True) as db:
         for origin in (first, other, first):
-            record(db, origin, "workspace.update", resource_type="workspace", resource_id="a")
+            record_audit_entry(db, origin, "workspace.update", resource_type="workspace", resource_id="a")
     assert_unbroken(database, first.workspace_id, 2)
     assert_unbroken(database, other.workspace_id, 1)
 

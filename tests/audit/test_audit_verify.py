@@ -9,7 +9,7 @@ from sqlmodel import select
 from typer.testing import CliRunner
 
 from recorder import clock
-from recorder.audit.log import Origin, audit_entry_of, hash_audit_entry, record
+from recorder.audit.log import Origin, audit_entry_of, hash_audit_entry, record_audit_entry
 from recorder.audit.verify import ChainReport, read_chain_heads, verify_audit
 from recorder.cli import app as command_line
 from recorder.ids import new_id
@@ -29,7 +29,9 @@ def make_chain(database: Database, count: int = 6) -> str:
     for number in range(count):
         with database.transaction(write=True) as db:
             details = {"number": number, "label": "Größe"}
-            record(db, origin, "key.create", resource_type="key", resource_id=new_id("key"), details=details)
+            record_audit_entry(
+                db, origin, "key.create", resource_type="key", resource_id=new_id("key"), details=details
+            )
     return origin.workspace_id
 
 
@@ -120,7 +122,7 @@ def test_a_long_chain_is_walked_to_its_end(database: Database) -> None:
     origin = Origin.operator(new_id("wsp"))
     with database.transaction(write=True) as db:
         for _ in range(1_203):
-            record(db, origin, "key.create", resource_type="key", resource_id="key_1")
+            record_audit_entry(db, origin, "key.create", resource_type="key", resource_id="key_1")
     report = verify(database, origin.workspace_id)
     assert (report.entries, report.is_valid) == (1_203, True)
     with database.transaction(write=True) as db:
@@ -150,7 +152,9 @@ def test_an_older_head_still_stands_in_the_chain(database: Database) -> None:
     workspace_id = make_chain(database, count=2)
     [head] = read_chain_heads(database, workspace_id)
     with database.transaction(write=True) as db:
-        record(db, Origin.operator(workspace_id), "key.revoke", resource_type="key", resource_id="key_1")
+        record_audit_entry(
+            db, Origin.operator(workspace_id), "key.revoke", resource_type="key", resource_id="key_1"
+        )
     assert verify_audit(database, workspace_id=workspace_id, heads=[head.hash]).is_valid
     other = make_chain(database, count=1)
     assert not verify_audit(database, workspace_id=other, heads=[head.hash]).is_valid

@@ -16,7 +16,7 @@ from recorder.replays.dry import compute_replayability, replay_dry
 from recorder.replays.pages import RecordedPages
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedSession, list_recorded_steps
-from recorder.replays.resolve import RESOLVE_VISITS, resolve
+from recorder.replays.resolve import RESOLVE_VISITS, resolve_target
 from recorder.replays.results import Decision, DryResult
 from recorder.replays.selectors import find_single_element, kind_of_selector
 from tests.support.captured_pages import read_dom, read_recorded
@@ -94,7 +94,7 @@ def test_every_selector_matches_its_target_alone_in_the_order_of_cost(recorded: 
         document = pages.read_page(step.before)
         assert document is not None
         target = step.event["target"]
-        resolution = resolve(document, target)
+        resolution = resolve_target(document, target)
         assert resolution.finding == "matched"
         for selector in target["selectors"]:
             assert find_single_element(document, selector, Budget(RESOLVE_VISITS)) is resolution.element

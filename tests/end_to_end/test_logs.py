@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from benchmarks.seeds import new_key, new_settings
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 
 # The server takes the first as a header and refuses the second by itself.
 PASSING, REFUSED = b"\x9b2J\x9d0;owned\ttab", b"\x1b[31mred"
@@ -32,7 +32,7 @@ def test_the_log_is_json_lines_without_keys_or_control_characters(
     monkeypatch.setenv("RECORDER_LOG_LEVEL", "debug")
     settings = new_settings(tmp_path)
     key = new_key(settings)
-    with running(settings) as service:
+    with run_service(settings) as service:
         bearer = {"Authorization": f"Bearer {key}", "X-Request-Id": "mine-1"}
         answer = httpx.get(f"{service.base_url}/v1/sessions", headers=bearer)
         in_query = httpx.get(f"{service.base_url}/v1/sessions?key={key}&next=%0d%0aforged%1b[31m")

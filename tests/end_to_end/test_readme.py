@@ -15,7 +15,7 @@ import pytest
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 from tests.support.captured_pages import find_browser
 from tests.support.databases import part_is_missing
 
@@ -64,7 +64,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         made = create_workspace(db, "examples", region="us", secret=settings.secret, tier="unlimited")
         readme_key = create_workspace(db, "readme", region="us", secret=settings.secret).key
     runtime.close()
-    with running(settings, dagster=True) as service:
+    with run_service(settings, dagster=True) as service:
         variables = {
             "PATH": f"{commands}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(commands),

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.seeds import new_key
 from recorder.settings import Settings
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 from recorder.supervisor.commands import choose_port
 from tests.support.deployment_processes import left_after, processes_of, start_up
 
@@ -107,7 +107,7 @@ def test_the_library_alone_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_a_block_of_code_gets_a_service_for_itself(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with running(Settings.from_env(data_dir=data)) as service:
+    with run_service(Settings.from_env(data_dir=data)) as service:
         assert httpx.get(f"{service.base_url}/healthz").status_code == 200
     assert processes_of(data) == {}
 
@@ -201,7 +201,7 @@ def test_a_webhook_cannot_lead_to_the_service_itself(tmp_path: Path) -> None:
     data = tmp_path / "data"
     settings = Settings.from_env({}, data_dir=data)
     key = new_key(settings)
-    with running(settings) as service, httpx.Client(base_url=service.base_url) as client:
+    with run_service(settings) as service, httpx.Client(base_url=service.base_url) as client:
         port = service.base_url.rpartition(":")[2]
         client.headers["Authorization"] = f"Bearer {key}"
         for host in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1"):
@@ -220,7 +220,7 @@ def test_the_address_of_a_caller_is_what_a_trusted_proxy_says(
     chosen = {"RECORDER_TRUSTED_PROXIES": ",".join(proxies)} if proxies else {}
     settings = Settings.from_env(chosen, data_dir=data)
     key = new_key(settings)
-    with running(settings) as service, httpx.Client(base_url=service.base_url) as client:
+    with run_service(settings) as service, httpx.Client(base_url=service.base_url) as client:
         client.headers["Authorization"] = f"Bearer {key}"
         forwarded = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
         made = client.post("/v1/keys", json={"label": "a", "scope": "read"}, headers=forwarded)

@@ -15,7 +15,7 @@ from recorder.access.keys import create_workspace
 from recorder.client import Client
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor import running
+from recorder.supervisor import run_service
 from recorder.supervisor.commands import choose_port
 from tests.support.delivery_loop import wait_until
 from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
@@ -30,7 +30,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Clien
     with runtime.database.transaction(write=True) as db:
         made = create_workspace(db, "examples", region="us", secret=settings.secret, tier="unlimited")
     runtime.close()
-    with running(settings) as service, Client(service.base_url, made.key) as client:
+    with run_service(settings) as service, Client(service.base_url, made.key) as client:
         variables = {"RECORDER_URL": service.base_url, "RECORDER_KEY": made.key, "PYTHONPATH": str(ROOT)}
         yield client, data, variables
 

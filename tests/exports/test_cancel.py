@@ -11,7 +11,7 @@ from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import InvalidState
 from recorder.exports.executor import InProcess
-from recorder.exports.runner.finalize import cancel, cancel_export
+from recorder.exports.runner.finalize import cancel_tenant_export, fail_export_of_cancelled_run
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
@@ -55,7 +55,7 @@ def call_off(runtime: Runtime, row: ExportRow) -> ExportRow:
     """Cancel the export as the route does."""
     with runtime.database.transaction(write=True) as db:
         origin = Origin.operator(WORKSPACE)
-        return cancel(db, runtime.settings, Tenant(WORKSPACE, "live"), row.id, origin=origin)
+        return cancel_tenant_export(db, runtime.settings, Tenant(WORKSPACE, "live"), row.id, origin=origin)
 
 
 def told(runtime: Runtime, row: ExportRow) -> tuple[list[str], int]:
@@ -134,5 +134,5 @@ def test_an_export_that_ended_cannot_be_called_off(runtime: Runtime) -> None:
     run_export(runtime, row.id, owner="test")
     with pytest.raises(InvalidState):
         call_off(runtime, row)
-    cancel_export(runtime, row.id, owner="test")
+    fail_export_of_cancelled_run(runtime, row.id, owner="test")
     assert told(runtime, row) == (["export.queued", "export.completed"], 0)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations import DiskFull, open_url, target_of
+from recorder.exports.destinations import DiskFull, open_url, resolve_export_location
 from recorder.exports.destinations.base import call_within_time_limit
 from recorder.exports.destinations.local import Folder
 from recorder.exports.runner.run import run_export
@@ -95,15 +95,17 @@ def test_names_as_the_clouds_give_them_are_taken(destination: dict[str, Any]) ->
 
 def test_a_directory_is_named_by_its_export_below_the_prefix(tmp_path: Path) -> None:
     row = ExportRow(id=new_id("exp"), workspace_id=WORKSPACE, destination=_S3 | {"prefix": "a/b"})
-    assert target_of(row, make_settings(tmp_path)).root == f"a/b/{row.id}"
+    assert resolve_export_location(row, make_settings(tmp_path)).root == f"a/b/{row.id}"
     bare = ExportRow(id=new_id("exp"), workspace_id=WORKSPACE, destination=_S3)
-    assert target_of(bare, make_settings(tmp_path)).root == bare.id
+    assert resolve_export_location(bare, make_settings(tmp_path)).root == bare.id
 
 
 def test_a_bucket_is_trusted_only_where_the_operator_lists_it(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, export_buckets=("s3://data", "az://acme/data"))
     trusted = [
-        target_of(ExportRow(id="exp_x", workspace_id=WORKSPACE, destination=destination), settings).is_trusted
+        resolve_export_location(
+            ExportRow(id="exp_x", workspace_id=WORKSPACE, destination=destination), settings
+        ).is_trusted
         for destination in (_S3, _AZURE, _GCS, _AZURE | {"account": "other"}, _S3 | {"bucket": "data2"})
     ]
     assert trusted == [True, True, False, False, False]
@@ -112,7 +114,7 @@ def test_a_bucket_is_trusted_only_where_the_operator_lists_it(tmp_path: Path) ->
 def test_a_target_can_be_sent_to_a_worker_and_shows_no_secret(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, s3_endpoint="http://127.0.0.1:1")
     row = ExportRow(id=new_id("exp"), workspace_id=WORKSPACE, destination=_S3)
-    target = target_of(row, settings)
+    target = resolve_export_location(row, settings)
     assert pickle.loads(pickle.dumps(target)) == target and hash(target)
     assert settings.secret.decode() not in repr(target)
 
@@ -248,7 +250,7 @@ def test_a_local_export_is_open_to_whom_the_folder_around_it_is_open_to(
         destination.probe()
         with destination.create("data/part/events.parquet") as written:
             written.write(b"rows")
-        destination.finish()
+        destination.remove_unfinished_files()
     finally:
         os.umask(before)
     modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}

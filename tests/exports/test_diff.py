@@ -11,7 +11,7 @@ from recorder import clock
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.planning.plan import PLAN_VERSION
 from recorder.exports.results import diff
-from recorder.exports.results.diff import Compared, compare_exports
+from recorder.exports.results.diff import ExportComparison, compare_exports
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -26,7 +26,7 @@ def runtime(tmp_path: Path) -> Runtime:
     return make_runtime(tmp_path)
 
 
-def compared(runtime: Runtime, newer: Path, older: Path) -> Compared:
+def compared(runtime: Runtime, newer: Path, older: Path) -> ExportComparison:
     """Two exports by their folders."""
     with runtime.database.transaction(write=False) as db:
         rows = [db.get_one(ExportRow, folder.name) for folder in (newer, older)]
@@ -42,7 +42,7 @@ def change(runtime: Runtime, session_id: str, **values: Any) -> None:
         db.add(row)
 
 
-def told(result: Compared) -> set[tuple[str, str, str]]:
+def told(result: ExportComparison) -> set[tuple[str, str, str]]:
     """The sessions that are named."""
     page, _ = result.page(after_id=None, limit=100)
     return {(change.session_id, change.change, change.cause) for change in page}

@@ -13,7 +13,7 @@ from recorder import clock
 from recorder.access.quota import read_quota, reserve_quota_rows
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import QuotaExceeded, RecorderError
-from recorder.exports.runner.finalize import cancel_export
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.operations import OutboxRow
@@ -147,7 +147,7 @@ def test_a_cancelled_export_gives_its_rows_back(runtime: Runtime) -> None:
     row = ask(runtime)
     with pytest.raises(Killed):
         run_export(runtime, row.id, owner="run", executor=Failing(Killed()))
-    cancel_export(runtime, row.id, owner="operator")
+    fail_export_of_cancelled_run(runtime, row.id, owner="operator")
     assert (quota(runtime).exported_rows, held(runtime)) == (0, 0)
 
 

@@ -138,8 +138,8 @@ def test_a_file_that_is_not_as_it_was_is_written_anew(runtime: Runtime, damage: 
 
 
 def test_a_failed_or_cancelled_export_is_no_parent(runtime: Runtime) -> None:
-    from recorder.exports.runner.finalize import cancel_export
+    from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 
     seal(runtime, [Recording()])
-    cancel_export(runtime, ask(runtime).id, owner="test")
+    fail_export_of_cancelled_run(runtime, ask(runtime).id, owner="test")
     assert manifest_of(export(runtime))["parent"] is None

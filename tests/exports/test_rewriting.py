@@ -105,14 +105,14 @@ def test_a_soft_deleted_session_stays_until_it_is_purged(on_either_engine: Runti
 BESIDE_ROWS: list[tuple[Any, str, str | None]] = [
     (InProcess, "run", None),
     (rewriting._Rewriting, "_store_state", None),
-    (rewriting, "forget_sessions", None),
-    (purged_sessions, "forget_sessions", None),
+    (rewriting, "delete_session_index_rows", None),
+    (purged_sessions, "delete_session_index_rows", None),
 ]
 AMONG_FILES: list[tuple[Any, str, str | None]] = [
     (Folder, "_publish_file", "events-"),
     (Folder, "_publish_file", "README.md"),
     (Folder, "_publish_file", "manifest.json"),
-    (Folder, "finish", None),
+    (Folder, "remove_unfinished_files", None),
     (rewriting._Rewriting, "_announce_manifest", None),
     (rewriting._Rewriting, "_build_changes", None),
     (rewriting, "_remove_old_plans", None),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlmodel import col, select
 
 from recorder import clock, limits
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.governance.retention import run_retention
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
@@ -111,7 +111,7 @@ def draw_world(runtime: Runtime, data: st.DataObject) -> World:
         with pytest.MonkeyPatch.context() as patch, runtime.database.transaction(write=True) as db:
             set_clock(patch, at)
             origin = Origin.operator(workspace_id)
-            record(db, origin, "hold.add", resource_type="session", resource_id=new_id("ses"))
+            record_audit_entry(db, origin, "hold.add", resource_type="session", resource_id=new_id("ses"))
         world.entries.append(clock.truncate(at))
     return world
 

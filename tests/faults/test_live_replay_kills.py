@@ -17,7 +17,7 @@ import pytest
 
 from examples.webapp.server import PASSWORD, WebApp, run_webapp
 from recorder.live import proxy as proxies
-from recorder.live.work import LEASE_PREFIX
+from recorder.live.claimed_replay import LEASE_PREFIX
 from recorder.models.operations import LeaseRow
 from tests.live.conftest import Recorded, recorded
 from tests.support.live_replays import ask_live, read_row, show, work_in_thread

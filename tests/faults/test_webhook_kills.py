@@ -22,7 +22,7 @@ from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 from recorder.webhooks.scheduling import MAX_ATTEMPTS
 from tests.support.delivery_loop import attempts, make_webhook
 from tests.support.deployment_processes import ROOT
@@ -78,7 +78,7 @@ def fill_outbox(database: Database, workspace_id: str) -> set[str]:
     for _ in range(EVENTS // 100):
         with database.transaction(write=True) as db:
             ids |= {
-                add_event(
+                add_outbox_event(
                     db,
                     tenant=Tenant(workspace_id, "live"),
                     type="session.created",

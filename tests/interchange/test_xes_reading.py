@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from recorder.importers.xes import OutcomeRule, outcome_rules, recording_of_trace
-from recorder.interchange import xes_values
+from recorder.interchange import xes_reader
 from recorder.interchange.event_logs import LogTrace, UnreadableLog, event_log_rows
-from recorder.interchange.xes_values import read_traces
+from recorder.interchange.xes_reader import read_traces
 from recorder.memory.steps.session_steps import session_steps
 from tests.support.event_logs import (
     CLAIMS,
@@ -98,7 +98,7 @@ def test_what_the_log_says_of_other_scopes_is_not_kept(tmp_path: Path) -> None:
         for scope in ("trace", "event", "", *(f"scope {number}" for number in range(100)))
     )
     path = write_log(tmp_path, log_text(trace_text("a", event_text(None)), head=head))
-    reader = xes_values._TraceParser(path.name, (xes_values.ACTIVITY,))
+    reader = xes_reader._TraceParser(path.name, (xes_reader.ACTIVITY,))
     (trace,) = reader.feed(path.read_bytes(), is_last=True)
     assert [event.activity for event in trace.events] == ["unknown"]
     assert set(reader._globals) == {"trace", "event"}
@@ -204,7 +204,7 @@ def test_a_file_that_is_no_log_is_refused_with_its_name_and_line(tmp_path: Path,
 def test_a_trace_longer_than_the_memory_it_may_take_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xes_values, "MOST_TRACE_BYTES", 200_000)
+    monkeypatch.setattr(xes_reader, "MOST_TRACE_BYTES", 200_000)
     path = write_log(tmp_path, log_text(*[trace_text("a", event_text("go"))] * 3_000))
     assert len(list(read_traces(path))) == 3_000
     path = write_log(tmp_path, log_text(trace_text("a", *[event_text("go")] * 6_000)))
@@ -227,7 +227,7 @@ def test_a_zip_bomb_is_refused_soon(tmp_path: Path) -> None:
 def test_a_file_that_holds_more_than_any_log_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xes_values, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(xes_reader, "MOST_BYTES", 1_000)
     with pytest.raises(UnreadableLog, match="holds more than 1,000 bytes"):
         read(tmp_path, claims_text())
 

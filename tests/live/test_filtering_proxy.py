@@ -218,9 +218,9 @@ def test_a_connection_on_which_nothing_moves_is_closed() -> None:
 
 def test_entries_without_a_port_are_those_of_the_web() -> None:
     hosts = ReachableHosts(["Shop.example", "erp.example:8443"])
-    assert hosts.include("shop.example") and hosts.include("shop.example:443")
-    assert hosts.include("erp.example:8443") and not hosts.include("erp.example")
-    assert not hosts.include("shop.example:8443")
+    assert hosts.contains_entry("shop.example") and hosts.contains_entry("shop.example:443")
+    assert hosts.contains_entry("erp.example:8443") and not hosts.contains_entry("erp.example")
+    assert not hosts.contains_entry("shop.example:8443")
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

@@ -12,6 +12,13 @@ from recorder import clock
 from recorder.access.keys import Caller as AccessCaller
 from recorder.live.acting import StepActor
 from recorder.live.browser import NoBrowser, find_chromium
+from recorder.live.claimed_replay import (
+    LEASE_PREFIX,
+    claim_live_replay,
+    end_lost_replays,
+    list_waiting_live_replays,
+    run_replay,
+)
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
@@ -19,13 +26,6 @@ from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
 from recorder.live.step_journal import LiveResult
-from recorder.live.work import (
-    LEASE_PREFIX,
-    claim_live_replay,
-    end_lost,
-    list_waiting_live_replays,
-    run_replay,
-)
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
@@ -88,7 +88,7 @@ def show(caller: Caller, replay_id: str) -> dict[str, Any]:
 def sweep(caller: Caller) -> int:
     """End replays whose worker is gone."""
     with caller.service.runtime.database.transaction(write=True) as db:
-        return end_lost(db)
+        return end_lost_replays(db)
 
 
 def expire(caller: Caller, replay_id: str) -> None:

@@ -97,7 +97,7 @@ def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
-        patched.setattr(monitor, "store_state", fail)
+        patched.setattr(monitor, "store_drift_state", fail)
         story.look()
     assert (story.events(), story.told()) == ([], [])
     story.look()

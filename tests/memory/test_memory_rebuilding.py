@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace
 from recorder.memory.graph.nodes import live_number
-from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, match_ids, rebuild
+from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, match_ids, rebuild
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_step, make_steps
@@ -20,7 +20,7 @@ KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 Sessions = Sequence[tuple[str, Sequence[Step]]]
 
 
-def grown(sessions: Sessions, *, batch: int = 5) -> tuple[Recorded, dict[str, int]]:
+def grown(sessions: Sessions, *, batch: int = 5) -> tuple[RebuildInput, dict[str, int]]:
     """A graph that took sessions in batches, and the trace of each."""
     graph = Graph(SCOPE)
     states: list[MicroState] = []
@@ -36,13 +36,13 @@ def grown(sessions: Sessions, *, batch: int = 5) -> tuple[Recorded, dict[str, in
 
 def recorded_of(
     graph: Graph, states: Sequence[MicroState], traces: Sequence[StateTrace], sessions: Counter[int]
-) -> Recorded:
+) -> RebuildInput:
     """A graph as a rebuild finds it."""
     variants = {key: (variant.nodes, variant.path) for key, variant in graph.path_index.variants.items()}
-    return Recorded(SCOPE, graph.nodes, graph.paths, states, traces, sessions, variants)
+    return RebuildInput(SCOPE, graph.nodes, graph.paths, states, traces, sessions, variants)
 
 
-def again(recorded: Recorded, rebuilt: Rebuilt, kind: RebuildKind) -> Rebuilt:
+def again(recorded: RebuildInput, rebuilt: Rebuilt, kind: RebuildKind) -> Rebuilt:
     """Return the result of a second rebuild of the first one's result."""
     sessions = Counter(dict(recorded.sessions))
     return rebuild(recorded_of(rebuilt.graph, rebuilt.micro_states, rebuilt.traces, sessions), kind)

@@ -147,7 +147,7 @@ def test_sessions_that_come_while_it_computes_are_built_in(
     reading = rebuilds.read_recorded
     looks = 0
 
-    def read_late(db: DbSession, of: GraphScope) -> rebuilds.Recorded:
+    def read_late(db: DbSession, of: GraphScope) -> rebuilds.RebuildInput:
         nonlocal looks
         looks += 1
         recorded = reading(db, of)
@@ -169,7 +169,7 @@ def test_a_large_busy_graph_is_left_for_a_quieter_hour(
     index(database, indexer, scope, vague(rng))
     reading = rebuilds.read_recorded
 
-    def read_while_sealing(db: DbSession, of: GraphScope) -> rebuilds.Recorded:
+    def read_while_sealing(db: DbSession, of: GraphScope) -> rebuilds.RebuildInput:
         recorded = reading(db, of)
         index(database, indexer, scope, vague(rng))
         return recorded

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
-from recorder.memory.queries.similarity import Similar, SimilarIndex, index_similarity
+from recorder.memory.queries.similarity import SimilarIndex, SimilarRow, index_similarity
 from recorder.memory.queries.step_vectors import step_vectors
 from tests.support.graph_columns import Way, columns_of
 
@@ -21,7 +21,7 @@ def columns_with_grains(ways: Sequence[Way], screens: str = "") -> GraphColumns:
     return columns
 
 
-def nearest(columns: GraphColumns, row: int, limit: int = 10) -> list[Similar]:
+def nearest(columns: GraphColumns, row: int, limit: int = 10) -> list[SimilarRow]:
     """The sessions most like that of a row."""
     return index_similarity(columns).nearest(row, limit)
 

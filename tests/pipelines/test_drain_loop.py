@@ -54,7 +54,7 @@ def drain_run(runtime: Runtime) -> Iterator[Pauses]:
         drain = Drain(sealer, idle_seconds=3_600, max_seconds=PATIENCE_S)
 
         def run() -> None:
-            for _ in drain.reports():
+            for _ in drain.seal_and_report():
                 pass
 
         thread = threading.Thread(target=run)

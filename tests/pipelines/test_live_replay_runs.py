@@ -8,7 +8,7 @@ from pipelines.live_replays import REPLAY_TAG, WORKSPACE_TAG, live_replays, requ
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.ids import new_timed_id
-from recorder.live.work import claim_live_replay
+from recorder.live.claimed_replay import claim_live_replay
 from recorder.live.worker import ReplayWorker, has_replay_worker
 from recorder.models.replay import ReplayPolicyBody, ReplayRow
 from tests.support.dagster_deployment import Deployment

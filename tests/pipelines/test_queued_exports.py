@@ -12,7 +12,7 @@ from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
 from recorder.exports.requests.recipes import add_recipe, read_recipe_request
-from recorder.exports.runner.finalize import cancel_export
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import RecipeRow
@@ -157,7 +157,7 @@ def test_a_run_that_carries_on_says_so_and_writes_only_what_is_left(deployment: 
 def test_the_run_of_a_cancelled_export_ends_and_says_so(deployment: Deployment) -> None:
     row = deployment.queue()
     (request,) = deployment.tick()
-    cancel_export(deployment.runtime, row.id, owner="somebody")
+    fail_export_of_cancelled_run(deployment.runtime, row.id, owner="somebody")
     assert request.partition_key is not None
     result = deployment.materialize(
         request.partition_key, request.run_config["ops"]["datasets"]["config"], raise_on_error=False

@@ -12,7 +12,7 @@ import pytest
 from pipelines import retention as pipeline
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.audit.verify import verify_audit
 from recorder.governance import purges, table_rewrites
 from recorder.governance.erasures import request_erasure
@@ -55,7 +55,7 @@ def test_expired_sessions_are_hidden_and_then_purged(deployment: Deployment) -> 
     session_id = add_old_session(deployment, days=600)
     with deployment.runtime.database.transaction(write=True) as db:
         origin = Origin.operator(deployment.workspace_id)
-        record(db, origin, "key.revoke", resource_type="key", resource_id="key_1")
+        record_audit_entry(db, origin, "key.revoke", resource_type="key", resource_id="key_1")
     shown = materialize(deployment, pipeline.expired_records)
     assert (shown["expired_sessions"], shown["failures"], shown["failed"]) == (1, 0, "")
     heads = {row.data["workspace_id"]: row.data for row in shown["audit_heads"].records}

@@ -24,7 +24,7 @@ from pipelines.small_export_run import (
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.exports.runner import small_exports as small_export_claims
-from recorder.exports.runner.finalize import cancel_export
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow
@@ -209,7 +209,7 @@ def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Depl
 
 def test_a_cancelled_export_is_not_claimed(deployment: Deployment) -> None:
     row = deployment.queue()
-    cancel_export(deployment.runtime, row.id, owner="somebody")
+    fail_export_of_cancelled_run(deployment.runtime, row.id, owner="somebody")
     assert claim(deployment, [], {}) is None
 
 
@@ -229,7 +229,7 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
     loop = SmallExportLoop(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000, handover_s=1)
     assert loop.take()
     threading.Timer(0.4, loop.stop).start()
-    finished = list(loop.results(max_seconds=60, max_exports=9))
+    finished = list(loop.write_exports(max_seconds=60, max_exports=9))
     assert [export.row.id for export in finished] == [row.id]
     assert loop.ending == "interrupted"
     with deployment.runtime.database.transaction(write=False) as db:

@@ -324,7 +324,7 @@ def _export_once(home: Path, format: str) -> tuple[Path, str]:
     """Export a seeded dataset; return its folder and the export's id."""
     runtime = make_runtime(home)
     numbers = iter(range(1 << 100, 1 << 101, 1 << 64))
-    with mock.patch.object(ids, "reserve", lambda count: next(numbers)):
+    with mock.patch.object(ids, "reserve_ulid_values", lambda count: next(numbers)):
         seal(runtime, _make_recordings())
     body: dict[str, Any] = {
         "workflow": ["checkout", "login"],

@@ -8,7 +8,7 @@ import pytest
 from recorder.errors import RecorderError
 from recorder.ids import new_id
 from recorder.recording.frame_validation import read_frames_json, validate_frame_picture, validate_frames
-from recorder.sealing.frame_digests import dhash, distance, read_cells
+from recorder.sealing.frame_digests import dhash, dhash_distance, read_cells
 from tests.support.factories import frame, json_bytes, picture
 
 FORMATS = ["PNG", "JPEG", "WEBP"]
@@ -74,5 +74,5 @@ def test_frames_without_ids_get_ids_that_nobody_else_gets() -> None:
 
 def test_pictures_that_look_alike_have_close_digests() -> None:
     big, small = (read_cells(picture(200, format=form, size=(320, 240))) for form in ("PNG", "JPEG"))
-    assert big is not None and small is not None and distance(dhash(big), dhash(small)) <= 4
-    assert read_cells(b"nothing") is None and distance(None, dhash(big)) == 0
+    assert big is not None and small is not None and dhash_distance(dhash(big), dhash(small)) <= 4
+    assert read_cells(b"nothing") is None and dhash_distance(None, dhash(big)) == 0

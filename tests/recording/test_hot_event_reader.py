@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import col, select
 
-from recorder.ids import encode, new_id, reserve
+from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording import hot_event_reader
-from recorder.recording.event_filter import EventRecord, decode_event_batch
 from recorder.recording.hot_event_reader import HotEventReader
+from recorder.recording.stored_events import EventRecord, decode_event_batch
 from recorder.runtime import Runtime
 
 #: A batch is the times of its items, each with whether the item names itself.
@@ -37,7 +37,7 @@ def store(runtime: Runtime, batches: list[Batch], *, session_id: str = "", posit
                     n=len(batch),
                     t_min=min(t_ms for t_ms, _ in batch),
                     t_max=max(t_ms for t_ms, _ in batch),
-                    first_id=f"evt_{encode(reserve(len(batch)))}",
+                    first_id=f"evt_{encode(reserve_ulid_values(len(batch)))}",
                     received_ms=0,
                     payload=zstandard.compress(orjson.dumps({"events": items})),
                 )

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import col, select
 
-from recorder.ids import encode, new_id, reserve
+from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
-from recorder.recording import event_filter
-from recorder.recording.event_filter import EventRecord, decode_event_batch, read_hot_events
+from recorder.recording import stored_events
 from recorder.recording.stops import stop_session
+from recorder.recording.stored_events import EventRecord, decode_event_batch, read_hot_events
 from recorder.runtime import Runtime
 from tests.support.recorded_sessions import Desk, open_desk, session_row
 
@@ -36,14 +36,14 @@ def desk(runtime: Runtime) -> Iterator[Desk]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the bodies that were taken out of batches so far."""
     sizes: list[int] = []
-    real = event_filter.decompress
+    real = stored_events.decompress
 
     def noted(payload: bytes) -> bytes:
         body = real(payload)
         sizes.append(len(body))
         return body
 
-    monkeypatch.setattr(event_filter, "decompress", noted)
+    monkeypatch.setattr(stored_events, "decompress", noted)
     return sizes
 
 
@@ -67,7 +67,7 @@ def store(runtime: Runtime, batches: list[Batch]) -> str:
                     n=len(batch),
                     t_min=min(times),
                     t_max=max(times),
-                    first_id=f"evt_{encode(reserve(len(batch)))}",
+                    first_id=f"evt_{encode(reserve_ulid_values(len(batch)))}",
                     received_ms=0,
                     payload=zstandard.compress(orjson.dumps({"events": items})),
                 )
@@ -129,13 +129,13 @@ def test_a_page_of_batches_that_all_overlap_builds_few_events(
 ) -> None:
     session_id = store(runtime, [[(0, False), (9, False)]] * 100)
     built: list[str] = []
-    real = event_filter.record_of
+    real = stored_events.record_of
 
     def noted(item: dict[str, Any], event_id: str) -> EventRecord:
         built.append(event_id)
         return real(item, event_id)
 
-    monkeypatch.setattr(event_filter, "record_of", noted)
+    monkeypatch.setattr(stored_events, "record_of", noted)
     with runtime.database.transaction(write=False) as db:
         page, _ = read_hot_events(db, session_id, limit=2)
     assert [record.t_ms for record in page] == [0, 0] and len(built) <= 4

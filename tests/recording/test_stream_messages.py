@@ -13,7 +13,7 @@ from websockets.uri import parse_uri
 
 from recorder.ids import new_id
 from recorder.models.event import EventBatchRow
-from recorder.recording.event_filter import decode_event_batch
+from recorder.recording.stored_events import decode_event_batch
 from recorder.recording.streams.messages import (
     SEGMENT_BYTES,
     Message,

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.replays.recovery import RecoveryCandidate, compute_wilson_bound, rank_recovery_candidates
+from recorder.replays.recovery_ranking import (
+    RecoveryCandidate,
+    compute_wilson_bound,
+    rank_recovery_candidates,
+)
 
 MANY = RecoveryCandidate("nod_many", "evt_1", 100, "frm_1", 80, 60, 1.0, 0, 500)
 FEW = replace(MANY, node_id="nod_few", hits=4, successes=3)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.resolve import measure_demonstrations
-from recorder.replays.resolve import list_selectors, resolve, suggest
+from recorder.replays.resolve import list_selectors, resolve_target, suggest
 from tests.support.demonstrations import REAL, needs_real
 from tests.support.dom_snapshots import read
 from tests.support.invoice_recordings import button, page
@@ -34,7 +34,7 @@ CONFIRM: dict[str, Any] = {
     ],
 )
 def test_only_the_recorded_element_is_acted_on(body: list[Any], finding: str) -> None:
-    resolution = resolve(read(page("Confirm approval", *body)), CONFIRM)
+    resolution = resolve_target(read(page("Confirm approval", *body)), CONFIRM)
     assert resolution.finding == finding
     assert resolution.is_found == (finding in ("matched", "relabelled"))
 
@@ -42,19 +42,19 @@ def test_only_the_recorded_element_is_acted_on(body: list[Any], finding: str) ->
 def test_equal_votes_are_ambiguous() -> None:
     target = {**CONFIRM, "selectors": ["aria/x", "#c", "xpath//html/body/b[1]"]}
     body = [["button", {}, "x"], ["b", {"id": "c"}, ""]]
-    assert resolve(read(page("Two", *body)), target).finding == "target_ambiguous"
+    assert resolve_target(read(page("Two", *body)), target).finding == "target_ambiguous"
 
 
 def test_many_paths_are_no_better_proof_than_one() -> None:
     target = {"tag": "button", "selectors": ["body > button", "html button", "button", "h1 + button"]}
-    assert resolve(read(page("One", button("Go"))), target).finding == "target_missing"
+    assert resolve_target(read(page("One", button("Go"))), target).finding == "target_missing"
 
 
 def test_an_element_without_a_name_is_not_taken_for_one_that_has() -> None:
     target = {"role": "textbox", "tag": "input", "selectors": ["#t", "xpath//html/body/input"]}
-    assert resolve(read(page("Form", ["input", {"id": "t"}])), target).finding == "matched"
+    assert resolve_target(read(page("Form", ["input", {"id": "t"}])), target).finding == "matched"
     assert (
-        resolve(read(page("Form", ["input", {"id": "t", "placeholder": "Amount"}])), target).finding
+        resolve_target(read(page("Form", ["input", {"id": "t", "placeholder": "Amount"}])), target).finding
         == "target_changed"
     )
 
@@ -67,14 +67,14 @@ def test_passwords_are_never_typed_into_other_fields() -> None:
         "selectors": ["#s", "aria/Secret"],
     }
     field = ["input", {"id": "s", "aria-label": "Secret", "type": "text"}]
-    assert resolve(read(page("Form", field)), target).finding == "target_changed"
+    assert resolve_target(read(page("Form", field)), target).finding == "target_changed"
 
 
 def test_role_name_and_attributes_stand_for_missing_selectors() -> None:
     target = {"role": "link", "name": "Next", "tag": "a", "attrs": {"href": '/a"b\\c\n'}}
     assert list_selectors(target) == ['aria/Next[role="link"]', 'a[href="/a\\22 b\\5c c\\a "]']
     assert (
-        resolve(read(page("List", ["a", {"href": '/a"b\\c\n'}, "Next page"])), target).finding
+        resolve_target(read(page("List", ["a", {"href": '/a"b\\c\n'}, "Next page"])), target).finding
         == "target_missing"
     )
 

@@ -15,12 +15,12 @@ from sqlmodel import col, delete, select, update
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.ids import encode, new_id, reserve
+from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
-from recorder.recording import event_filter
+from recorder.recording import stored_events
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.frame_digests import FrameDigest
@@ -207,7 +207,7 @@ def make_session(
                     n=len(items),
                     t_min=min(times),
                     t_max=max(times),
-                    first_id=f"evt_{encode(reserve(len(items)))}",
+                    first_id=f"evt_{encode(reserve_ulid_values(len(items)))}",
                     received_ms=0,
                     payload=zstandard.compress(body),
                 )
@@ -425,7 +425,7 @@ def test_portions_whose_files_are_gone_are_prepared_again(bench: Bench) -> None:
         killed.advance()
     (_, file) = killed._units[0].files[0]
     runtime = bench.runtime
-    runtime.lake._open_table("events", TENANT).data_files().delete_file(file.path)
+    runtime.lake._open_table("events", TENANT).open_file_system().delete_file(file.path)
     preparation = bench.start(session_id)
     finish(preparation)
     bench.assert_whole(preparation, session_id)
@@ -449,7 +449,7 @@ def test_batches_that_all_overlap_are_decoded_once(bench: Bench, monkeypatch: py
     batches = [[{"t_ms": 40 * n + batch, "type": "click"} for n in range(3)] for batch in range(40)]
     session_id = make_session(bench.runtime, batches)
     decoded: list[int] = []
-    real = event_filter.decompress
+    real = stored_events.decompress
 
     def decompress(payload: bytes) -> bytes:
         decoded.append(len(payload))

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recorder.recording import event_filter, hot_event_reader, session_events
+from recorder.recording import hot_event_reader, session_events, stored_events
 from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, assert_problem, event, frame
 from tests.support.http_exports import BODY
@@ -103,7 +103,7 @@ def check_events_a_search_for_rare_types_ends_a_page_early_and(caller: Caller) -
 
     def check() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(event_filter, "SEARCHED_BATCHES", 4)
+            patch.setattr(stored_events, "SEARCHED_BATCHES", 4)
             patch.setattr(hot_event_reader, "SEARCHED_BATCHES", 4)
             patch.setattr(session_events, "SEARCHED_EVENTS", 1)
             assert times(caller, session_id, "type=own.rare&limit=2") == [50, 410, 590]

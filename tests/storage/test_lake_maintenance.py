@@ -262,7 +262,6 @@ def export_rows(lake: Lake) -> int:
                 ),
             )
         ],
-        versions={},
         sampling=Sampling(mode="all"),
         lake_url=lake.url,
         blob_url=lake.url,

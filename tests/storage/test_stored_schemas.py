@@ -21,9 +21,9 @@ from recorder.memory.queries.paths import list_paths
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionCreate
 from recorder.models.workspace import WorkspaceRow
-from recorder.recording.event_filter import read_hot_events
 from recorder.recording.session_list import SessionFilter, list_sessions
 from recorder.recording.sessions import create_session
+from recorder.recording.stored_events import read_hot_events
 from recorder.recording.tags import list_tags
 from recorder.recording.workflows import get_workflow
 from recorder.storage.database import open_database

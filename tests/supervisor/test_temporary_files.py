@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from recorder.cli.options import opened
+from recorder.cli.options import open_runtime
 from recorder.storage.temporary_files import CannotRemove, empty_temporary_folders, service_folder
 from recorder.supervisor.commands import environment
-from recorder.supervisor.service import running
+from recorder.supervisor.service import run_service
 from tests.support.deployment_processes import ROOT
 from tests.support.sealed_sessions import make_runtime, make_settings
 
@@ -38,7 +38,7 @@ def test_files_that_cannot_be_removed_end_the_start_with_a_sentence(tmp_path: Pa
 def test_a_command_that_opens_the_deployment_uses_its_folder(tmp_path: Path) -> None:
     make_runtime(tmp_path).close()
     before = tempfile.gettempdir()
-    with opened(tmp_path), tempfile.NamedTemporaryFile() as file:
+    with open_runtime(tmp_path), tempfile.NamedTemporaryFile() as file:
         assert Path(file.name).parent == tmp_path / "tmp" / "commands"
         assert stat.S_IMODE(Path(file.name).parent.stat().st_mode) == 0o700
     assert tempfile.gettempdir() == before
@@ -50,7 +50,7 @@ def test_processes_of_a_service_use_the_data_folder_however_long_its_path(tmp_pa
     left = service_folder(settings.data_dir) / "recorder-summary-1" / "page.html"
     left.parent.mkdir(parents=True)
     left.write_text("recorded")
-    with running(settings) as service:
+    with run_service(settings) as service:
         assert not left.exists()
         folders = {child.command.environment["TMPDIR"] for child in service.children}
         assert folders == {str(service_folder(settings.data_dir))}

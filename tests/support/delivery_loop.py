@@ -21,7 +21,7 @@ from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from recorder.webhooks.endpoints import SecretBox, create_webhook
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 from recorder.webhooks.scheduling import Schedule
 
 BOX = SecretBox(b"tests")
@@ -98,7 +98,7 @@ def put_event(
 ) -> str:
     """An event in the outbox; returns its id."""
     with database.transaction(write=True) as db:
-        row = add_event(
+        row = add_outbox_event(
             db,
             tenant=Tenant(workspace_id, mode),
             type=type,

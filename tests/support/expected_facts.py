@@ -12,10 +12,10 @@ from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_filter import EventRecord, decode_event_batch
+from recorder.recording.stored_events import EventRecord, decode_event_batch
 from recorder.rowset import events_digest
 from recorder.runtime import Runtime
-from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, distance
+from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance
 from recorder.sealing.rows import session_start_us
 
 Rows = list[dict[str, Any]]
@@ -97,7 +97,7 @@ def _frame_rows(
             last is None
             or frame.keyframe is True
             or shown.screen.state_key != last.screen.state_key
-            or distance(shown.dhash, last.dhash) >= KEYFRAME_DISTANCE
+            or dhash_distance(shown.dhash, last.dhash) >= KEYFRAME_DISTANCE
         )
         last = shown if is_keyframe else last
         own_rows = [event for event, index in zip(events, bound, strict=True) if index == seq]

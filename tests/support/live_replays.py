@@ -14,7 +14,7 @@ from api.app import create_app
 from examples.webapp.record import record_runs
 from examples.webapp.server import PASSWORD, WebApp
 from recorder import Client
-from recorder.live.work import claim_live_replay, run_replay
+from recorder.live.claimed_replay import claim_live_replay, run_replay
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.setting_values import LiveSandbox

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from recorder.replay_service.drain_run import ReplayRun
 from recorder.replay_service.report import ReplayReport
-from recorder.replay_service.work import ReplayRun
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
@@ -48,7 +48,7 @@ def replay_all(caller: Caller) -> ReplayReport:
     run = ReplayRun(caller.service.runtime, "tests")
     assert run.take()
     try:
-        while run.work():
+        while run.work_on_due_replays():
             pass
     finally:
         run.release()

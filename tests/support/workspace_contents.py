@@ -6,7 +6,7 @@ from typing import Any
 from recorder import clock
 from recorder.exports.runner.run import run_export
 from recorder.models.replay import ReplayRow, ReplayStepRow
-from recorder.replay_service.work import DECISION_TIME
+from recorder.replay_service.drain_run import DECISION_TIME
 from tests.support.completed_work import EVENTS, make_webhook, seal_all, stopped_session
 from tests.support.factories import Caller, Service, event, frame
 

@@ -20,7 +20,7 @@ from recorder.tenant import Tenant
 from recorder.webhooks.attempts import (
     LEASE_MS,
     AttemptClaim,
-    Outcome,
+    AttemptOutcome,
     claim_delivery_attempts,
     due_queues,
     settle_delivery_attempts,
@@ -65,7 +65,7 @@ class Desk:
 
     def settle(self, claims: Sequence[AttemptClaim], exchange: Exchange) -> None:
         """Write down the same result for all of them."""
-        outcomes = [Outcome(claim.id, claim.begun_ms, exchange) for claim in claims]
+        outcomes = [AttemptOutcome(claim.id, claim.begun_ms, exchange) for claim in claims]
         with self.database.transaction(write=True) as db:
             settle_delivery_attempts(db, Schedule(), outcomes, now=self.now)
 

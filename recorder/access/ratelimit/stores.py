@@ -12,7 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from recorder.access.ratelimit.token_buckets import Bucket, Cost, Draw, Group, MemoryBuckets
+from recorder.access.ratelimit.token_buckets import Cost, Draw, Group, MemoryBuckets, TokenBucket
 from recorder.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class RedisBuckets:
         self._waiting: list[tuple[list[Any], asyncio.Future[Draw]]] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
+    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few.
 
         Raises:
@@ -194,7 +194,7 @@ class SharedBuckets:
         self._local = local
         self._presence = presence
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
+    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few."""
         if not self._presence.may_call():
             return await self._local.draw(buckets, cost=cost)
@@ -218,7 +218,7 @@ class SharedBuckets:
 class Buckets(Protocol):
     """Store of token buckets."""
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
+    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one has too few; 0 only reads the levels."""
 
     def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw | None:

@@ -8,7 +8,7 @@ from recorder.access.rate_tiers import Rate
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TokenBucket:
     """Token bucket: name, size and refill rate."""
 
     name: str
@@ -19,7 +19,7 @@ class Bucket:
     per_second: float
 
     @classmethod
-    def of(cls, rate: Rate, scope: str, name: str) -> "Bucket":
+    def of(cls, rate: Rate, scope: str, name: str) -> "TokenBucket":
         """Return the bucket of a rate."""
         return cls(name, scope, rate.burst, rate.per_second)
 
@@ -35,12 +35,12 @@ class Level:
     # Copies of size and refill rate as floats: every request reads them.
     __slots__ = ("at", "bucket", "per_second", "size", "tokens")
 
-    def __init__(self, bucket: Bucket, at: float) -> None:
+    def __init__(self, bucket: TokenBucket, at: float) -> None:
         self.belong_to(bucket)
         self.tokens = self.size
         self.at = at
 
-    def belong_to(self, bucket: Bucket) -> None:
+    def belong_to(self, bucket: TokenBucket) -> None:
         """Make this the level of another bucket, perhaps of another size."""
         self.bucket = bucket
         self.size = float(bucket.size)
@@ -52,7 +52,7 @@ class Group:
 
     __slots__ = ("buckets", "levels", "validity")
 
-    def __init__(self, *buckets: Bucket) -> None:
+    def __init__(self, *buckets: TokenBucket) -> None:
         self.buckets = buckets
         self.levels: Sequence[Level] = ()
         #: Object that the store replaces when the cached levels become invalid.
@@ -146,7 +146,7 @@ class MemoryBuckets:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
+    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few."""
         return self.draw_now(Group(*buckets), cost=cost)
 
@@ -181,7 +181,7 @@ class MemoryBuckets:
             group.levels, group.validity = levels, validity
         return levels
 
-    def _find_level(self, bucket: Bucket, now: float, cost: Cost) -> Level:
+    def _find_level(self, bucket: TokenBucket, now: float, cost: Cost) -> Level:
         level = self._old.get(bucket.name) or Level(bucket, now)
         if cost:  # reading creates no bucket
             if len(self._young) >= self._capacity:

@@ -1,7 +1,12 @@
 """Destinations of exports: one directory per export, in a folder or an object store. Spec §4.3."""
 
 from recorder.exports.destinations.base import Destination, ExportLocation, FileConflict
-from recorder.exports.destinations.factory import open_destination, open_location, open_url, target_of
+from recorder.exports.destinations.factory import (
+    open_destination,
+    open_location,
+    open_url,
+    resolve_export_location,
+)
 from recorder.exports.destinations.hashing import DiskFull, HashedFile
 
 __all__ = [
@@ -13,5 +18,5 @@ __all__ = [
     "open_destination",
     "open_location",
     "open_url",
-    "target_of",
+    "resolve_export_location",
 ]

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from recorder.errors import IdentityMissing, InvalidDestination, Unavailable
-from recorder.exports.destinations.base import ExportLocation, Patience
+from recorder.exports.destinations.base import ExportLocation, StoreTimeouts
 from recorder.ids import new_id
 
 log = logging.getLogger("recorder.exports")
@@ -23,7 +23,7 @@ _REFUSAL = "AccessDenied"
 _OWN_IDENTITY = "AssumeRoleWithWebIdentity"
 
 
-def open_aws_client(service: str, target: ExportLocation, patience: Patience) -> Any:
+def open_aws_client(service: str, target: ExportLocation, patience: StoreTimeouts) -> Any:
     """Return a botocore client with the rights of the target, which are renewed before they expire."""
     session_name = f"recorder-{target.export_id}" if target.role_arn else ""
     workspace_id = target.workspace_id if target.role_arn else ""
@@ -38,7 +38,7 @@ def open_aws_client(service: str, target: ExportLocation, patience: Patience) ->
     )
 
 
-def require_external_id(target: ExportLocation, patience: Patience) -> None:
+def require_external_id(target: ExportLocation, patience: StoreTimeouts) -> None:
     """Check that the role can be assumed with the workspace's id, and not with another.
 
     Raises:
@@ -73,7 +73,7 @@ def make_missing_identity() -> IdentityMissing:
     return IdentityMissing("AWS")
 
 
-def _can_assume_role(target: ExportLocation, external_id: str, patience: Patience) -> bool:
+def _can_assume_role(target: ExportLocation, external_id: str, patience: StoreTimeouts) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
@@ -116,7 +116,7 @@ def _make_aws_client(
     role_arn: str | None,
     external_id: str,
     session_name: str,
-    patience: Patience,
+    patience: StoreTimeouts,
 ) -> Any:
     import botocore.session
     from botocore.config import Config

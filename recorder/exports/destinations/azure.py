@@ -13,8 +13,8 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     ExportLocation,
-    Patience,
     Staged,
+    StoreTimeouts,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
 from recorder.settings import read_azure_account_key
@@ -29,7 +29,7 @@ _BLOCKS_AT_ONCE = 4
 class AzureStore:
     """One container, opened with the service's own identity."""
 
-    def __init__(self, target: ExportLocation, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: StoreTimeouts) -> None:
         self._target = target
         with _translate_azure_errors(""):
             service = open_azure_client(target.account, target.endpoint, patience)
@@ -96,7 +96,7 @@ class AzureStore:
 
 
 @lru_cache(maxsize=64)
-def open_azure_client(account: str, endpoint: str | None, patience: Patience) -> Any:
+def open_azure_client(account: str, endpoint: str | None, patience: StoreTimeouts) -> Any:
     """Return a client with the service's identity, or with the account's key at the operator's endpoint."""
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
 

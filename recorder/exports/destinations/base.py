@@ -51,7 +51,7 @@ PART_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Patience:
+class StoreTimeouts:
     """Time limits for the requests to a store."""
 
     connect_s: float
@@ -60,10 +60,10 @@ class Patience:
     attempts: int
 
 
-WORKING = Patience(connect_s=5, read_s=60, attempts=6)
-PROBING = Patience(connect_s=3, read_s=5, attempts=1)
+WORKING = StoreTimeouts(connect_s=5, read_s=60, attempts=6)
+PROBING = StoreTimeouts(connect_s=3, read_s=5, attempts=1)
 #: For requests of the API, whose client waits.
-READING = Patience(connect_s=2, read_s=3, attempts=2)
+READING = StoreTimeouts(connect_s=2, read_s=3, attempts=2)
 
 
 class AlreadyThere(Exception):
@@ -256,7 +256,7 @@ class Destination(ABC):
         """Yield the paths of all files, in no order."""
 
     @abstractmethod
-    def finish(self) -> None:
+    def remove_unfinished_files(self) -> None:
         """Remove unfinished files of killed runs."""
 
     @abstractmethod

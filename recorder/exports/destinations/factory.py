@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recorder.errors import DestinationNotAllowed, InvalidDestination
-from recorder.exports.destinations.base import WORKING, Destination, ExportLocation, Patience, Store
+from recorder.exports.destinations.base import WORKING, Destination, ExportLocation, Store, StoreTimeouts
 from recorder.exports.destinations.local import Folder
 from recorder.settings import Settings
 
@@ -19,7 +19,7 @@ class ExportDestination(Protocol):
     destination: dict[str, Any]
 
 
-def target_of(row: ExportDestination, settings: Settings) -> ExportLocation:
+def resolve_export_location(row: ExportDestination, settings: Settings) -> ExportLocation:
     """Return the directory of an export: hosted by the service, or in the client's store.
 
     Raises:
@@ -54,7 +54,7 @@ def target_of(row: ExportDestination, settings: Settings) -> ExportLocation:
     )
 
 
-def open_location(target: ExportLocation, patience: Patience = WORKING) -> Destination:
+def open_location(target: ExportLocation, patience: StoreTimeouts = WORKING) -> Destination:
     """Open the directory of an export with its own rights; the store is asked when it is used."""
     if target.kind == "local":
         return Folder(target.root)
@@ -64,7 +64,7 @@ def open_location(target: ExportLocation, patience: Patience = WORKING) -> Desti
     return ObjectStore(partial(_open_store, target), target.root, bucket, patience)
 
 
-def _open_store(target: ExportLocation, patience: Patience) -> Store:
+def _open_store(target: ExportLocation, patience: StoreTimeouts) -> Store:
     # Client libraries are slow to load: a service that writes only to S3 loads one.
     match target.kind:
         case "s3":
@@ -84,7 +84,9 @@ def _open_store(target: ExportLocation, patience: Patience) -> Store:
     return FsspecStore(target)
 
 
-def open_destination(row: ExportDestination, settings: Settings, patience: Patience = WORKING) -> Destination:
+def open_destination(
+    row: ExportDestination, settings: Settings, patience: StoreTimeouts = WORKING
+) -> Destination:
     """Open the directory of an export.
 
     Args:
@@ -95,7 +97,7 @@ def open_destination(row: ExportDestination, settings: Settings, patience: Patie
     Raises:
         DestinationNotAllowed: if a local path leads out of the export root, also over a link.
     """
-    return open_location(target_of(row, settings), patience)
+    return open_location(resolve_export_location(row, settings), patience)
 
 
 def open_url(url: str) -> Destination:

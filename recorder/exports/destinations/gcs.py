@@ -13,8 +13,8 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     ExportLocation,
-    Patience,
     Staged,
+    StoreTimeouts,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
 
@@ -31,7 +31,7 @@ _TAKEN = 412
 class GcsStore:
     """One bucket, opened as the target's service account, or as the service's own."""
 
-    def __init__(self, target: ExportLocation, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: StoreTimeouts) -> None:
         self._target = target
         self._timeout = (patience.connect_s, patience.read_s)
         self._retry = _make_gcs_retry(patience)
@@ -143,7 +143,7 @@ def credentials_of(service_account: str | None) -> Any:
     )
 
 
-def _make_gcs_retry(patience: Patience) -> Any:
+def _make_gcs_retry(patience: StoreTimeouts) -> Any:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     if patience.attempts == 1:

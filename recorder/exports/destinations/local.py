@@ -115,7 +115,7 @@ class Folder(Destination):
             if relative.parts[0] != _STAGING and path.is_file():
                 yield relative.as_posix()
 
-    def finish(self) -> None:
+    def remove_unfinished_files(self) -> None:
         """Remove files of killed runs that still have temporary names."""
         shutil.rmtree(self.root / _STAGING, ignore_errors=True)
 

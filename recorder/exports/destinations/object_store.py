@@ -21,9 +21,9 @@ from recorder.exports.destinations.base import (
     Damaged,
     Destination,
     FileConflict,
-    Patience,
     Staged,
     Store,
+    StoreTimeouts,
     call_within_time_limit,
 )
 from recorder.exports.destinations.hashing import HashedFile
@@ -57,7 +57,7 @@ class ObjectStore(Destination):
     """The directory of one export: the objects whose keys begin with its root."""
 
     def __init__(
-        self, open_store: Callable[[Patience], Store], root: str, bucket: object, patience: Patience
+        self, open_store: Callable[[StoreTimeouts], Store], root: str, bucket: object, patience: StoreTimeouts
     ) -> None:
         """Create the directory; the store is opened when it is first needed.
 
@@ -153,7 +153,7 @@ class ObjectStore(Destination):
         for key in self._store.keys(f"{self._root}/"):
             yield key.removeprefix(f"{self._root}/")
 
-    def finish(self) -> None:
+    def remove_unfinished_files(self) -> None:
         """Abort the uploads of killed runs."""
         self._store.abort_uploads(f"{self._root}/")
 

@@ -23,8 +23,8 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     ExportLocation,
-    Patience,
     Staged,
+    StoreTimeouts,
     upload_part_bytes,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
@@ -51,7 +51,7 @@ class _UploadPart:
 class S3Store:
     """One bucket, opened with the role of the target, or with the service's own rights."""
 
-    def __init__(self, target: ExportLocation, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: StoreTimeouts) -> None:
         self._target = target
         self._patience = patience
         with _translate_s3_errors(""):

@@ -60,7 +60,9 @@ class LakeFacts:
             raise FactsMissing(self._chosen.height - joined.height)
         return self._with_payload_bytes(joined)
 
-    def frames(self, sessions: pl.DataFrame, sampling: Sampling, *, with_events: bool) -> pl.DataFrame:
+    def add_frame_statistics(
+        self, sessions: pl.DataFrame, sampling: Sampling, *, with_events: bool
+    ) -> pl.DataFrame:
         """Return the sessions with the number, bytes and digest of their selected frames.
 
         Frames are read in slices of the hash range, so that only some hundred thousand are in memory.

@@ -150,14 +150,14 @@ class Plan:
         return bool(self.spec["split"]["validation"] or self.spec["split"]["test"])
 
     @property
-    def files(self) -> Format:
+    def file_format(self) -> Format:
         """Format of the files."""
         return FORMATS[self.format]
 
     @property
     def rows(self) -> int:
         """Rows of the dataset: events, or the samples of a WebDataset."""
-        return int(self.sessions[ROWS[self.files.kinds[0]]].sum())
+        return int(self.sessions[ROWS[self.file_format.kinds[0]]].sum())
 
     def to_json(self) -> bytes:
         """Return the stored form; its SHA-256 is `plan_sha256`."""
@@ -194,7 +194,7 @@ class Plan:
                     pl.col(ROWS[kind]).alias("n_rows"),
                     pl.col(DIGESTS[kind]).alias("digest"),
                 )
-                for kind in self.files.kinds
+                for kind in self.file_format.kinds
             )
         )
 

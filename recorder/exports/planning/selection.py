@@ -81,7 +81,7 @@ def build_export_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     versions: dict[str, int | None] = {kind: lake.version(kind, row.tenant) for kind in _TABLES}
     facts = LakeFacts(lake, row.tenant, versions, chosen)
     format = cast(ExportFormat, row.format)
-    sessions = facts.frames(
+    sessions = facts.add_frame_statistics(
         facts.sessions(),
         Sampling(**row.spec["frame_sampling"]),
         with_events="samples" in FORMATS[format].kinds,

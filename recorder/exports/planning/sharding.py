@@ -66,7 +66,7 @@ class PlannedShard:
 
 def plan_shards(plan: Plan) -> list[PlannedShard]:
     """Return the files of a plan, by kind, workflow, bucket and split; empty ones are left out."""
-    shards = [shard for kind in plan.files.kinds for shard in _plan_shards_of_kind(plan, kind)]
+    shards = [shard for kind in plan.file_format.kinds for shard in _plan_shards_of_kind(plan, kind)]
     return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket, shard.split or ""))
 
 
@@ -107,7 +107,7 @@ def _plan_shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
         for (number, part), sessions in groups:
             yield PlannedShard(
                 kind=kind,
-                ending=plan.files.ending,
+                ending=plan.file_format.ending,
                 workflow=workflow,
                 bucket=int(number),
                 bucket_bits=bits,

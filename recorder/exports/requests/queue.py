@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.access.quota import require_quota_rows
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     InvalidDestination,
     NotFound,
@@ -78,7 +78,9 @@ def queue_draft_export(db: DbSession, settings: Settings, draft: ExportRow, *, o
         )
     emit_export_event(db, row, settings, "export.queued")
     details = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
-    record(db, origin, "export.create", resource_type="export", resource_id=row.id, details=details)
+    record_audit_entry(
+        db, origin, "export.create", resource_type="export", resource_id=row.id, details=details
+    )
     return row
 
 

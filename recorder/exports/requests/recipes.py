@@ -13,7 +13,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     Conflict,
     Invalid,
@@ -45,7 +45,7 @@ class InvalidCron(Invalid):
 
 @dataclass(frozen=True)
 class Cron:
-    """The instants at which local clocks match a line; times that clocks skip or repeat, as Debian's cron."""
+    """Schedule of a cron line in a time zone; times that clocks skip or repeat follow Debian's cron."""
 
     line: str
     zone: ZoneInfo
@@ -190,7 +190,9 @@ def add_recipe(
         db.add(row)
         shown = {name: row.body[name] for name in ("workflow", "format", "destination")}
         details = {**shown, "cron": cron, "timezone": timezone, "mode": tenant.mode}
-        record(db, origin, "recipe.create", resource_type="recipe", resource_id=row.name, details=details)
+        record_audit_entry(
+            db, origin, "recipe.create", resource_type="recipe", resource_id=row.name, details=details
+        )
     return row
 
 
@@ -201,7 +203,7 @@ def remove_recipe(db: DbSession, tenant: Tenant, name: str, *, origin: Origin) -
         UnknownRecipe: if there is none.
     """
     db.delete(_find_recipe(db, tenant, name))
-    record(
+    record_audit_entry(
         db, origin, "recipe.delete", resource_type="recipe", resource_id=name, details={"mode": tenant.mode}
     )
 

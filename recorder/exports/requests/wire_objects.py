@@ -14,7 +14,7 @@ from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited_s
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.request_context import following_request
 from recorder.settings import Settings
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 
 _COLUMNS = {
     "id",
@@ -100,7 +100,7 @@ def manifest_url(row: ExportRow, settings: Settings) -> str | None:
 def emit_export_event(db: DbSession, row: ExportRow, settings: Settings, type: str) -> None:
     """Queue an event of the export's life, with the whole object as it is now."""
     with following_request(row.request_id):
-        add_event(
+        add_outbox_event(
             db,
             tenant=row.tenant,
             type=type,

@@ -151,7 +151,7 @@ _IDS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True)
-class Compared:
+class ExportComparison:
     """Two completed exports side by side."""
 
     same_rows: bool
@@ -179,7 +179,7 @@ class Compared:
         return page.convert(SessionDifference.model_validate)
 
 
-def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Compared:
+def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> ExportComparison:
     """Compare an export with an earlier one of the same workspace and mode. Opens its own transactions.
 
     Raises:
@@ -196,7 +196,7 @@ def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Com
     counts = Counter(explained["change"].to_list())
     with runtime.database.transaction(write=False) as db:
         shards = _compare_export_shards(db, row, against)
-    return Compared(
+    return ExportComparison(
         same_rows=row.row_set_sha256 == against.row_set_sha256,
         same_request=difference.same_request,
         changes=explained,

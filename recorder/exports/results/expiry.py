@@ -82,7 +82,7 @@ def delete_claimed_export_files(runtime: Runtime, claim: ExportClaim, *, at: dat
     for path in (MANIFEST, CARD, *paths):
         claim.require_lease()
         destination.remove(path)
-    destination.finish()
+    destination.remove_unfinished_files()
     runtime.blobs.delete_below(plan_folder(row.workspace_id, row.id))
     delete_export_index_rows(partial(claim.lease.transaction, runtime.database), row.id)
     with claim.transaction_in_any_status() as (_, row):

@@ -19,9 +19,9 @@ from recorder.exports.results.rewriting import rewrite_export
 from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export, lock_export
 from recorder.exports.runner.session_index import (
     delete_export_index_rows,
+    delete_session_index_rows,
     find_exports_of,
     find_purged,
-    forget_sessions,
     index_export_sessions,
     list_unindexed_exports,
 )
@@ -40,8 +40,8 @@ _Result = Literal["removed", "waits", "out_of_reach"]
 
 
 @dataclass
-class Removal:
-    """Sessions that are not removed from all exports."""
+class SessionsLeftInExports:
+    """Sessions that some exports still hold, with the reason."""
 
     #: Sessions that are still in an export that runs, or whose store does not answer.
     waiting: set[str] = field(default_factory=set)
@@ -53,7 +53,7 @@ class Removal:
 
 def remove_from_exports(
     runtime: Runtime, held: HeldLease, workspace_id: str, *, session_ids: Collection[str]
-) -> Removal:
+) -> SessionsLeftInExports:
     """Remove sessions from the exports that have them; it may be called again.
 
     Args:
@@ -66,7 +66,7 @@ def remove_from_exports(
         LeaseLost: if another run took the lease.
         Unavailable: if the database or the store of plans does not answer.
     """
-    removal = Removal()
+    removal = SessionsLeftInExports()
     _index_earlier_exports(runtime, held, workspace_id)
     ids = sorted(session_ids)
     with runtime.database.transaction(write=False) as db:
@@ -135,7 +135,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
         result = "out_of_reach"
     if result != "waits":
         with open_transaction() as db:
-            forget_sessions(db, export_id, session_ids)
+            delete_session_index_rows(db, export_id, session_ids)
     return result
 
 

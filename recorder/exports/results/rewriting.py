@@ -25,7 +25,7 @@ from recorder.exports.manifest import ExportFacts, Lineage, build_manifest, read
 from recorder.exports.planning.plan import Plan, plan_without_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
 from recorder.exports.runner.lease import ExportClaim
-from recorder.exports.runner.session_index import forget_sessions, has_session
+from recorder.exports.runner.session_index import delete_session_index_rows, has_session
 from recorder.exports.runner.shard_store import (
     make_shard_task,
     plan_folder,
@@ -80,7 +80,7 @@ def rewrite_export(runtime: Runtime, claim: ExportClaim, plan: Plan, purged: dic
         _Rewriting(runtime, claim, row).write(plan, {name: purged[name] for name in dropped})
     _remove_old_plans(runtime, claim)
     with claim.transaction_in_any_status() as (db, _):
-        forget_sessions(db, row.id, sorted(purged))
+        delete_session_index_rows(db, row.id, sorted(purged))
 
 
 def _remove_old_plans(runtime: Runtime, claim: ExportClaim) -> None:
@@ -122,7 +122,7 @@ class _Rewriting:
         for path in sorted(files.removed):
             self._claim.require_lease()
             destination.remove(path)
-        destination.finish()
+        destination.remove_unfinished_files()
         key, sha256 = store_export_plan(
             runtime.blobs, shorter, workspace_id=row.workspace_id, export_id=row.id
         )
@@ -276,7 +276,8 @@ def _compare_files(plan: Plan, shorter: Plan, dropped: dict[str, str], document:
     before = plan_shards(plan)
     touched = {shard.path for shard in before if is_dropped(shard.sessions["session_id"]).any()}
     if any(
-        document["schema"][kind]["fingerprint"] != fingerprint(kind, plan.format) for kind in plan.files.kinds
+        document["schema"][kind]["fingerprint"] != fingerprint(kind, plan.format)
+        for kind in plan.file_format.kinds
     ):
         touched = {shard.path for shard in before}
     planned = plan_shards(shorter)

@@ -1,4 +1,4 @@
-"""End of an export: card and manifest are published, or it fails, is cancelled, and its files are removed.
+"""End of an export: publication, failure, cancellation, removal of files; export entries for Dagster runs.
 
 A failed export changes its status at once. Its files are removed afterwards, by the run that has the lease or
 by the next one; until then `files_left` is set. Spec §2.5, §3.2.
@@ -10,7 +10,7 @@ from functools import partial
 from sqlmodel import Session as DbSession
 
 from recorder import clock
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, record_audit_entry
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import format_manifest
 from recorder.errors import InvalidDestination, InvalidState, NotFound, RecorderError
@@ -41,7 +41,9 @@ from recorder.tenant import Tenant
 log = logging.getLogger("recorder.exports")
 
 
-def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *, origin: Origin) -> ExportRow:
+def cancel_tenant_export(
+    db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *, origin: Origin
+) -> ExportRow:
     """Cancel an export; a cancelled one stays as it is. Needs a write transaction.
 
     A run that works on it ends when it next stores a shard.
@@ -57,7 +59,7 @@ def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *,
         return row
     if row.status not in ("queued", "running"):
         raise InvalidState(row.status, needed="export must be queued or running to be cancelled")
-    record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
+    record_audit_entry(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
     end_export_as_failed(db, row, settings, ExportCancelled.code, str(ExportCancelled()))
     return row
 
@@ -103,7 +105,7 @@ def remove_files(
                 claim.require_lease()
                 destination.remove(path)
             claim.require_lease()
-            destination.finish()
+            destination.remove_unfinished_files()
             if row.plan_key is not None:
                 runtime.blobs.delete(row.plan_key)
         except LeaseLost:
@@ -169,7 +171,7 @@ def publish_dataset(
     _write_dataset_file(claim, destination, CARD, dataset_card(manifest, statistics).encode())
     manifest_sha256 = _write_dataset_file(claim, destination, MANIFEST, format_manifest(manifest))
     claim.require()
-    destination.finish()
+    destination.remove_unfinished_files()
     totals = manifest["totals"]
     with claim.transaction() as (db, row):
         # In the transaction that completes the export, so that it has no session that was deleted before.
@@ -226,7 +228,7 @@ def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner:
     return row.id
 
 
-def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
+def fail_export_of_cancelled_run(runtime: Runtime, export_id: str, *, owner: str) -> None:
     """End an export whose run was cancelled; a finished one stays as it is.
 
     No store is used: the next run removes the files that this run wrote (`files_left`).
@@ -244,5 +246,5 @@ def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
             text = "The run of this export was cancelled."
             end_export_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
             origin = _make_dagster_origin(row.workspace_id)
-            record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
+            record_audit_entry(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
         claim.lease.release(db)

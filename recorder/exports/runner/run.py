@@ -243,7 +243,7 @@ class _Run:
         raise FilesMissing(len(missing))
 
     def _remove_file(self, path: str, destination: Destination) -> None:
-        """Remove a file, unless another run has copied over."""
+        """Remove a file, unless another run has taken over the export."""
         self._claim.require()
         destination.remove(path)
 
@@ -253,7 +253,7 @@ class _Run:
 
     def _make_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
         wait_for_replayability(self._runtime.database, self._claim, self._export)
-        plan = self._read_plan()
+        plan = self._build_plan()
         parent = find_parent_export(self._runtime, self._export)
         with self._runtime.database.transaction(write=False) as db:
             lineage = lineage_since_parent(db, self._export, plan, parent)
@@ -262,7 +262,7 @@ class _Run:
             self._remove_file(path, destination)  # of a plan of an earlier release
         return plan, shards
 
-    def _read_plan(self) -> Plan:
+    def _build_plan(self) -> Plan:
         """Choose the sessions; repeat that if a purge deletes rows of chosen ones during it."""
         for _ in range(_FILE_CHECKS):
             try:

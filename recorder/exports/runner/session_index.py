@@ -34,7 +34,7 @@ def index_export_sessions(
             insert_missing_rows(db, ExportSessionRow, rows)
 
 
-def forget_sessions(db: DbSession, export_id: str, session_ids: Sequence[str]) -> None:
+def delete_session_index_rows(db: DbSession, export_id: str, session_ids: Sequence[str]) -> None:
     """Delete the rows of some sessions of an export."""
     for start in range(0, len(session_ids), _IDS_AT_ONCE):
         some = col(ExportSessionRow.session_id).in_(session_ids[start : start + _IDS_AT_ONCE])
@@ -48,7 +48,7 @@ def delete_export_index_rows(open_transaction: OpenTransaction, export_id: str) 
     while not is_over:
         with open_transaction() as db:
             ids = list(db.exec(some))
-            forget_sessions(db, export_id, ids)
+            delete_session_index_rows(db, export_id, ids)
         is_over = len(ids) < _ROWS
 
 

@@ -13,12 +13,12 @@ from recorder.access.quota import reserve_quota_rows, settle_quota_rows
 from recorder.datasets.formats import FORMATS, FormatName
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
-from recorder.exports.destinations import target_of
+from recorder.exports.destinations import resolve_export_location
 from recorder.exports.manifest import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
-from recorder.exports.runner.session_index import forget_sessions, index_export_sessions
+from recorder.exports.runner.session_index import delete_session_index_rows, index_export_sessions
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.runtime import Runtime
@@ -92,12 +92,11 @@ def make_shard_task(
         tenant=row.tenant,
         shards=shards,
         format=plan.format,
-        versions=plan.versions,
         sampling=plan.sampling,
         lake_url=runtime.lake.url,
         blob_url=runtime.blobs.url,
         cold_url=runtime.settings.cold_url,
-        target=target_of(row, runtime.settings),
+        target=resolve_export_location(row, runtime.settings),
         replaces_files=replaces_files,
     )
 
@@ -184,7 +183,7 @@ class Ledger:
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
             row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
             row.is_indexed = True
-            forget_sessions(db, row.id, dropped or ())
+            delete_session_index_rows(db, row.id, dropped or ())
             known = {shard.path: shard for shard in read_shards(db, row.id)}
             stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]
             for shard in stale:

@@ -29,7 +29,7 @@ from recorder.governance.backup.manifest import (
     deployment_digest,
 )
 from recorder.governance.backup.records import note_backup
-from recorder.governance.backup.snapshot import Engine, Snapshot, open_database_snapshot
+from recorder.governance.backup.snapshot import DatabaseSnapshot, Engine, open_database_snapshot
 from recorder.governance.backup.sources import OnProgress, copy_stored_objects
 from recorder.ids import new_timed_id
 from recorder.models.governance import PurgeRow
@@ -191,7 +191,7 @@ class _BackupRun:
                 continue
         raise Unavailable("The lake")
 
-    def _copy_snapshot(self, snapshot: Snapshot) -> _Contents:
+    def _copy_snapshot(self, snapshot: DatabaseSnapshot) -> _Contents:
         counters = {
             Lane(Tenant(workspace_id, mode), slot): number
             for workspace_id, mode, slot, number in snapshot.read(

@@ -110,7 +110,7 @@ def _list_log(stored: LakeTable, table: DeltaTable, version: int) -> Collection[
     Raises:
         FilesChanged: if an entry was removed in between.
     """
-    infos = stored.data_files(table).get_file_info(pa_fs.FileSelector("_delta_log"))
+    infos = stored.open_file_system(table).get_file_info(pa_fs.FileSelector("_delta_log"))
     entries: dict[int, pa_fs.FileInfo] = {}
     checkpoints: dict[int, list[pa_fs.FileInfo]] = {}
     for info in infos:

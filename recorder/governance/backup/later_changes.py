@@ -15,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder import clock
-from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record
+from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record_audit_entry
 from recorder.governance.backup.errors import AuditDoesNotFit
 from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
@@ -243,7 +243,7 @@ def _record_restore(
 ) -> None:
     details = {"backup": manifest.id, "moment": clock.to_iso(manifest.moment), "entries": applied.entries}
     with runtime.database.transaction(write=True) as db:
-        record(
+        record_audit_entry(
             db,
             Origin.operator(workspace_id),
             "workspace.restore",

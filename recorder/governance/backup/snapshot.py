@@ -22,7 +22,7 @@ _PAGES = 4_096
 Engine = Literal["sqlite", "postgresql"]
 
 
-class Snapshot(ABC):
+class DatabaseSnapshot(ABC):
     """State of the database at one instant."""
 
     engine: ClassVar[Engine]
@@ -45,7 +45,7 @@ class Snapshot(ABC):
         """Yield name and content of the files that hold the database."""
 
 
-class _SqliteSnapshot(Snapshot):
+class _SqliteSnapshot(DatabaseSnapshot):
     engine = "sqlite"
 
     def __init__(self, connection: Any, folder: Path) -> None:
@@ -67,7 +67,7 @@ class _SqliteSnapshot(Snapshot):
         yield FILE, _read_snapshot_file(self._copy)
 
 
-class _PostgresSnapshot(Snapshot):
+class _PostgresSnapshot(DatabaseSnapshot):
     engine = "postgresql"
 
     def read(self, statement: str) -> Iterator[tuple[Any, ...]]:
@@ -109,7 +109,7 @@ def make_copy_statement(table: str, columns: list[str], direction: str) -> str:
 
 
 @contextmanager
-def open_database_snapshot(database: Database, folder: Path) -> Iterator[Snapshot]:
+def open_database_snapshot(database: Database, folder: Path) -> Iterator[DatabaseSnapshot]:
     """Fix an instant; yield the state of the database at it.
 
     Args:

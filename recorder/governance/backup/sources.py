@@ -1,4 +1,4 @@
-"""Copies of files into an archive, several at a time; files of the backup before are not read again."""
+"""Copies of stored objects into a backup, several at a time; unchanged objects are not read again."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -24,7 +24,7 @@ from recorder.webhooks.outbox import encode_outbox_event
 
 
 def replace_unshared_alarm_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int:
-    """Remove the texts from alarms of a graph that sessions no longer share without some of them.
+    """Replace labels in a graph's alarms whose texts too few sessions share once some sessions leave.
 
     Call it before the texts of these sessions are deleted.
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from recorder.memory.drift.baseline_terms import Term
-from recorder.memory.drift.changes import Change
+from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import EDGE, KINDS, NODE, Subject
 from recorder.memory.drift.thresholds import DriftRules, sightings_needed, unseen_subjects
@@ -37,11 +37,13 @@ class Growth:
     #: Nodes that its sessions leave out, between nodes that the baseline joined by them.
     leads_around: tuple[int, ...]
 
-    def as_change(self, *, is_reported: bool) -> Change:
+    def as_change(self, *, is_reported: bool) -> NoticedChange:
         """Return the change, for later alarms to be compared with."""
         before = self.baseline_seen / self.baseline
         after = len(self.sightings) / (int(self.sightings[-1]) + 1 - self.window_start)
-        return Change(self.subject, True, int(self.sightings[0]), self.position, before, after, is_reported)
+        return NoticedChange(
+            self.subject, True, int(self.sightings[0]), self.position, before, after, is_reported
+        )
 
 
 def find_growth(

@@ -7,7 +7,7 @@ from recorder.memory.drift.subjects import EDGE, NODE, PATH
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NoticedChange:
     """A change of one subject that was noticed at the session of position `position`."""
 
     subject: int
@@ -27,7 +27,7 @@ _ORDER_OF_FALLS = {PATH: 0, NODE: 1, EDGE: 2}
 _ORDER_OF_GROWTH = {NODE: 0, EDGE: 1, PATH: 2}
 
 
-def report_order_of(history: History, change: Change) -> tuple[int, int, float, int]:
+def report_order_of(history: History, change: NoticedChange) -> tuple[int, int, float, int]:
     """Return the order in which changes noticed at the same session are reported, the first one first.
 
     The most frequent subject comes first. Of equally frequent ones a path precedes its nodes where it fell; a

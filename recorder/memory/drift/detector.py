@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from recorder.memory.drift.appearance import Growth, find_growth
 from recorder.memory.drift.baseline_terms import Term, latest_baseline_term, next_baseline_term
-from recorder.memory.drift.changes import Change, report_order_of
+from recorder.memory.drift.changes import NoticedChange, report_order_of
 from recorder.memory.drift.disappearance import Fall, compute_fall_evidence, find_falls
 from recorder.memory.drift.explained_changes import is_fall_explained, is_growth_explained, leave_out_reported
 from recorder.memory.drift.history import History
@@ -28,7 +28,7 @@ class DetectorState:
     #: None while there are too few sessions.
     term: Term | None = None
     #: The last change of each subject, reported or not, that the present baseline does not hold.
-    changes: dict[int, Change] = field(default_factory=dict)
+    changes: dict[int, NoticedChange] = field(default_factory=dict)
     #: Subjects that were reported as new: they are never again.
     reported: frozenset[int] = frozenset()
 
@@ -103,7 +103,7 @@ def _detect_term_alarms(history: History, state: DetectorState, term: Term, rule
     return TermCheck(alarms, watched, state)
 
 
-def _list_reported(changes: dict[int, Change]) -> set[int]:
+def _list_reported(changes: dict[int, NoticedChange]) -> set[int]:
     return {change.subject for change in changes.values() if change.is_reported}
 
 
@@ -111,7 +111,7 @@ def _find_candidate_alarms(
     history: History,
     term: Term,
     watched: list[Watch],
-    changes: dict[int, Change],
+    changes: dict[int, NoticedChange],
     reported: frozenset[int],
     judged: tuple[int, int],
     rules: DriftRules,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from recorder.memory.drift.changes import Change
+from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
@@ -42,11 +42,13 @@ class Fall:
         """Its share of the window."""
         return self.seen / len(self.window)
 
-    def as_change(self, *, is_reported: bool) -> Change:
+    def as_change(self, *, is_reported: bool) -> NoticedChange:
         """Return the change, for later alarms to be compared with."""
         since = int(self.window[0])
         most = highest_remaining_rate(self.seen, len(self.window))
-        return Change(self.subject, False, since, self.position, self.watch.frequency, most, is_reported)
+        return NoticedChange(
+            self.subject, False, since, self.position, self.watch.frequency, most, is_reported
+        )
 
 
 def highest_remaining_rate(seen: int, sessions: int) -> float:
@@ -63,7 +65,7 @@ def find_falls(
     *,
     begin: int,
     end: int,
-    fallen: Change | None,
+    fallen: NoticedChange | None,
     rules: DriftRules,
 ) -> list[Fall]:
     """Return the falls of one subject that are noticed from position `begin` to before `end`.

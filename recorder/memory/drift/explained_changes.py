@@ -7,7 +7,7 @@ left out makes an edge around it, new work makes all other work rarer. One alarm
 from collections.abc import Collection
 
 from recorder.memory.drift.appearance import Growth
-from recorder.memory.drift.changes import Change
+from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.disappearance import Fall, compute_fall_evidence
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
@@ -20,7 +20,9 @@ _SHARED = 0.5
 _SUSPICION = 0.4
 
 
-def is_fall_explained(history: History, fall: Fall, changes: Collection[Change], rules: DriftRules) -> bool:
+def is_fall_explained(
+    history: History, fall: Fall, changes: Collection[NoticedChange], rules: DriftRules
+) -> bool:
     """Return whether a change that was noticed before explains why a subject fell."""
     watch, since = fall.watch, int(fall.window[0])
     # Where it returned and fell again, what explained the first fall does not explain the second.
@@ -41,7 +43,7 @@ def is_fall_explained(history: History, fall: Fall, changes: Collection[Change],
 
 
 def leave_out_reported(
-    history: History, watch: Watch, changes: Collection[Change], rules: DriftRules
+    history: History, watch: Watch, changes: Collection[NoticedChange], rules: DriftRules
 ) -> Watch:
     """Return a watch among the sessions that no reported change of another subject is about.
 
@@ -58,7 +60,11 @@ def leave_out_reported(
 
 
 def is_growth_explained(
-    history: History, growth: Growth, changes: Collection[Change], watches: list[Watch], rules: DriftRules
+    history: History,
+    growth: Growth,
+    changes: Collection[NoticedChange],
+    watches: list[Watch],
+    rules: DriftRules,
 ) -> bool:
     """Return whether a change, noticed before or under way, explains why a subject grew."""
     others = [change for change in changes if change.subject != growth.subject]

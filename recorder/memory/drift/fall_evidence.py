@@ -29,7 +29,7 @@ class Trail:
         """Read the sessions before position `end`.
 
         One that began more than a day before the subject was last seen is passed over, whether it has it or
-        not: it is a recording of the past, brought in later. Within a day sessions may end in any order.
+        not: it is a recording of the past, imported later. Within a day sessions may end in any order.
         """
         started = history.started_ms[watch.start : end]
         has = history.has(watch.subject, watch.start, end)

@@ -1,8 +1,8 @@
 """The sessions of a workflow in order, as columns. Contract §4 (`seal_seq`), docs/drift.md.
 
 Live checks take the order of sealing, which never changes, so what was judged once stays judged; a backtest
-takes the order of starts. A recording of the past that is brought in later keeps its position; `trail` leaves
-it out where it says nothing of the present.
+takes the order of starts. A recording of the past that is imported later keeps its position;
+`fall_evidence.Trail` leaves it out of the counts.
 """
 
 from collections.abc import Iterable

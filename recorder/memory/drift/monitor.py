@@ -19,7 +19,7 @@ from recorder.memory.drift.store import (
     read_drift_state,
     read_history,
     store_drift_alarm,
-    store_state,
+    store_drift_state,
     subject_id_of,
 )
 from recorder.memory.drift.thresholds import DriftRules
@@ -29,7 +29,7 @@ from recorder.memory.storage.versions import read_head
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
-from recorder.webhooks.outbox import add_event
+from recorder.webhooks.outbox import add_outbox_event
 
 RULES = DriftRules()
 _SHOWN_ALARMS = 20
@@ -100,7 +100,7 @@ def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RU
             return None
         alarms = [alarm for check in checks for alarm in _queue_alarms(db, scope, check, reading)]
         state = checks[-1].state if checks else reading.state
-        store_state(row, state, reading.up_to_seq, reading.history, reading.columns)
+        store_drift_state(row, state, reading.up_to_seq, reading.history, reading.columns)
         db.add(row)
     return _summarize_drift_check(scope, reading, checks, alarms)
 
@@ -123,7 +123,7 @@ def _queue_alarms(
         type, subject_id, data = describe_alarm(
             alarm, reading.history, reading.columns, workflow=scope.workflow
         )
-        event = add_event(
+        event = add_outbox_event(
             db,
             tenant=scope.tenant,
             type=type,

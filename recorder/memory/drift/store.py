@@ -12,7 +12,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.memory.drift.baseline_terms import Inherited, Term
-from recorder.memory.drift.changes import Change
+from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.detector import DetectorState
 from recorder.memory.drift.history import NO_ACTOR, History
 from recorder.memory.drift.subjects import Subject, list_drift_subjects
@@ -123,7 +123,7 @@ def _is_new(alarm: DriftAlarmRow) -> bool:
 
 def _read_changes(
     row: DriftStateRow, alarms: Sequence[DriftAlarmRow], history: History, numbers: _Numbers
-) -> dict[int, Change]:
+) -> dict[int, NoticedChange]:
     entries = row.changes
     if entries is None:
         # An earlier release kept no changes: its alarms about paths stand for them.
@@ -145,11 +145,11 @@ def _read_changes(
         number = numbers.find(subject_id)
         if number is not None:
             since, position = history.at(since_seq), history.after(seal_seq) - 1
-            changes[number] = Change(number, rose, since, position, before, most_after, is_reported)
+            changes[number] = NoticedChange(number, rose, since, position, before, most_after, is_reported)
     return changes
 
 
-def store_state(
+def store_drift_state(
     row: DriftStateRow, state: DetectorState, looked_seq: int, history: History, columns: GraphColumns
 ) -> None:
     """Write the state after a check of all sessions up to a number of sealing."""

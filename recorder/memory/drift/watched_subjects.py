@@ -1,11 +1,11 @@
-"""Watched subjects: what the baseline of a term lets expect of each. Docs: docs/drift.md."""
+"""Watched subjects of a baseline term: their frequency, and misses that raise alarms. Docs: docs/drift.md."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from recorder.memory.drift.baseline_terms import Inherited, Term
-from recorder.memory.drift.changes import Change
+from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules, misses_needed
 from recorder.memory.graph.distinct_values import sort_distinct
@@ -95,7 +95,7 @@ def watch_without_subjects(
 
 
 def inherit_watches(
-    watches: list[Watch], suspects: set[int], changes: dict[int, Change], start: int
+    watches: list[Watch], suspects: set[int], changes: dict[int, NoticedChange], start: int
 ) -> tuple[Inherited, ...]:
     """Return the subjects that keep their baseline for one more term.
 

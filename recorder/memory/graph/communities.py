@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from recorder.memory.graph.inverted_index import Floats, Ints
-from recorder.memory.graph.shown_way import Ways, split_ways
+from recorder.memory.graph.shown_way import VariantTable, split_ways
 
 #: Method by which variants are grouped, as graph versions record it.
 GROUPING = "louvain_and_label_propagation"
@@ -47,7 +47,7 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
         some, rest = rest[:MAX_GROUPED], rest[MAX_GROUPED:]
         for community in _list_communities(vectors[some]):
             rows = some[community]
-            ways = Ways.of([sequences[row] for row in rows], [sessions[row] for row in rows])
+            ways = VariantTable.of([sequences[row] for row in rows], [sessions[row] for row in rows])
             for part in split_ways(ways):
                 groups[rows[part]] = count
                 count += 1

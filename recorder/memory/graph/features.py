@@ -52,7 +52,7 @@ class FeatureCounts:
         squared = self._squared_weights()
         return squared, self._grain_weights(squared)
 
-    def of(self, sequences: Sequence[tuple[int, ...]], nodes: Sequence[Node]) -> list[Ints]:
+    def number_features(self, sequences: Sequence[tuple[int, ...]], nodes: Sequence[Node]) -> list[Ints]:
         """Return the numbered features of each sequence."""
         if not sequences:
             return []

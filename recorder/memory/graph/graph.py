@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from recorder.memory.graph.node_labels import LabelText, NodeLabels
-from recorder.memory.graph.nodes import Node, NodeIndex, compared
+from recorder.memory.graph.nodes import Node, NodeIndex, select_compared_features
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.targets import signed
@@ -162,7 +162,10 @@ class Graph:
                     samples[key] = step
         keys = sorted(counts, key=lambda key: (-counts[key], key))
         made = [index.assign(samples[key]) for key in keys]
-        states = [MicroState(key, index.number_of[key], compared(samples[key].features)) for key in keys]
+        states = [
+            MicroState(key, index.number_of[key], select_compared_features(samples[key].features))
+            for key in keys
+        ]
         return [node for node in made if node is not None], states
 
     def _sequence(self, steps: Iterable[int]) -> tuple[int, ...]:

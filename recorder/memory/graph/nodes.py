@@ -56,7 +56,7 @@ def content_id(prefix: str, *content: object) -> str:
     return f"{prefix}_{ids.encode(int.from_bytes(digest, 'big') >> 28)[6:]}"
 
 
-def compared(features: Sequence[int]) -> tuple[int, ...]:
+def select_compared_features(features: Sequence[int]) -> tuple[int, ...]:
     """Return the features of a screen that are compared and stored."""
     return tuple(features[:COMPARED_FEATURES])
 
@@ -85,7 +85,7 @@ def live_number(nodes: Sequence[Node], number: int) -> int:
 
 
 @dataclass(slots=True)
-class _Likeness:
+class _ExemplarIndex:
     """Exemplar screens, searched for the nearest one."""
 
     postings: InvertedIndex = field(default_factory=InvertedIndex)
@@ -116,8 +116,8 @@ class NodeIndex:
         self.nodes: list[Node] = []
         self.number_of: dict[int, int] = {}
         self._ids: set[str] = set()
-        self._by_act: dict[int, _Likeness] = {}
-        self._screens = _Likeness()
+        self._by_act: dict[int, _ExemplarIndex] = {}
+        self._screens = _ExemplarIndex()
 
     def restore(self, nodes: Iterable[Node], micro_states: Iterable[tuple[int, int]]) -> None:
         """Take back stored nodes, in order, and `(micro_key, node number)` pairs."""
@@ -127,7 +127,7 @@ class NodeIndex:
 
     def assign(self, step: Step) -> Node | None:
         """Give a micro-state its node; returns the node if it had to be made."""
-        act, features = key_of_texts(step.action, step.target), compared(step.features)
+        act, features = key_of_texts(step.action, step.target), select_compared_features(step.features)
         number = self.nearest(act, features)
         if number is not None:
             self.number_of[step.micro_key] = number
@@ -162,7 +162,7 @@ class NodeIndex:
         self._ids.add(node.node_id)
         if node.merged_into is not None:
             return
-        self._by_act.setdefault(node.act, _Likeness()).add(node.number, node.features)
+        self._by_act.setdefault(node.act, _ExemplarIndex()).add(node.number, node.features)
         if node.screen == node.number:
             self._screens.add(node.number, node.features)
 
@@ -174,12 +174,12 @@ MERGE_JACCARD = 0.45
 _MAX_SCREENS, _MAX_NODES = 2_000, 600
 #: Features of a screen that count here: the smallest hashes, a sample.
 _MAX_FEATURES = 128
-#: LeaderSimilarity of what cannot be merged: a node with itself, or what is merged already.
+#: Similarity that stands for "cannot be merged": a node with itself, or with a merged node.
 _APART = -1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class MergeCandidate:
     """A micro-state as merging sees it: whose it is, and the hashed tokens of its screen."""
 
     node: int
@@ -188,9 +188,9 @@ class Shown:
     features: Sequence[int]
 
 
-def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
+def merged_nodes(shown: Iterable[MergeCandidate]) -> dict[int, int]:
     """Return the nodes that are merged, each with the older node that it is merged into."""
-    by_act: defaultdict[int, list[Shown]] = defaultdict(list)
+    by_act: defaultdict[int, list[MergeCandidate]] = defaultdict(list)
     for state in shown:
         by_act[state.act].append(state)
     merged: dict[int, int] = {}
@@ -201,10 +201,10 @@ def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
     return merged
 
 
-def _measure_similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, Floats]:
+def _measure_similarity(nodes: Sequence[int], states: Iterable[MergeCandidate]) -> tuple[Floats, Floats]:
     """Return the mean Jaccard similarity of the screens of any two nodes, and each one's screen count."""
     share = max(1, _MAX_SCREENS // len(nodes))
-    chosen: list[Shown] = []
+    chosen: list[MergeCandidate] = []
     held: defaultdict[int, int] = defaultdict(int)
     for state in sorted(states, key=lambda state: (state.node, state.micro_key)):
         held[state.node] += 1

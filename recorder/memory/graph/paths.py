@@ -15,7 +15,7 @@ from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_v
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import Node, make_unused_id
-from recorder.memory.graph.shown_way import Ways, choose_shown_way
+from recorder.memory.graph.shown_way import VariantTable, choose_shown_way
 from recorder.memory.steps.targets import signed
 from recorder.tenant import GraphScope
 
@@ -81,7 +81,7 @@ class PathIndex:
         nodes: Sequence[Node],
     ) -> None:
         """Take back stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
-        features = self._features.of([sequence for _, sequence, _, _ in variants], nodes)
+        features = self._features.number_features([sequence for _, sequence, _, _ in variants], nodes)
         for (key, sequence, path, sessions), numbers in zip(variants, features, strict=True):
             self.variants[key] = Variant(key, sequence, path, 0, numbers)
             self.count(key, sessions)
@@ -110,7 +110,7 @@ class PathIndex:
         """
         unseen = [key for key in counted if key not in self.variants]
         unseen.sort(key=lambda key: (-counted[key][1], key))
-        features = self._features.of([counted[key][0] for key in unseen], nodes)
+        features = self._features.number_features([counted[key][0] for key in unseen], nodes)
         for key, numbers in zip(unseen, features, strict=True):
             self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
         for key, (_, sessions) in counted.items():
@@ -132,7 +132,7 @@ class PathIndex:
             nodes: all nodes, by number.
         """
         keys = sorted(counted, key=lambda key: -counted[key][1])
-        features = self._features.of([counted[key][0] for key in keys], nodes)
+        features = self._features.number_features([counted[key][0] for key in keys], nodes)
         for key, numbers in zip(keys, features, strict=True):
             self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
             self.count(key, counted[key][1])
@@ -143,7 +143,9 @@ class PathIndex:
         variants = [self.variants[key] for key in keys]
         if len(variants) == 1:
             return variants[0]
-        ways = Ways.of([variant.nodes for variant in variants], [variant.sessions for variant in variants])
+        ways = VariantTable.of(
+            [variant.nodes for variant in variants], [variant.sessions for variant in variants]
+        )
         return variants[choose_shown_way(ways).row]
 
     def _join(self, unseen: Sequence[int]) -> list[int]:

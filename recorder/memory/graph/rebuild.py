@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeats
-from recorder.memory.graph.nodes import Node, NodeIndex, Shown, live_number, make_unused_id, merged_nodes
+from recorder.memory.graph.nodes import (
+    MergeCandidate,
+    Node,
+    NodeIndex,
+    live_number,
+    make_unused_id,
+    merged_nodes,
+)
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.tenant import GraphScope
@@ -72,7 +79,7 @@ RebuildKind = Literal["anchored", "fresh"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RebuildInput:
     """All data that a graph is built from, and its present nodes and paths, by number."""
 
     scope: GraphScope
@@ -95,7 +102,7 @@ class Rebuilt:
     traces: list[StateTrace]
 
 
-def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
+def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
     """Rebuild a graph; the same input gives the same graph."""
     states = [_with_features(recorded, state) for state in recorded.micro_states]
     index = _merged_nodes(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
@@ -122,7 +129,7 @@ def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
     )
 
 
-def _with_features(recorded: Recorded, state: MicroState) -> MicroState:
+def _with_features(recorded: RebuildInput, state: MicroState) -> MicroState:
     """Give a micro-state without features those of its node's exemplar."""
     if state.features is not None:
         return state
@@ -133,12 +140,12 @@ def _compute_variant_key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
     return variant_key(nodes[number].node_id for number in sequence)
 
 
-def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
+def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
     """Return the nodes with those that are alike merged into the older."""
     acts = [node.act for node in recorded.nodes]
     live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
     merged = merged_nodes(
-        Shown(live[state.micro_key], acts[state.node], state.micro_key, state.features or ())
+        MergeCandidate(live[state.micro_key], acts[state.node], state.micro_key, state.features or ())
         for state in states
     )
     nodes = [
@@ -153,7 +160,7 @@ def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex
     return index
 
 
-def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
+def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
     """Make nodes, starting with the most frequent micro-states, each numbered as most of it was."""
     weights = _sessions_through(recorded)
     scratch = _group_states_into_nodes(recorded, states, weights)
@@ -185,7 +192,7 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
 
 
 def _group_states_into_nodes(
-    recorded: Recorded, states: Sequence[MicroState], weights: Mapping[int, int]
+    recorded: RebuildInput, states: Sequence[MicroState], weights: Mapping[int, int]
 ) -> NodeIndex:
     """Group micro-states under the most frequent, and merge them, without regard to the old nodes."""
     index = NodeIndex(recorded.scope)
@@ -207,7 +214,7 @@ def _group_states_into_nodes(
             index.restore([made], [])
         index.number_of[state.micro_key] = number
     merged = merged_nodes(
-        Shown(number, index.nodes[number].act, state.micro_key, state.features or ())
+        MergeCandidate(number, index.nodes[number].act, state.micro_key, state.features or ())
         for state in ordered
         for number in (index.number_of[state.micro_key],)
     )
@@ -232,7 +239,7 @@ def _choose_screen_leaders(nodes: Sequence[Node], screens: Mapping[int, int]) ->
     ]
 
 
-def _sessions_through(recorded: Recorded) -> Counter[int]:
+def _sessions_through(recorded: RebuildInput) -> Counter[int]:
     """Return the number of sessions that visited each micro-state."""
     sessions: Counter[int] = Counter()
     for trace in recorded.traces:
@@ -242,7 +249,7 @@ def _sessions_through(recorded: Recorded) -> Counter[int]:
     return sessions
 
 
-def _keep_groups(recorded: Recorded, graph: Graph, fresh: Mapping[int, int]) -> Mapping[int, int]:
+def _keep_groups(recorded: RebuildInput, graph: Graph, fresh: Mapping[int, int]) -> Mapping[int, int]:
     """Return the present paths of variants, unless a fresh grouping differs from them too much."""
     taken: defaultdict[int, Counter[int]] = defaultdict(Counter)
     labels: Counter[tuple[int, int]] = Counter()
@@ -280,7 +287,7 @@ def adjusted_rand_index(sessions: Mapping[tuple[int, int], int]) -> float:
 
 
 def _with_lasting_numbers(
-    recorded: Recorded, graph: Graph, grouped: PathIndex, group_of: Mapping[int, int]
+    recorded: RebuildInput, graph: Graph, grouped: PathIndex, group_of: Mapping[int, int]
 ) -> PathIndex:
     """Return the paths of a grouping, each under the number of the path that it mostly was."""
     old_of, new_of = {}, {}

@@ -28,7 +28,7 @@ _CANDIDATES, _JUDGED = 12, 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class VariantTable:
     """Variants as one array of nodes, padded, with the number of sessions of each."""
 
     nodes: Ints
@@ -38,7 +38,7 @@ class Ways:
     again: Mask
 
     @classmethod
-    def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "Ways":
+    def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "VariantTable":
         """Return the variants with these nodes and sessions."""
         sizes = np.array([min(len(sequence), _MAX_NODES) for sequence in sequences], dtype=np.int64)
         nodes = np.full((len(sequences), int(sizes.max(initial=0))), -1, dtype=np.int64)
@@ -51,9 +51,9 @@ class Ways:
                 seen.add(node)
         return cls(nodes, sizes, np.array(sessions, dtype=np.int64), again)
 
-    def part(self, rows: Ints) -> "Ways":
+    def select_rows(self, rows: Ints) -> "VariantTable":
         """Return some of the variants."""
-        return Ways(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
+        return VariantTable(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
 
     def sequence(self, row: int) -> Ints:
         """Return the nodes of a variant."""
@@ -71,13 +71,13 @@ class Way:
     edits: Ints
 
 
-def choose_shown_way(ways: Ways) -> Way:
+def choose_shown_way(ways: VariantTable) -> Way:
     """Return the variant that most sessions are within an edit of; of equals that of most sessions.
 
     Args:
         ways: the variants of one path, the most frequent first.
     """
-    judged = ways.part(np.arange(min(len(ways.sizes), _JUDGED)))
+    judged = ways.select_rows(np.arange(min(len(ways.sizes), _JUDGED)))
     best, most = 0, -1
     for row in range(min(len(ways.sizes), _CANDIDATES)):
         nodes = ways.sequence(row)
@@ -90,7 +90,7 @@ def choose_shown_way(ways: Ways) -> Way:
     return Way(best, nodes, optional, count_edits(nodes, optional, ways))
 
 
-def list_optional(nodes: Ints, ways: Ways) -> Mask:
+def list_optional(nodes: Ints, ways: VariantTable) -> Mask:
     """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
@@ -103,8 +103,11 @@ def find_optional(left_out: Ints, total: int) -> Mask:
     return optional
 
 
-def count_edits(nodes: Ints, optional: Mask, ways: Ways) -> Ints:
-    """Return the edits from a way to each variant (Levenshtein with free acts), computed for all at once."""
+def count_edits(nodes: Ints, optional: Mask, ways: VariantTable) -> Ints:
+    """Return the edits from a way to each variant, computed for all at once.
+
+    An edit is one of the Levenshtein distance; optional nodes and repeated visits are free.
+    """
     leaving_out = np.concatenate([[0], np.cumsum(~optional)])
     edits = np.tile(leaving_out, (len(ways.sizes), 1))
     for index in range(ways.nodes.shape[1]):
@@ -119,7 +122,7 @@ def count_edits(nodes: Ints, optional: Mask, ways: Ways) -> Ints:
     return counted
 
 
-def split_ways(ways: Ways) -> list[Ints]:
+def split_ways(ways: VariantTable) -> list[Ints]:
     """Return the rows of each part of a group, so that few sessions are far from the way of their part.
 
     Args:
@@ -129,7 +132,7 @@ def split_ways(ways: Ways) -> list[Ints]:
     open_parts = [np.arange(len(ways.sizes))]
     while open_parts:
         rows = open_parts.pop()
-        divided = _find_other_way(ways.part(rows))
+        divided = _find_other_way(ways.select_rows(rows))
         if divided is None:
             parts.append(rows)
         else:
@@ -137,7 +140,7 @@ def split_ways(ways: Ways) -> list[Ints]:
     return parts
 
 
-def _find_other_way(ways: Ways) -> Mask | None:
+def _find_other_way(ways: VariantTable) -> Mask | None:
     """Return which variants go another way than the one shown; None if too few do."""
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:
@@ -146,7 +149,7 @@ def _find_other_way(ways: Ways) -> Mask | None:
     is_far = way.edits > MAX_EDITS
     if int(ways.sessions[is_far].sum()) < needed:
         return None
-    far = ways.part(np.flatnonzero(is_far))
+    far = ways.select_rows(np.flatnonzero(is_far))
     other = choose_shown_way(far)
     if int(far.sessions[other.edits <= MAX_EDITS].sum()) < needed:
         return None

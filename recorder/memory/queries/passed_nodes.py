@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from recorder.event_types import event_type
+from recorder.event_types import find_event_type_traits
 from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
@@ -59,7 +59,7 @@ class PassedNode:
 
 
 class PassedNodes:
-    """The evidence of one graph about the failures of one kind.
+    """Recovery candidates of a failed session: nodes that it passed, with sessions that failed alike.
 
     Args:
         columns: the graph's columns.
@@ -99,7 +99,9 @@ class PassedNodes:
         """
         nodes = self._columns.nodes
         # An error event is a step, and neither the act that failed nor one to repeat.
-        is_act = np.array([event_type(node.kind).event_class != "system" for node in nodes], dtype=np.bool_)
+        is_act = np.array(
+            [find_event_type_traits(node.kind).event_class != "system" for node in nodes], dtype=np.bool_
+        )
         is_own_act = (self._before.row == self._row) & is_act[self._before.node]
         own_visits = self._before.only(is_own_act)
         if not len(own_visits.node):

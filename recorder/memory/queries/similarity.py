@@ -20,7 +20,7 @@ _DECIMALS = 6
 _LEAST_SIMILARITY, _LEAST_BESIDE_ACTIONS = 0.1, 0.05
 
 
-class Similar(NamedTuple):
+class SimilarRow(NamedTuple):
     """A session that is alike."""
 
     row: int
@@ -47,7 +47,7 @@ class SimilarIndex:
         sizes = np.bincount(group, minlength=len(self._vectors.line_of) * len(OUTCOMES))
         self._group_start = np.concatenate([[0], np.cumsum(sizes)])
 
-    def nearest(self, row: int, limit: int) -> list[Similar]:
+    def nearest(self, row: int, limit: int) -> list[SimilarRow]:
         """Return the sessions most similar to that of a row, without itself and those that share too little.
 
         Equally similar ones come by outcome (the session's own first), then the newest, then by id.
@@ -60,7 +60,7 @@ class SimilarIndex:
         order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], is_other, -values))[:limit]
         shared = _SharedNodes(columns, variant)
         return [
-            Similar(other, value, shared.with_variant(self._variant(other)))
+            SimilarRow(other, value, shared.with_variant(self._variant(other)))
             for other, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
         ]
 

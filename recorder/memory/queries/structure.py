@@ -89,7 +89,7 @@ def read_structure(db: DbSession, scope: GraphScope, previous: Structure, since:
         db: the transaction.
         scope: the graph.
         previous: as it was at version `since`; an empty one and 0 to read all. It stays as it is.
-        since: version of `kept`.
+        since: version of `previous`; 0 if that is empty.
     """
     nodes, paths = _read_nodes(db, scope), _read_paths(db, scope)
     lives = [node.live for node in nodes]

@@ -1,4 +1,4 @@
-"""Screen of an event: the only place of that rule. Spec §2.6; design §3 (state of an event).
+"""Screens: digests of snapshots, and the screen on which each event happened. Spec §2.6; design §3.
 
 Two digests of a screen, both versioned: `state_key` is its structure without text (graph nodes, keyframes),
 `state_tokens` are its roles and names (comparison in replays).

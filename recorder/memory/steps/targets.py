@@ -1,4 +1,7 @@
-"""Texts into templates, templates into 64-bit keys: what varies from run to run is taken out. Spec §2.6."""
+"""Tokens of actions and of the elements they act on: templates without varying texts, and 64-bit keys.
+
+Spec §2.6.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -58,7 +61,7 @@ def normal_name(text: str) -> str:
 
 def _exact_name(text: str) -> str:
     """Return a name with what varies in it, ≤ 80 characters, and a digest of the rest of a longer one."""
-    words = " ".join(readable(text).split())
+    words = " ".join(replace_unstorable_characters(text).split())
     if len(words) <= _NAME_CHARACTERS:
         return words
     return f"{words[:_NAME_CHARACTERS]}~{key_of_texts(words)}"
@@ -66,7 +69,7 @@ def _exact_name(text: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _normal_name(text: str) -> str:
-    words = " ".join(readable(text).lower().split())
+    words = " ".join(replace_unstorable_characters(text).lower().split())
     if _DIGIT.search(words):
         words = _NAME_PARTS.sub(lambda match: f"<{match.lastgroup}>", words)
     return words[:_NAME_CHARACTERS]
@@ -92,10 +95,10 @@ def url_template(url: str) -> str:
     route = fragment.partition("?")[0] if fragment.startswith(("/", "!")) else ""
     names = sorted({part.partition("=")[0] for part in query.split("&")} - {""}) if query else ()
     text = rest.rstrip("/") + ("?" + "&".join(names) if names else "") + ("#" + route if route else "")
-    return readable(text_template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
+    return replace_unstorable_characters(text_template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
 
 
-def readable(text: str) -> str:
+def replace_unstorable_characters(text: str) -> str:
     """Return the text as valid UTF-8: halves of surrogate pairs and NULs, which stores refuse, become `?`."""
     if text.isascii():
         return text.replace("\0", "?")
@@ -197,7 +200,7 @@ def action_token(step_type: str, given: Mapping[str, Any]) -> str:
         given: the event's `input`, or nothing.
     """
     if step_type == "press":
-        key = readable(str(given.get("key") or ""))[:32].lower()
+        key = replace_unstorable_characters(str(given.get("key") or ""))[:32].lower()
         return f"press:{given.get('modifiers') or 0}:{key}"
     if step_type == "click" and given.get("button"):
         return f"click:{given['button']}"
@@ -263,7 +266,7 @@ def _describe_step_target(
     identity = identity or _describe_class_or_selector(target, attrs)
     token = _make_token(role or tag, identity)
     if given_name and is_program_name:
-        return token, StepTexts(make_step_label(action, readable(given_name)))
+        return token, StepTexts(make_step_label(action, replace_unstorable_characters(given_name)))
     kind = name_kind(role, tag)
     nouns = [*_list_names(target, attrs, role), *([given_name] if given_name else [])]
     texts = _make_texts(action, kind, nouns, attrs)
@@ -288,7 +291,7 @@ def _list_locations(
     if not any(location.startswith("in ") for location in screen_locations):
         given.append((event.get("title"), "in"))
     described = [
-        describe_location(preposition, text=readable(text))
+        describe_location(preposition, text=replace_unstorable_characters(text))
         for text, preposition in given
         if type(text) is str
     ]
@@ -297,11 +300,17 @@ def _list_locations(
 
 def _make_texts(action: str, kind: str, nouns: Sequence[str], attrs: Mapping[str, Any]) -> StepTexts:
     names = dict.fromkeys(
-        make_step_label(action, describe_named(readable(noun[: 4 * _NAME_CHARACTERS]), kind))
+        make_step_label(
+            action, describe_named(replace_unstorable_characters(noun[: 4 * _NAME_CHARACTERS]), kind)
+        )
         for noun in nouns
     )
     given = {key: attrs.get(key) for key in LABEL_ATTRIBUTES}
-    words = {key: text_template_of(readable(value)) for key, value in given.items() if isinstance(value, str)}
+    words = {
+        key: text_template_of(replace_unstorable_characters(value))
+        for key, value in given.items()
+        if isinstance(value, str)
+    }
     described = describe_words(kind, words)
     is_number = bool(nouns and kind) and not any(map(str.isalpha, nouns[0]))
     return StepTexts(
@@ -337,11 +346,11 @@ def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
 def _describe_identity(attrs: Mapping[str, Any]) -> str:
     for attribute in TEST_IDS:
         if attrs.get(attribute):
-            return f"test={text_template_of(readable(attrs[attribute]))}"
+            return f"test={text_template_of(replace_unstorable_characters(attrs[attribute]))}"
     goal = f"href={url_template(attrs['href'])}" if attrs.get("href") else ""
     for attribute in ("id", "name"):
         if attrs.get(attribute):
-            template = f"{attribute}={text_template_of(readable(attrs[attribute]))}"
+            template = f"{attribute}={text_template_of(replace_unstorable_characters(attrs[attribute]))}"
             return f"{template} {goal}".strip() if "#" in template else template
     return goal
 
@@ -350,14 +359,14 @@ def _describe_class_or_selector(target: Mapping[str, Any], attrs: Mapping[str, A
     """Return the classes, else the best selector that does not match by text."""
     if attrs.get("class"):
         return "class=" + ".".join(
-            sorted({text_template_of(readable(word)) for word in attrs["class"].split()})
+            sorted({text_template_of(replace_unstorable_characters(word)) for word in attrs["class"].split()})
         )
     for selector in target.get("selectors") or ():
         path = selector if type(selector) is str else " >> ".join(selector)
         if not path.startswith("text/"):
-            return f"selector={text_template_of(readable(path[:256]))}"
+            return f"selector={text_template_of(replace_unstorable_characters(path[:256]))}"
     return ""
 
 
 def _make_token(kind: str, identity: str) -> str:
-    return readable(f"{kind[:64]} {identity}").strip()
+    return replace_unstorable_characters(f"{kind[:64]} {identity}").strip()

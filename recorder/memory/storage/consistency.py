@@ -1,7 +1,7 @@
-"""Sealed sessions that are not in their graph although they belong there: found, and taken in. Spec §4.2.
+"""Consistency of a graph with its sealed sessions: checks of counters, indexing of missing ones. Spec §4.2.
 
-Sealing marks a session and indexes it in one transaction, so there are none in a deployment that only ever
-ran forwards; a database and a lake that were restored apart may leave some. Their steps are in the lake.
+Sealing marks a session and indexes it in one transaction, so none is missing in a deployment that only ever
+ran forwards; some may be after a database and a lake were restored apart. Their steps are in the lake.
 """
 
 import math
@@ -132,7 +132,7 @@ class GraphCheck:
 
 
 def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
-    """Recount one graph, in one transaction."""
+    """Compare the counters of a graph with its sessions, in one transaction; return the differences."""
     row = SessionPathRow
     current = read_rows(db, scope, row.session_id, row.trace_key, where=[col(row.removed_version).is_(None)])
     off_path = _off_path(db, scope, [(row.session_id, row.trace_key) for row in current])

@@ -18,7 +18,7 @@ from sqlmodel import SQLModel, col, delete, insert, select, update
 from recorder.memory.drift.alarm_labels import replace_unshared_alarm_labels
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
-from recorder.memory.graph.nodes import Node, compared
+from recorder.memory.graph.nodes import Node, select_compared_features
 from recorder.memory.graph.paths import Path, Variant
 from recorder.memory.storage.versions import GraphHead, add_graph_version, in_scope, read_head, scope_columns
 from recorder.models.memory import (
@@ -254,7 +254,7 @@ def pack_numbers(numbers: Iterable[int]) -> bytes:
 
 
 def unpack_numbers(data: bytes) -> tuple[int, ...]:
-    """Return the steps of a packed column."""
+    """Return the numbers of a packed column (little-endian int64)."""
     return tuple(np.frombuffer(data, dtype="<i8").tolist())
 
 
@@ -269,7 +269,7 @@ def node_of_row(row: Any) -> Node:
         act=row.act,
         screen=row.screen,
         # An earlier release kept more of a large screen.
-        features=compared(unpack_numbers(row.features)),
+        features=select_compared_features(unpack_numbers(row.features)),
         merged_into=row.merged_into,
     )
 

@@ -1,4 +1,4 @@
-"""Sealed sessions into their graphs: computed outside the sealing transaction, written in it. Contract §4.
+"""Indexing of sealed sessions: changes computed before the sealing transaction, written in it. Contract §4.
 
 Sealing holds the only right to add structure, so what `prepare` computes stays right until `commit`; late
 tags and deletions may move counters in between, which `commit` catches up on.

@@ -14,7 +14,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, select, update
 
 from recorder.memory.graph.graph import StateTrace
-from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, rebuild
 from recorder.memory.storage.graph_store import (
     graph_table_columns,
     insert_rows,
@@ -111,10 +111,10 @@ def list_graph_scopes(db: DbSession) -> list[GraphScope]:
     return [GraphScope(Tenant(workspace_id, mode), workflow) for workspace_id, mode, workflow in sorted(rows)]
 
 
-def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
+def read_recorded(db: DbSession, scope: GraphScope) -> RebuildInput:
     """Return the data that a graph is built from."""
     traces = _read_table(db, scope, GraphTraceRow)
-    return Recorded(
+    return RebuildInput(
         scope,
         nodes=sorted(map(node_of_row, _read_table(db, scope, GraphNodeRow)), key=lambda node: node.number),
         paths=sorted(map(path_of_row, _read_table(db, scope, GraphPathRow)), key=lambda path: path.number),
@@ -128,7 +128,12 @@ def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
 
 
 def _store_rebuilt_graph(
-    db: DbSession, scope: GraphScope, recorded: Recorded, rebuilt: Rebuilt, head: GraphHead, kind: RebuildKind
+    db: DbSession,
+    scope: GraphScope,
+    recorded: RebuildInput,
+    rebuilt: Rebuilt,
+    head: GraphHead,
+    kind: RebuildKind,
 ) -> RebuildReport:
     graph = rebuilt.graph
     nodes = [node_values(node) for node in graph.nodes]
@@ -191,7 +196,7 @@ class _TableRows:
         return len(self._added) + len(self._moved) + len(self._gone)
 
     def save(self, db: DbSession, scope: GraphScope, version: int) -> None:
-        """Write them."""
+        """Write the rows that are new or changed, and delete those that are gone."""
         made = {**scope_columns(scope), "created_version": version}
         insert_rows(db, self._table, [{**made, **values} for values in self._added])
         self._execute(db, scope, update(self._table), self._moved)

@@ -24,10 +24,10 @@ from recorder.memory.views.geometry import (
     Box,
     Layout,
     Spot,
+    draw_text_line,
     duration_text,
     number,
     percent_text,
-    text,
     tooltip,
 )
 from recorder.memory.views.graph_view import GraphView, ViewEdge
@@ -285,7 +285,7 @@ def draw_figure(
         if not any(box.overlaps(other) for other in taken):
             taken.append(box)
             fill = _figure_colour(layout, edge, is_step)
-            return text(
+            return draw_text_line(
                 share_text, x, y - raised + 3.7, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True
             )
     return ""

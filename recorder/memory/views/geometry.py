@@ -1,4 +1,4 @@
-"""Colours and words of the graph's picture, and how they are written in SVG."""
+"""SVG parts of the graph's picture (colours, texts, legend), and positions of its nodes."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -21,7 +21,7 @@ def number(value: float) -> str:
     return "0" if rounded == "-0" else rounded
 
 
-def text(
+def draw_text_line(
     words: str,
     x: float,
     y: float,
@@ -98,17 +98,17 @@ def legend(x: float, y: float) -> str:
     made, left = "", x
     for meaning, colour in _LINES:
         made += f'<path d="M{number(x)} {number(y)}h9" stroke="{colour}" stroke-width="2.6"/>'
-        made += text(meaning, x + 13, y + 4, size=_SIZE, fill=INK)
+        made += draw_text_line(meaning, x + 13, y + 4, size=_SIZE, fill=INK)
         x += 31 + text_width(meaning, _SIZE)
     made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" fill="{GREEN}"/>'
-    made += text("success", x + 13, y + 4, size=_SIZE, fill=INK)
+    made += draw_text_line("success", x + 13, y + 4, size=_SIZE, fill=INK)
     x += 31 + text_width("success", _SIZE)
     ring = f'fill="{PAPER}" stroke="{INK}" stroke-width="2"'
     made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" {ring}/>'
-    made += text(_REQUIRED, x + 15, y + 4, size=_SIZE, fill=INK)
+    made += draw_text_line(_REQUIRED, x + 15, y + 4, size=_SIZE, fill=INK)
     x += 33 + text_width(_REQUIRED, _SIZE)
-    made += flag(x, y + 6) + text("recovery point", x + 13, y + 4, size=_SIZE, fill=INK)
-    return made + text(_SIZES, left, y + 24, size=_SIZE, fill=MUTED)
+    made += flag(x, y + 6) + draw_text_line("recovery point", x + 13, y + 4, size=_SIZE, fill=INK)
+    return made + draw_text_line(_SIZES, left, y + 24, size=_SIZE, fill=MUTED)
 
 
 LABEL_SIZE, FIGURE_SIZE = 12.0, 10.5

@@ -1,4 +1,4 @@
-"""Nodes of the picture: circles and marks, words, and the stubs of sessions that began or ended there."""
+"""SVG picture of a memory graph: page, legend, caption, and nodes with their marks and words."""
 
 from html import escape
 from itertools import pairwise
@@ -25,6 +25,7 @@ from recorder.memory.views.geometry import (
     Box,
     Layout,
     Spot,
+    draw_text_line,
     flag,
     left_text,
     legend,
@@ -32,7 +33,6 @@ from recorder.memory.views.geometry import (
     percent_text,
     sessions_text,
     start_text,
-    text,
     tooltip,
 )
 from recorder.memory.views.graph_view import MAX_NODES, GraphView, ViewNode
@@ -108,10 +108,12 @@ def _draw_words(spot: Spot) -> str:
     y = spot.y + spot.radius + 4 + LINE_HEIGHT
     lines = []
     for line in spot.lines:
-        lines.append(text(line, spot.x, y, size=LABEL_SIZE, fill=INK, anchor="middle", halo=True, weight=500))
+        lines.append(
+            draw_text_line(line, spot.x, y, size=LABEL_SIZE, fill=INK, anchor="middle", halo=True, weight=500)
+        )
         y += LINE_HEIGHT
     lines.append(
-        text(
+        draw_text_line(
             f"{spot.node.sessions:,}", spot.x, y - 1, size=FIGURE_SIZE, fill=MUTED, anchor="middle", halo=True
         )
     )
@@ -121,7 +123,9 @@ def _draw_words(spot: Spot) -> str:
         fill = AMBER_INK if is_exit else MUTED
         half = text_width(note, FIGURE_SIZE) / 2
         lines.append(_draw_stub(spot.x - half - 14, y - 4.5, 16, fill, 1.6))
-        lines.append(text(note, spot.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True))
+        lines.append(
+            draw_text_line(note, spot.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True)
+        )
     return "".join(lines)
 
 
@@ -133,12 +137,16 @@ def _draw_stubs(spot: Spot) -> str:
         width = 1.4 + min(1.8, 0.1 * node.left)
         made += _draw_stub(spot.x + reach, spot.y, STUB_LENGTH, AMBER_INK, width)
         x = spot.x + reach + STUB_LENGTH + 4
-        made += text(left_text(node.left), x, spot.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True)
+        made += draw_text_line(
+            left_text(node.left), x, spot.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True
+        )
     if spot.entries and spot.column is None:
         x = spot.x - reach - STUB_LENGTH
         made += _draw_stub(x, spot.y, STUB_LENGTH, MUTED, 1.4)
         start = start_text(spot.entries)
-        made += text(start, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True)
+        made += draw_text_line(
+            start, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True
+        )
     return made
 
 
@@ -157,7 +165,7 @@ def _draw_badge(spot: Spot) -> str:
     y = spot.y - spot.radius - 14
     return (
         f'<rect x="{number(spot.x - 16)}" y="{number(y - 8)}" width="32" height="16" rx="8" fill="{PINK}"/>'
-        + text("new", spot.x, y + 3.5, size=10.5, fill=PAPER, anchor="middle")
+        + draw_text_line("new", spot.x, y + 3.5, size=10.5, fill=PAPER, anchor="middle")
     )
 
 
@@ -199,7 +207,7 @@ def _draw_page(view: GraphView, shown: GraphView, body: str, around: Box) -> str
     height = _LEGEND_HEIGHT + around.bottom - around.top + _CAPTION_HEIGHT
     left = (width - around.right - around.left) / 2
     moved = f'<g transform="translate({number(left)} {number(_LEGEND_HEIGHT - around.top)})">{body}</g>'
-    caption = text(_make_caption(view, shown), _MARGIN, height - 14, size=11, fill=MUTED)
+    caption = draw_text_line(_make_caption(view, shown), _MARGIN, height - 14, size=11, fill=MUTED)
     return _format_svg_document(view, width, height, legend(_MARGIN, 24) + moved + caption)
 
 
@@ -218,9 +226,11 @@ def _draw_notice(view: GraphView) -> str:
         f'<circle cx="{number(centre + x)}" cy="92" r="13" fill="{PAPER}" {dashed}/>' for x in (-90, 0, 90)
     )
     drawn += "".join(f'<path d="M{number(centre + x)} 92h58" {dashed}/>' for x in (-74, 16))
-    words = text("No paths to show yet", centre, 146, size=16, fill=INK, anchor="middle", weight=600)
-    words += text(notice, centre, 170, size=12, fill=MUTED, anchor="middle")
-    words += text(_name_graph(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
+    words = draw_text_line(
+        "No paths to show yet", centre, 146, size=16, fill=INK, anchor="middle", weight=600
+    )
+    words += draw_text_line(notice, centre, 170, size=12, fill=MUTED, anchor="middle")
+    words += draw_text_line(_name_graph(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
     return _format_svg_document(view, width, height, drawn + words)
 
 

@@ -100,7 +100,7 @@ class _Router:
         return corners[~_are_inside_boxes(corners, self._boxes)]
 
     def _measure_from(self, corner: int) -> Floats:
-        """Return the same lengths from a corner; they are measured when a route first needs them."""
+        """Return the lengths of straight lines from a corner to all corners; measured once, at first use."""
         if corner not in self._distances:
             self._distances[corner] = self._measure(self._corners[corner], self._boxes)
         return self._distances[corner]

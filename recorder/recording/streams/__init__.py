@@ -3,6 +3,6 @@
 from recorder.recording.streams.hub import Hub
 from recorder.recording.streams.messages import Segment
 from recorder.recording.streams.readers import Ending, Reader, StreamTimes
-from recorder.recording.streams.resume import Start, read_position
+from recorder.recording.streams.resume import Start, parse_last_event_id
 
-__all__ = ["Ending", "Hub", "Reader", "Segment", "Start", "StreamTimes", "read_position"]
+__all__ = ["Ending", "Hub", "Reader", "Segment", "Start", "StreamTimes", "parse_last_event_id"]

@@ -88,7 +88,7 @@ class Hub:
         for threads in (self._poll_thread, self._threads):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def take(self, batches: Collection[IngestBatch]) -> None:
+    def deliver_committed_batches(self, batches: Collection[IngestBatch]) -> None:
         """Pass on batches that the ingest writer committed; called from its thread.
 
         Events go to their readers as they are: at the rate of a busy ingest, to read back what was just

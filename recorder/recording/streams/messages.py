@@ -12,7 +12,7 @@ import orjson
 
 from recorder.ids import id_range
 from recorder.models.event import EventBatchBody
-from recorder.recording.event_filter import decompress, record_of
+from recorder.recording.stored_events import decompress, record_of
 
 #: Position, name of the event, and the whole message as JSON.
 Message = tuple[int, bytes, bytes]

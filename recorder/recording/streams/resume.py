@@ -166,7 +166,7 @@ class Opening:
         return self.is_sealed and self.position >= self.last_position
 
 
-def read_position(text: str) -> int:
+def parse_last_event_id(text: str) -> int:
     """Return the position that a `Last-Event-ID` holds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Alembic's door: one tree of migrations for SQLite and PostgreSQL, run by `Database.migrate`."""
+"""Alembic environment: runs the migrations for SQLite and PostgreSQL, called by `Database.migrate`."""
 
 from alembic import context
 from sqlmodel import SQLModel

@@ -11,7 +11,7 @@ from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError
 from recorder.exports.executor import InProcess
-from recorder.exports.runner.finalize import cancel
+from recorder.exports.runner.finalize import cancel_tenant_export
 from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
@@ -62,7 +62,7 @@ class Ending:
 def cancel_as_route(runtime: Runtime, export_id: str) -> None:
     with runtime.database.transaction(write=True) as db:
         tenant, origin = Tenant(WORKSPACE, "live"), Origin.operator(WORKSPACE)
-        cancel(db, runtime.settings, tenant, export_id, origin=origin)
+        cancel_tenant_export(db, runtime.settings, tenant, export_id, origin=origin)
 
 
 def quota_of(runtime: Runtime) -> tuple[int, int]:

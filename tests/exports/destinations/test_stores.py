@@ -15,7 +15,7 @@ from recorder.exports.destinations import (
     FileConflict,
     open_destination,
     open_location,
-    target_of,
+    resolve_export_location,
 )
 from recorder.exports.results.hosted_files import open_hosted_file, read_manifest, require_hosted_file
 from recorder.exports.runner.run import run_export
@@ -42,7 +42,7 @@ def target_in(
         workspace_id=WORKSPACE,
         destination=store.destination(prefix),
     )
-    return target_of(row, settings)
+    return resolve_export_location(row, settings)
 
 
 def write(destination: Destination, path: str, data: bytes, *, replace: bool = False) -> None:

@@ -65,7 +65,7 @@ def test_finishing_ends_the_uploads_of_this_export_alone(s3: EmulatedS3, tmp_pat
     others = f"ended/{target.export_id}-other/data/a"
     for key in (f"{target.root}/data/a", others):
         s3.client.create_multipart_upload(Bucket=BUCKET, Key=key)
-    open_location(target).finish()
+    open_location(target).remove_unfinished_files()
     assert s3.uploads() == [others]
     for upload in s3.client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]:
         s3.client.abort_multipart_upload(Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"])

@@ -25,7 +25,7 @@ import pytest
 from pipelines.exports import PARTITIONS
 from recorder.access.dagster_login import LoginLinks
 from recorder.settings import Settings, environment_with
-from recorder.supervisor import Service, running
+from recorder.supervisor import Service, run_service
 from recorder.supervisor.commands import choose_port, environment
 from tests.support.browser import Page, chromium
 
@@ -177,7 +177,7 @@ class Deployment:
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     settings = Settings.from_env(data_dir=tmp_path_factory.mktemp("deployment"))
     with (
-        running(settings, dagster=True) as service,
+        run_service(settings, dagster=True) as service,
         service.open_dagster() as client,
         bare_webserver(settings) as bare_url,
     ):

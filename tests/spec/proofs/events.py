@@ -5,7 +5,7 @@ import hmac
 import re
 from typing import Any
 
-from recorder.exports.runner.finalize import cancel_export
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.net.client import OutboundClient
 from recorder.tenant import GraphScope, Tenant
 from tests.support.completed_work import (
@@ -83,7 +83,7 @@ def check_export_completed(caller: Caller) -> None:
 @ROWS.row("6.1 export.failed")
 def check_export_failed(caller: Caller) -> None:
     export_id = queued_export(caller)
-    cancel_export(caller.service.runtime, export_id, owner="proofs")
+    fail_export_of_cancelled_run(caller.service.runtime, export_id, owner="proofs")
     type, data = outbox(caller, export_id)[-1]
     assert (type, data["export"]["status"], data["export"]["error"]["code"]) == (
         "export.failed",

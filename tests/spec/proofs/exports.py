@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from recorder.exports.runner.finalize import cancel_export
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.run import run_export
 from tests.support.completed_work import completed_export, queued_export, shown_dataset
 from tests.support.factories import Caller, assert_problem
@@ -46,7 +46,7 @@ def check_finishes(caller: Caller) -> None:
 @ROWS.row("3.2 fails")
 def check_fails(caller: Caller) -> None:
     export_id = queued_export(caller)
-    cancel_export(caller.service.runtime, export_id, owner="proofs")
+    fail_export_of_cancelled_run(caller.service.runtime, export_id, owner="proofs")
     assert status_of(caller, export_id) == "failed"
 
 

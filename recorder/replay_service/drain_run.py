@@ -1,4 +1,4 @@
-"""Work of a drain run: dry replays that wait, their results stored together. Design §3.
+"""Drain run of dry replays: claims, computes and stores the waiting ones. Design §3.
 
 One run at a time works, under a lease. Every transaction that writes checks it, so a run that lost it stores
 nothing; the replays it left are replayed again, which touches nothing and gives the same result. Workspaces
@@ -49,7 +49,7 @@ LEASE_MS = 60_000
 _AT_ONCE, _READ_TOGETHER, _STORED_TOGETHER = 100, 25, 25
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
-#: After so long the run lists again what waits, so that workspaces take turns. A replay that is under way
+#: After this time the run lists the waiting replays again, so that workspaces take turns. A replay that is under way
 #: then is computed to its end: one that takes longer than a turn would be begun in each, and never end.
 _TURN_S = 10.0
 #: Pause of a run that has nothing to do but a search.
@@ -107,7 +107,7 @@ class ReplayRun:
                 self._held.release(db)
             self._held = self._keeper = None
 
-    def work(self) -> bool:
+    def work_on_due_replays(self) -> bool:
         """Continue recoveries and searches, and replay some of what waits; return False if nothing does.
 
         Raises:
@@ -143,7 +143,7 @@ class ReplayRun:
             except LeaseLost:
                 raise
             except Unavailable:
-                self._pauses.wait(row.id)
+                self._pauses.add_pause(row.id)
                 continue
             except Exception:  # a defect of ours: the run goes on with the others
                 log.exception("recovery %s", row.id)
@@ -223,7 +223,7 @@ class ReplayRun:
             raise
         except Unavailable:
             for entry in computed:
-                self._pauses.wait(entry.row.id)
+                self._pauses.add_pause(entry.row.id)
             return
         except Exception as error:  # a defect of ours: the run goes on with the others
             if len(computed) > 1:
@@ -255,7 +255,7 @@ class ReplayRun:
             Unavailable: if many replays wait for a store.
         """
         if row.started_at is None or clock.now() - row.started_at < STORE_TIME:
-            self._pauses.wait(row.id)
+            self._pauses.add_pause(row.id)
         else:
             minutes = STORE_TIME.seconds // 60
             self._fail(row, "internal", f"A store did not answer for {minutes} minutes; replay it again.")

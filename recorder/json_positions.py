@@ -1,4 +1,4 @@
-"""Places of faults in JSON texts: line and column, which error messages name. Contract §1."""
+"""Line and column of faults in JSON texts, for error messages. Contract §1."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Conversion of XES attribute values, from text and to text. IEEE 1849 §4.3 (attributes).
+"""XES reader: traces of a log file, and attribute values from text and to text. IEEE 1849 §4.3.
 
 Text that does not fit its type is kept as text: logs in the wild mark what is missing with words.
 """

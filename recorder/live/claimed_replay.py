@@ -1,4 +1,4 @@
-"""Work on live replays: claim one under a lease, do it, and store what became of it. Design §3.
+"""Live replay under a lease: claimed once, run in a browser, its result stored. Design §3.
 
 A replay is claimed once: whoever loses its lease stores nothing more, and it is never done again. The row of
 a step is written before the action is sent, as one whose delivery is uncertain, and again once it is known.
@@ -120,7 +120,7 @@ def list_waiting_live_replays(db: DbSession, *, each: int, limit: int) -> list[R
     return list(db.exec(statement.order_by(turns.c.turn, turns.c.id).limit(limit)))
 
 
-def end_lost(db: DbSession) -> int:
+def end_lost_replays(db: DbSession) -> int:
     """End the replays whose worker is gone, in a write transaction; return how many."""
     now_ms = clock.now_ms()
     running = select(ReplayRow).where(
@@ -224,7 +224,7 @@ def _do_replay(
     narrowed = row.spec["policy"]["allow_hosts"]
     if narrowed is not None:
         whole = ReachableHosts(hosts)
-        hosts = [host for host in narrowed if whole.include(host)]
+        hosts = [host for host in narrowed if whole.contains_entry(host)]
     reachable = ReachableHosts(hosts, policy.allow_methods)
     shown = dict(inputs)
     for step in (*plan.steps, *plan.prefix):

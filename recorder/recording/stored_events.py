@@ -1,4 +1,4 @@
-"""Filter of a session's events by type and time. Contract §2 (added reads)."""
+"""Events of stored batches: filter, decoding, ids, and reads in `(t_ms, id)` order. Contract §2."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
