@@ -49,8 +49,8 @@ LEASE_MS = 60_000
 _AT_ONCE, _READ_TOGETHER, _STORED_TOGETHER = 100, 25, 25
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
-#: After this time the run lists the waiting replays again, so that workspaces take turns. A replay that is under way
-#: then is computed to its end: one that takes longer than a turn would be begun in each, and never end.
+#: After this time the run lists the waiting replays again, so that workspaces take turns. A replay that is
+#: under way then is computed to its end: one that takes longer than a turn would be begun in each, and never end.
 _TURN_S = 10.0
 #: Pause of a run that has nothing to do but a search.
 _SEARCH_PAUSE_S = 0.05
@@ -67,9 +67,10 @@ class _Computed(NamedTuple):
 class ReplayRun:
     """The work of one run, under its lease, which a thread renews."""
 
-    def __init__(self, runtime: Runtime, owner: str) -> None:
+    def __init__(self, runtime: Runtime, owner: str, *, turn_s: float = _TURN_S) -> None:
         self._runtime = runtime
         self._owner = owner
+        self._turn_s = turn_s
         self._held: HeldLease | None = None
         self._keeper: LeaseKeeper | None = None
         self._process = DryProcess()
@@ -115,7 +116,7 @@ class ReplayRun:
             Unavailable: if many replays wait for a store; what was claimed is replayed later.
         """
         assert self._held is not None
-        until_s = time.monotonic() + _TURN_S
+        until_s = time.monotonic() + self._turn_s
         is_searching = self._searches.advance(self._held)
         has_recoveries = self._continue_recoveries(until_s)
         has_replays = self._replay_due(until_s)

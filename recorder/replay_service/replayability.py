@@ -77,14 +77,18 @@ _FIRST_OF_EACH_TENANT = text("""
 class ReplayabilityWork:
     """Work of one drain run, turn after turn."""
 
-    def __init__(self, runtime: Runtime, process: ReplayabilityProcess | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, process: ReplayabilityProcess | None = None, *, turn_s: float = _TURN_S
+    ) -> None:
         """Prepare a run.
 
         Args:
             runtime: the deployment.
             process: computes the values; by default one of its own.
+            turn_s: seconds of a turn; a session that is under way then is computed to its end.
         """
         self._runtime = runtime
+        self._turn_s = turn_s
         self._process = process or ReplayabilityProcess()
         #: Seconds of the turns of each workspace that has waiting sessions.
         self._used_s: dict[Tenant, float] = {}
@@ -94,7 +98,7 @@ class ReplayabilityWork:
         self._failures: Counter[str] = Counter()
         self._ended_s = -_TURN_EVERY_S
         #: Seconds that a session took lately; what a turn reads and does not compute is read again.
-        self._session_s = _TURN_S / _MOST_SESSIONS
+        self._session_s = turn_s / _MOST_SESSIONS
         #: Computed sessions, failed attempts, and sessions left without a value after the last of them.
         self.counts: Counter[str] = Counter()
 
@@ -121,7 +125,7 @@ class ReplayabilityWork:
             rows = [] if tenant is None else self._list_waiting(db, tenant)
         if tenant is None or not rows:
             return False
-        values = self._compute(rows, began + _TURN_S)
+        values = self._compute(rows, began + self._turn_s)
         if values:
             with held.transaction(self._runtime.database) as db:
                 _store_replayability(db, values)
@@ -141,7 +145,7 @@ class ReplayabilityWork:
 
     def _list_waiting(self, db: DbSession, tenant: Tenant) -> list[SessionRow]:
         """Return sessions for one turn: the newest, then some of the oldest, none of those in a pause."""
-        most = max(_OLDEST_SHARE, min(_MOST_SESSIONS, int(_TURN_S / self._session_s)))
+        most = max(_OLDEST_SHARE, min(_MOST_SESSIONS, int(self._turn_s / self._session_s)))
         oldest_count = most // _OLDEST_SHARE
         waiting = select(SessionRow).where(*in_tenant(SessionRow, tenant), WAITS_FOR_REPLAYABILITY)
         if self._paused:

@@ -68,13 +68,15 @@ def process() -> Iterator[ReplayabilityProcess]:
 
 
 @contextmanager
-def working(caller: Caller, process: ReplayabilityProcess) -> Iterator[tuple[ReplayabilityWork, HeldLease]]:
+def working(
+    caller: Caller, process: ReplayabilityProcess, **chosen: float
+) -> Iterator[tuple[ReplayabilityWork, HeldLease]]:
     """The work of a run that holds its lease."""
     database = caller.service.runtime.database
     with database.transaction(write=True) as db:
         held = hold_lease(db, LEASE, "tests", ttl_ms=60_000)
     assert held is not None
-    yield ReplayabilityWork(caller.service.runtime, process), held
+    yield ReplayabilityWork(caller.service.runtime, process, **chosen), held
     with database.transaction(write=True) as db:
         held.release(db)
 
@@ -143,16 +145,15 @@ def test_a_run_is_started_when_sessions_have_waited(caller: Caller, process: Rep
 
 
 def test_workspaces_take_turns_and_the_newest_pass_a_back_fill(
-    caller: Caller, process: ReplayabilityProcess, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, process: ReplayabilityProcess
 ) -> None:
-    monkeypatch.setattr(replayability, "_TURN_S", 1e-9)  # one session a turn
     runtime = caller.service.runtime
     other = caller.service.make_caller()
     old = [stopped_run(caller) for _ in range(6)]
     newest, theirs = stopped_run(caller), sealed_run(other)
     for age, session_id in enumerate(old):
         change(runtime, session_id, sealed_at=clock.now() - timedelta(days=9 - age))
-    with working(caller, process) as (work, held):
+    with working(caller, process, turn_s=1e-9) as (work, held):  # one session a turn
         assert work.take_turn(held) and work.take_turn(held)
         assert (shown(caller, newest), shown(other, theirs)) == (1.0, 1.0)
         with runtime.database.transaction(write=False) as db:

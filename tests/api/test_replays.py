@@ -381,19 +381,18 @@ def test_workspaces_take_turns(caller: Caller) -> None:
 
 
 def test_a_replay_that_takes_longer_than_a_turn_ends_and_then_another_workspace_is_first(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
+    caller: Caller,
 ) -> None:
-    monkeypatch.setattr(work, "_TURN_S", 0.0)
     flooded, other = sealed_run(caller), caller.service.make_caller()
     # The cache copies no result: the policies differ.
     mine = [ask(caller, flooded, policy={"thresholds": {"ok": ok}})["id"] for ok in (0.7, 0.8)]
     theirs = ask(other, sealed_run(other))["id"]
-    run = ReplayRun(caller.service.runtime, "tests")
+    run = ReplayRun(caller.service.runtime, "tests", turn_s=0.0)
     assert run.take()
     ended: list[str] = []
     # The first request starts a process, which takes many times the patience with one answer.
     for _ in range(50):
-        assert run.work()
+        assert run.work_on_due_replays()
         for who, replay_id in ((caller, mine[0]), (caller, mine[1]), (other, theirs)):
             if replay_id not in ended and show(who, replay_id)["status"] == "completed":
                 ended.append(replay_id)
