@@ -1,5 +1,5 @@
 # Every target sets up .venv from the pinned requirements when it is missing or older than they are.
-# What they promise: docs/ and `recorder --help`.
+# What they promise: docs/ and `recorder --help`. `make` lists them in this order, in 80 columns.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,41 +12,42 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo up test test-postgresql system check format faults fuzz mutation bench soak notebooks requirements
 
-help: ## show what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' \
+		| while IFS="$$(printf '\t')" read -r target what; do printf '%-17s%s\n' "$$target" "$$what"; done
 
 install: $(INSTALLED) ## set up .venv, nothing else
 
-demo: $(INSTALLED) ## the whole road: record, seal, learn, export, load; DATA=folder takes real recordings
+demo: $(INSTALLED) ## do all steps once; DATA=folder takes real recordings
 	$(BIN)/python -m recorder.cli demo $(if $(DATA),--data "$(DATA)")
 
-up: $(INSTALLED) ## serve the API and Dagster until Ctrl-C; DATA=folder, default ./recorder-data
+up: $(INSTALLED) ## serve until Ctrl-C; DATA=folder, default ./recorder-data
 	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
 
 # Tests that start whole deployments, and wait for them, take as long as all others together.
 SYSTEM := tests/end_to_end tests/faults tests/fuzz tests/live/test_live_variants.py
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED) ## run the tests, on SQLite where they need a database; ARGS="-k sealing" goes to pytest
+test: $(INSTALLED) ## run the tests, on SQLite; ARGS="-k sealing" goes to pytest
 	$(PYTEST) $(SYSTEM:%=--ignore=%) --engine sqlite $(ARGS)
 
-test-postgresql: $(INSTALLED) ## run the tests that need a database again, on PostgreSQL
+test-postgresql: $(INSTALLED) ## run the tests that need a database on PostgreSQL
 	$(PYTEST) $(SYSTEM:%=--ignore=%) --engine postgresql $(ARGS)
 
-system: $(INSTALLED) ## run the tests of whole deployments: examples of README and docs, notebooks, kills, made-up requests
+system: $(INSTALLED) ## test whole deployments: examples, notebooks, kills
 	RECORDER_FAULT_VARIANTS=3 $(PYTEST) $(SYSTEM) $(ARGS)
 
-check: $(INSTALLED) ## format, lint, import rules, types
+check: $(INSTALLED) ## check format, lint, import rules and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-format: $(INSTALLED) ## put the code into its form
+format: $(INSTALLED) ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=1000000 CUTS=200 RESULTS=file goes on
+faults: $(INSTALLED) ## kill processes, cut the power; KILLS=300 EVENTS=1000000 …
 	RECORDER_FAULT_KILLS=$(or $(KILLS),300) RECORDER_FAULT_EVENTS=$(or $(EVENTS),1000000) \
 		RECORDER_FAULT_POWER_CUTS=$(or $(CUTS),200) RECORDER_FAULT_RESULTS=$(RESULTS) \
 		RECORDER_FAULT_STRIDE=1 RECORDER_FAULT_EXPORT_KILLS=100 RECORDER_FAULT_EXPORT_RUN_KILLS=10 RECORDER_FAULT_PURGE_KILLS=200 \
@@ -58,27 +59,27 @@ faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=10
 		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) RECORDER_FAULT_VARIANTS=20 RECORDER_FAULT_LIVE_KILLS=20 \
 		$(BIN)/python -m pytest tests/faults tests/live tests/sealing/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
-fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000
+fuzz: $(INSTALLED) ## send random requests; CASES=100000 EXAMPLES=2000
 	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests -m hypothesis --ignore=tests/end_to_end --ignore=tests/fuzz --timeout 0 $(ARGS)
 	RECORDER_FUZZ_CASES=$(or $(CASES),100000) $(BIN)/python -m pytest tests/fuzz --timeout 0 --capture no $(ARGS)
 
-mutation: $(INSTALLED) ## break the code in small ways and see that tests fail; ARGS="--seconds 500" goes on where it ended
+mutation: $(INSTALLED) ## check that tests notice broken code; ARGS="--seconds 500"
 	$(BIN)/python -m tests.mutation $(ARGS)
 
-notebooks: $(INSTALLED) ## run the notebooks and store what they show; ARGS=notebooks/02_query_memory.ipynb runs one
+notebooks: $(INSTALLED) ## run the notebooks and store their outputs; ARGS=file for one
 	$(BIN)/python notebooks/run.py $(ARGS)
 
-bench: $(INSTALLED) ## measure this machine
+bench: $(INSTALLED) ## measure speed on this machine; ARGS=erasure for one subject
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(INSTALLED) ## load a deployment for MINUTES=30 with SESSIONS=10000, and compare its last third with its first
+soak: $(INSTALLED) ## load a deployment and compare over time; MINUTES=30
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30) --sessions $(or $(SESSIONS),10000)
 
 # Pins stay as they are unless an .in file or pyproject.toml asks for something else; UPGRADE=--upgrade lifts them.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-strip-extras \
 	--custom-compile-command "make requirements" $(UPGRADE) --extra service pyproject.toml
 
-requirements: $(INSTALLED) ## pin requirements/*.txt anew
+requirements: $(INSTALLED) ## pin requirements/*.txt; UPGRADE=--upgrade takes new releases
 	$(COMPILE) -o requirements/service.txt
 	$(COMPILE) --extra live requirements/dev.in -c requirements/service.txt -o requirements/dev.txt
 

@@ -271,5 +271,5 @@ def _keep_serving(service: Service, settings: Settings, key: NewKey) -> None:
 
 def _print_done(what: str, result: str, began: float) -> None:
     seconds = time.monotonic() - began
-    line = Text.assemble("  ", ("✓", "green"), f" {what:<10} {result}   ", (f"{seconds:.1f} s", "dim"))
+    line = Text.assemble("  ", ("✓", "green"), f" {what:<10} {result}  ", (f"{seconds:.1f} s", "dim"))
     console.print(line, highlight=False, soft_wrap=True)

@@ -79,12 +79,12 @@ def show_paths(console: Console, client: Client, workflows: list[str]) -> None:
     the differences from it.
     """
     limit = _PATHS_OF_FEW if len(workflows) <= 2 else 1
-    found = {workflow: client.memory_paths(workflow, limit=limit) for workflow in workflows}
+    paths_by_workflow = {workflow: client.memory_paths(workflow, limit=limit) for workflow in workflows}
     heading = Text("Common paths", "bold")
-    if any(len(paths) > 1 for paths in found.values()):
+    if any(len(paths) > 1 for paths in paths_by_workflow.values()):
         heading.append("   − and +: steps left out and added, against the first path", "not bold dim")
     console.print(heading)
-    for workflow, paths in found.items():
+    for workflow, paths in paths_by_workflow.items():
         for path in paths:
             print_path(console, workflow, path, common=paths[0])
     console.print()

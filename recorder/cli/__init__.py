@@ -5,9 +5,11 @@ stdout carries data (`--json` everywhere), stderr text for people. Exit codes: 0
 0.2 s.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -99,16 +101,28 @@ def _print_errors() -> Iterator[None]:
         code = _exit_code(error)
         if code is None:
             raise
-        typer.echo(str(error), err=True)
+        typer.echo(_describe_error(error), err=True)
         sys.exit(code)
 
 
+def _describe_error(error: Exception) -> str:
+    """Return the sentence for an error of ours, or for a full device, whose unwritten output is dropped."""
+    if not isinstance(error, OSError):
+        return str(error)
+    with suppress(OSError):
+        # Else the interpreter tries to write it once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    what = error.filename or "The output"
+    return f"{what} cannot be written: no space is left. Free some, or choose another place."
+
+
 def _exit_code(error: Exception) -> int | None:
-    """Return the exit code of an error of ours; None for a defect, which keeps its trace."""
+    """Return the exit code of an error of ours or a full device; None for a defect, which keeps its trace."""
     from recorder.client.errors import ApiError, ClientError, Unreachable
 
     if isinstance(error, Unreachable):
         return 5
     if isinstance(error, ApiError) and error.status in (401, 403):
         return 4
-    return 1 if isinstance(error, RecorderError | ClientError) else None
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return 1 if is_full or isinstance(error, RecorderError | ClientError) else None

@@ -52,7 +52,8 @@ def check_store_addresses(settings: Settings) -> None:
         "RECORDER_COLD_URL": settings.cold_url,
         "RECORDER_LAKE_URL": settings.lake_url,
     }
-    known = {*fsspec.available_protocols(), ""}
+    # `azure` is known to the library of the lake alone.
+    known = {*fsspec.available_protocols(), *fsspec.registry, "azure", ""}
     for variable, url in addresses.items():
         words = url.split("::") if "://" in url else [""]
         if not {word.partition("://")[0] for word in words} <= known:

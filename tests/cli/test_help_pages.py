@@ -1,7 +1,10 @@
-"""Help of every command on a terminal of 80 columns: nothing is cut off, defaults show, no code's names."""
+"""Help of every command, and of make, at 80 columns: nothing is cut off, defaults show, no code's names."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +38,17 @@ def test_nothing_is_cut_off_at_80_columns(path: tuple[str, ...]) -> None:
     assert [line for line in shown.splitlines() if len(line) > 80 or "… " in line] == []
     # Renamed functions must not reach texts.
     assert set(re.findall("[a-z]+(?:_[a-z]+)+", shown)) <= NAMES
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_lists_its_targets_in_80_columns_the_first_steps_first() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        ["make", "--no-print-directory"], cwd=root, capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert [line.split()[0] for line in lines[:5]] == ["help", "install", "demo", "up", "test"]
 
 
 def test_defaults_that_no_value_stands_for_are_shown() -> None:

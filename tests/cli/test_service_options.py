@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -33,6 +34,19 @@ def test_a_wrong_port_is_refused_with_what_it_takes(port: str) -> None:
     done = CliRunner().invoke(app, ["up", "--port", port], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
     assert done.exit_code == 2
     assert "'--port': it takes a port from 0 to 65535" in done.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_finds_no_space_is_one_sentence() -> None:
+    command = [sys.executable, "-m", "recorder.cli", "--version"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "The output cannot be written: no space is left. Free some, or choose another place.\n"
+    )
 
 
 def test_an_address_where_nothing_listens_is_named_with_what_to_do() -> None:

@@ -86,7 +86,17 @@ def fuzz(server: Server, known: dict[str, str], folder: Path, *options: str) -> 
 def make_target(server: Server, known: dict[str, str]) -> Target:
     """Return the targets of odd requests: all addresses, also those that OpenAPI does not show."""
     paths = [endpoint.path.replace(":path}", "}") for endpoint in ENDPOINTS]
-    paths += ["/", "/healthz", "/readyz", "/openapi.json", "/docs", "/metrics", "/nothing", "/v1/nothing"]
+    paths += [
+        "/",
+        "/healthz",
+        "/readyz",
+        "/openapi.json",
+        "/docs",
+        "/static-offline-docs/swagger-ui.css",
+        "/metrics",
+        "/nothing",
+        "/v1/nothing",
+    ]
     ids = json.loads(known["RECORDER_FUZZ_IDS"])
     # What has byte ranges comes more often, and its session is the one that has the frame.
     image = f"/v1/sessions/{ids['session_id'][0]}/frames/{{frame_id}}/image"
