@@ -88,8 +88,8 @@ def check_browser(settings: Settings, *, is_wanted: bool) -> Iterator[Finding]:
         else:
             yield Finding("browser", "ok", "There is no browser for live replays, and nothing asks for one.")
     else:
-        found = f"{version} in {path}" if path is not None else "the one of Playwright"
-        yield Finding("browser", "ok", f"The browser of live replays is {found}.")
+        browser = f"{version} in {path}" if path is not None else "the one of Playwright"
+        yield Finding("browser", "ok", f"The browser of live replays is {browser}.")
 
 
 def _read_browser_version(path: str) -> str:

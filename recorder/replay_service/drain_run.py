@@ -49,8 +49,8 @@ LEASE_MS = 60_000
 _AT_ONCE, _READ_TOGETHER, _STORED_TOGETHER = 100, 25, 25
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
-#: After this time the run lists the waiting replays again, so that workspaces take turns. A replay that is under
-#: way then is computed to its end: one that takes longer than a turn would be begun in each, and never end.
+#: After this time the run lists the waiting replays again, so that workspaces take turns. A replay that is
+#: under way then is computed to its end: one that takes longer than a turn would never end otherwise.
 _TURN_S = 10.0
 #: Pause of a run that has nothing to do but a search.
 _SEARCH_PAUSE_S = 0.05

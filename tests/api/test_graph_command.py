@@ -72,10 +72,10 @@ def test_the_text_lists_structure_and_paths(caller: Caller, url: str, run: Calla
     assert any(line.split()[:2] == ["60.0%", "60.0%"] for line in lines[6:]), printed.out
     stopped_walk(caller, "a", tag="error")
     seal_all(caller)
-    one = run(
+    printed = run(
         "checkout", "--url", url, "--key", caller.key.key, "--format", "text", "--where", "outcome=error"
     )
-    assert one.out.splitlines()[:2] == ["1 session, 0 of them without steps", "1 node, 0 more left out"]
+    assert printed.out.splitlines()[:2] == ["1 session, 0 of them without steps", "1 node, 0 more left out"]
 
 
 def test_refusals_are_one_sentence_and_an_exit_code(

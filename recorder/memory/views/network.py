@@ -101,14 +101,14 @@ class Network:
 
     @cached_property
     def _dominated(self) -> dict[str, tuple[int, int]]:
-        """Place of each node in preorder of the dominator tree, and the last place of those it dominates."""
+        """Position of each node in preorder of the dominator tree, and the last one of those it dominates."""
         import networkx as nx
 
         tree = nx.DiGraph(
             (above, node) for node, above in self._dominators.items() if node not in (START, above)
         )
         ordered = list(nx.dfs_preorder_nodes(tree, START))
-        spans = {node: (place, place) for place, node in enumerate(ordered)}
+        spans = {node: (position, position) for position, node in enumerate(ordered)}
         for node in reversed(ordered[1:]):
             above = self._dominators[node]
             spans[above] = (spans[above][0], max(spans[above][1], spans[node][1]))
