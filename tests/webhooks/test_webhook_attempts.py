@@ -262,14 +262,14 @@ def test_secrets_are_kept_encrypted(desk: Desk) -> None:
     with desk.database.transaction(write=False) as db:
         row = db.get_one(WebhookSecretRow, (desk.webhook_id, 1))
     assert desk.secret.encode() not in row.ciphertext
-    assert (BOX.open(row), row.key_id) == (desk.secret, BOX.key_id)
+    assert (BOX.decrypt_secret(row), row.key_id) == (desk.secret, BOX.key_id)
 
 
 def test_a_secret_opens_for_its_own_webhook_alone(desk: Desk) -> None:
     with desk.database.transaction(write=False) as db:
         row = db.get_one(WebhookSecretRow, (desk.webhook_id, 1))
     moved = WebhookSecretRow(**{**row.model_dump(), "webhook_id": "whk_other"})
-    assert BOX.open(moved) is None
+    assert BOX.decrypt_secret(moved) is None
 
 
 def test_what_cannot_be_signed_waits_and_uses_up_no_attempt(desk: Desk) -> None:
