@@ -46,7 +46,7 @@ class MaskingLimitReached(Invalid):
         which = "the masking patterns together" if rule is None else f"the masking pattern `{rule}`"
         super().__init__(
             f"This body takes {which} longer than the time that a body has, so it is not stored. "
-            "Send less text in one body, or change the pattern: shorten_name its counted repetitions."
+            "Send less text in one body, or change the pattern: shorten its counted repetitions."
         )
 
 
