@@ -17,7 +17,7 @@ class RowsOfSessions(NamedTuple):
 
     Attributes:
         table: the table.
-        key: the column that tells the rows of a session apart.
+        key: the column that distinguishes the rows of a session.
         most: rows that one transaction deletes: on SQLite no other request can write while it lasts.
         payload: the column whose values are large, if there is one.
     """

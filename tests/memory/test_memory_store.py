@@ -234,10 +234,10 @@ def test_kept_graphs_are_bounded_by_their_size(
     with database.transaction(write=True) as db:
         others = [make_scope(db) for _ in range(3)]
     indexer = GraphIndexer()
-    for place, words in ((scope, USUAL), (scope, RETRIED), *((other, USUAL) for other in others[:2])):
-        index(database, indexer, [make_row(place)], [words])
+    for each_scope, words in ((scope, USUAL), (scope, RETRIED), *((other, USUAL) for other in others[:2])):
+        index(database, indexer, [make_row(each_scope)], [words])
     # Four nodes, four micro-states, and the steps of one variant or two.
-    assert {place: held.size for place, held in indexer._held.items()} == dict.fromkeys(others[:2], 12)
+    assert {kept: held.size for kept, held in indexer._held.items()} == dict.fromkeys(others[:2], 12)
     index(database, indexer, [make_row(scope)], [OTHER])
     with database.transaction(write=False) as db:
         head = read_head(db, scope)

@@ -1,4 +1,4 @@
-"""Name look-ups whose servers are silent: they leave threads to the names of other workspaces."""
+"""Name resolution with silent name servers: it leaves threads to the names of other workspaces."""
 
 import asyncio
 import threading
