@@ -97,7 +97,7 @@ def _write_drawn_graph(out: Path, drawn: object) -> None:
     typer.echo(f"{len(content):,} bytes.", err=True)
 
 
-app = typer.Typer(no_args_is_help=True, help="Event logs: summarize one, and write sessions as one.")
+app = typer.Typer(no_args_is_help=True, help="Event logs: describe one, and write sessions as one.")
 _SHOWN_LABELS = 12
 
 

@@ -4,20 +4,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select, tuple_
+from sqlmodel import col, delete, select
 
 from recorder.governance.holds import forget_holds
 from recorder.governance.purge_requests import request_purges_of_recordings
 from recorder.memory.storage.purges import purge_sessions
-from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
-from recorder.models.frame import FrameRow
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow, TagRow
 from recorder.models.webhook import DeliveryRow
+from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_rows
 from recorder.replay_service.removal import remove_some_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
@@ -30,16 +28,12 @@ OpenTransaction = Callable[[], AbstractContextManager[DbSession]]
 
 #: Answers of these addresses show several sessions: their metadata, or ids and statuses.
 _OF_SEVERAL = ("/v1/memory/similar", "/v1/sessions:batch_stop")
-#: Tables with rows of a session, the column that tells them apart, and how many one transaction deletes: on
-#: SQLite no other request can write while it lasts. A batch of events has up to some megabytes.
-_ROWS: tuple[tuple[Any, Any, int], ...] = (
-    (EventBatchRow, EventBatchRow.first_position, 50),
-    (EventKeyRow, EventKeyRow.event_id, 2_000),
-    (FrameRow, FrameRow.frame_id, 1_000),
-    (BatchKeyRow, BatchKeyRow.batch_key, 500),
-    (TagRow, TagRow.id, 500),
-    (SessionStatusRow, SessionStatusRow.position, 500),
-    (SealPortionRow, SealPortionRow.n, 50),
+#: Tables with rows of a session.
+_ROWS = (
+    *HOT_ROWS,
+    RowsOfSessions(TagRow, TagRow.id, 500),
+    RowsOfSessions(SessionStatusRow, SessionStatusRow.position, 500),
+    RowsOfSessions(SealPortionRow, SealPortionRow.n, 50),
 )
 _EVENTS = 100
 #: A pause between two transactions is as long as the one before, within this bound.
@@ -94,14 +88,7 @@ def remove_session_contents(
 def _remove_some_session_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool:
     """Remove rows of the sessions, a bounded number of each table; return whether some may be left."""
     session_ids = [purge.session_id for purge in purges]
-    has_more = False
-    for table, key, limit in _ROWS:
-        session_id = col(table.session_id)
-        some = select(session_id, key).where(session_id.in_(session_ids)).limit(limit)
-        # The second condition repeats the first one, so that no planner reads the whole table.
-        wanted = (session_id.in_(session_ids), tuple_(session_id, key).in_(some))
-        deleted = db.connection().execute(delete(table).where(*wanted)).rowcount
-        has_more = has_more or deleted >= limit
+    has_more = delete_some_rows(db, session_ids, _ROWS)
     removed = remove_some_replays(db, session_ids)
     if removed.ids:
         _remove_outbox_events(db, removed.ids)  # a replay has three, a recovery two

@@ -185,8 +185,10 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         return stream
 
 
-# A thread that waits for a silent name server lives as long as the resolver waits.
-_look_ups = threading.BoundedSemaphore(64)
+# A thread that waits for a silent name server lives as long as the resolver waits, 30 s with three servers.
+# The webhooks of one workspace make 128 calls at once, of 10 s each: their look-ups must leave threads to
+# others, whose calls would fail.
+_look_ups = threading.BoundedSemaphore(1_024)
 
 
 async def resolve_host(host: str) -> list[str]:

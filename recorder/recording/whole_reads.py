@@ -39,7 +39,7 @@ class WholeReads:
             retry_after_s=_RETRY_S,
         )
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="whole-reads")
-        self._turns = _ReadTurns()
+        self._turns = _WorkspaceTurns()
 
     @property
     def count(self) -> int:
@@ -85,7 +85,7 @@ class WholeReads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _ReadTurns:
+class _WorkspaceTurns:
     """Turns of workspaces, one at a time; used from the event loop."""
 
     def __init__(self) -> None:

@@ -1,35 +1,24 @@
-"""Cleanup after sealing: deletion of hot rows that the lake holds, compaction, counts of lake and database.
-
-A session's hot rows are deleted only after its rows were counted in the lake. If the counts differ, the
-session is sealed again from its hot rows. Design §3.
-"""
+"""Cleanup after sealing: sweep, deletion of old keys, compaction, counts of lake and database. Design §3."""
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import polars as pl
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select, update
+from sqlmodel import col, select
 
-from recorder import clock, limits
+from recorder import clock
 from recorder.access.idempotency import purge_expired_answers
-from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError
-from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
-from recorder.models.frame import FrameRow
 from recorder.models.operations import SealBatchRow, SealCounterRow
-from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from recorder.sealing import failures
 from recorder.sealing.lanes import has_waiting
 from recorder.sealing.portions import RequireLease, discard_leftover_portions
-from recorder.storage.deployment import queue_for_sealing
+from recorder.sealing.sweep import has_rows_to_sweep, sweep_hot_rows
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import HeldLease, lease_for_block
@@ -38,18 +27,15 @@ from recorder.tenant import Tenant
 log = logging.getLogger("recorder.sealing")
 
 # Short transactions: on SQLite each one blocks the API's writer.
-_SWEEP_CHUNK = 20
 _KEYS_CHUNK = 500
 _LEASE = "seal-maintenance"
 _LEASE_MS = 120_000
 _DONE_BATCHES_KEPT = timedelta(days=1)
-#: A session whose rows differ again after it was resealed so often is set aside.
-_MAX_REPAIRS = 1
 
 
 def has_work(db: DbSession) -> bool:
     """Return whether a session waits to be sealed, or hot rows wait to be swept."""
-    return has_waiting(db) or bool(_list_due_sessions(db, limit=1))
+    return has_waiting(db) or has_rows_to_sweep(db)
 
 
 @dataclass(frozen=True)
@@ -73,7 +59,7 @@ def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Mainten
     swept = requeued = answers = compacted = 0
     with lease_for_block(runtime.database, _LEASE, owner, ttl_ms=_LEASE_MS) as held:
         if held is not None:
-            swept, requeued = _sweep_hot_rows(runtime, held.require)
+            swept, requeued = sweep_hot_rows(runtime, held.require)
             answers = _delete_expired_answers(runtime, held.require)
             _delete_done_batches(runtime, held.require)
             discard_leftover_portions(runtime, held.require)
@@ -109,100 +95,6 @@ def _check_lease(runtime: Runtime, held: HeldLease) -> None:
         held.require(db)
 
 
-def _sweep_hot_rows(runtime: Runtime, require_lease: RequireLease) -> tuple[int, int]:
-    """Delete the hot rows of sessions that the lake holds completely; queue the others again.
-
-    Returns:
-        The number of swept sessions, and of sessions that are sealed again.
-    """
-    swept = requeued = 0
-    while True:
-        with runtime.database.transaction(write=False) as db:
-            due = _list_due_sessions(db, limit=_SWEEP_CHUNK)
-        whole, differing = _compare_with_lake(runtime, due)
-        with runtime.database.transaction(write=True) as db:
-            require_lease(db)
-            for table in (EventBatchRow, EventKeyRow, FrameRow, BatchKeyRow):
-                db.exec(delete(table).where(col(table.session_id).in_(whole)))
-            db.exec(update(SessionRow).where(col(SessionRow.id).in_(whole)).values(is_hot=False))
-        for row, counts in differing:
-            requeued += _requeue_session(runtime, require_lease, row, counts)
-        swept += len(whole)
-        if len(due) < _SWEEP_CHUNK:
-            return swept, requeued
-
-
-def _compare_with_lake(
-    runtime: Runtime, rows: list[SessionRow]
-) -> tuple[list[str], list[tuple[SessionRow, dict[Kind, int]]]]:
-    """Return the ids of sessions that the lake holds completely, and the others with their row counts."""
-    groups: defaultdict[tuple[Tenant, str, str], list[SessionRow]] = defaultdict(list)
-    for row in rows:
-        groups[row.tenant, row.workflow, row.lake_date or ""].append(row)
-    whole: list[str] = []
-    differing: list[tuple[SessionRow, dict[Kind, int]]] = []
-    for (tenant, workflow, date), group in groups.items():
-        ids = [row.id for row in group]
-        counts: dict[Kind, dict[str, int]] = {
-            kind: runtime.lake.count_session_rows(kind, tenant, workflow=workflow, date=date, session_ids=ids)
-            for kind in _COUNTED
-        }
-        for row in group:
-            held = {kind: counts[kind].get(row.id, 0) for kind in _COUNTED}
-            if held == {"events": row.event_count, "frames": row.frame_count, "sessions": 1}:
-                whole.append(row.id)
-            else:
-                differing.append((row, held))
-    return whole, differing
-
-
-_COUNTED: tuple[Kind, ...] = ("events", "frames", "sessions")
-
-
-def _requeue_session(
-    runtime: Runtime, require_lease: RequireLease, row: SessionRow, counts: dict[Kind, int]
-) -> bool:
-    """Delete a session's rows from the lake, and queue it to be sealed again from its hot rows.
-
-    Returns:
-        Whether the session is queued; otherwise it was set aside or deleted.
-    """
-    for kind in LAYOUTS:
-        runtime.lake.delete_sessions(
-            kind,
-            row.tenant,
-            workflow=row.workflow,
-            dates=[row.lake_date or ""],
-            session_ids=[row.id],
-        )
-    expected = {"events": row.event_count, "frames": row.frame_count, "sessions": 1}
-    details: dict[str, Any] = {kind: {"expected": expected[kind], "found": counts[kind]} for kind in _COUNTED}
-    log.error("session %s: the lake's rows differ from its counts; it is sealed again: %s", row.id, details)
-    with runtime.database.transaction(write=True) as db:
-        require_lease(db)
-        current = db.get_one(SessionRow, row.id, with_for_update=True, populate_existing=True)
-        if current.deleted_at is not None:
-            return False
-        current.seal_repairs += 1
-        queue_for_sealing(db, current, clock.now())
-        record_audit_entry(
-            db,
-            Origin.system(row.workspace_id, "sealing"),
-            "session.reseal",
-            resource_type="session",
-            resource_id=row.id,
-            details=details,
-        )
-        if current.seal_repairs > _MAX_REPAIRS:
-            message = (
-                "The lake did not keep all rows of this session. Its events and frames are still in the "
-                "database. Check the lake's disk or store, then reseal the session."
-            )
-            failures.set_aside(db, row.id, "rows_differ", message)
-            return False
-    return True
-
-
 def _delete_expired_answers(runtime: Runtime, require_lease: RequireLease) -> int:
     """Delete the stored answers of keyed requests after their window, even without new requests."""
     with runtime.database.transaction(write=True) as db:
@@ -217,19 +109,6 @@ def _delete_done_batches(runtime: Runtime, require_lease: RequireLease) -> None:
         done = select(SealBatchRow).where(SealBatchRow.state == "done", col(SealBatchRow.created_at) < before)
         for row in db.exec(done.limit(_KEYS_CHUNK)):
             db.delete(row)
-
-
-def _list_due_sessions(db: DbSession, *, limit: int) -> list[SessionRow]:
-    """Return sealed sessions whose streams can no longer be resumed: the lake alone serves them."""
-    before = clock.now() - timedelta(minutes=limits.STREAM_RESUME_MINUTES)
-    row = SessionRow
-    statement = (
-        select(row)
-        .where(col(row.is_hot), row.status == "sealed", col(row.sealed_at) < before)
-        .where(col(row.waiting_since).is_(None), col(row.seal_error_code).is_(None))
-        .limit(limit)
-    )
-    return list(db.exec(statement))
 
 
 # A batch is committed to one table after the other; a count in between sees a difference that passes.

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlmodel import col, select
+from sqlmodel import col, func, select
 
 from recorder.errors import InvalidState, NotFound, Unavailable
 from recorder.memory.storage.indexing import GraphIndexer
+from recorder.models.event import EventBatchRow
 from recorder.models.operations import AuditRow, OutboxRow, SealBatchRow
+from recorder.recording import hot_rows
 from recorder.recording.sessions import session_to_wire
+from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer, has_work, open_sealer
+from recorder.sealing import Sealer, has_work, open_sealer, sweep
 from recorder.sealing.scheduling import SealingTimes
 from recorder.sealing.set_aside import list_sessions_set_aside, reseal
 from recorder.tenant import Tenant
@@ -364,6 +367,50 @@ def test_a_session_whose_rows_are_lost_again_keeps_its_hot_rows(runtime: Runtime
     age(runtime)
     with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
         assert sealer is not None and sealer.maintain().swept_sessions == 0
+
+
+def count_stored_batches(runtime: Runtime) -> int:
+    """Return the number of batches of events in SQL."""
+    with runtime.database.transaction(write=False) as db:
+        return db.exec(select(func.count()).select_from(EventBatchRow)).one()
+
+
+def test_the_sweep_of_a_large_session_takes_many_transactions_and_another_run_ends_it(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_desk(runtime) as desk:
+        session_id = desk.record(is_stopped=False)
+        for t_ms in range(4):
+            desk.add_events(session_id, {"t_ms": t_ms, "type": "click"})
+        with runtime.database.transaction(write=True) as db:
+            stop_session(db, desk.caller.tenant, session_id)
+    seal_all(runtime)
+    age(runtime)
+    monkeypatch.setattr(hot_rows, "_PAYLOAD_BYTES", 1)
+    real, stored = sweep.delete_some_rows, []
+
+    def delete_twice(*arguments: Any) -> bool:
+        if len(stored) == 3:
+            raise Kill
+        stored.append(count_stored_batches(runtime))
+        return real(*arguments)
+
+    monkeypatch.setattr(sweep, "delete_some_rows", delete_twice)
+    with pytest.raises(Kill), open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+        assert sealer is not None
+        sealer.maintain()
+    assert stored == [5, 4, 3] and count_stored_batches(runtime) == 2
+    # The lake alone serves the session from the first deletion on.
+    assert not session_row(runtime, session_id).is_hot
+    let_lease_run_out(runtime)
+    monkeypatch.setattr(sweep, "delete_some_rows", real)
+    with runtime.database.transaction(write=False) as db:
+        assert has_work(db)
+    with open_sealer(runtime, "other", pace=NO_WAIT) as sealer:
+        assert sealer is not None
+        sealer.maintain()
+    with runtime.database.transaction(write=False) as db:
+        assert count_stored_batches(runtime) == 0 and not has_work(db)
 
 
 def lose_rows(runtime: Runtime, session_id: str) -> None:

@@ -26,6 +26,9 @@ from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
 
 _KEPT_GRAPHS = 64
+#: Nodes, micro-states and steps of variants of all graphs that are kept, but always one graph: each takes
+#: about a kilobyte where every session brings new ones, and a hostile session brings 30,000.
+_KEPT_SIZE = 200_000
 #: Sessions from which on a graph is rebuilt whenever they have doubled.
 _FIRST_REBUILD = 50
 #: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
@@ -45,6 +48,22 @@ class _HeldGraph:
     graph: Graph
     version: int
     writer: str
+    #: Its nodes, micro-states and steps of variants.
+    size: int
+
+    @classmethod
+    def load(cls, db: DbSession, scope: GraphScope, head: GraphHead) -> "_HeldGraph":
+        """Read a graph at its newest version."""
+        graph = load_graph(db, scope)
+        steps = sum(len(variant.nodes) for variant in graph.path_index.variants.values())
+        size = len(graph.nodes) + len(graph.node_index.number_of) + steps
+        return cls(graph, head.version, head.writer, size)
+
+    def replace(self, version: int, writer: str, change: GraphChange) -> "_HeldGraph":
+        """Return the graph as the version that a change made it."""
+        steps = sum(len(variant.nodes) for variant in change.variants)
+        grown = len(change.nodes) + len(change.micro_states) + steps
+        return _HeldGraph(self.graph, version, writer, self.size + grown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +96,7 @@ class GraphIndexer:
         self._rebuild_budget_s = rebuild_budget_s
         #: Measured duration of each graph's last rebuild, divided by the one that its size predicts.
         self._slowness: LRUCache[GraphScope, float] = LRUCache(_KEPT_GRAPHS)
-        self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(_KEPT_GRAPHS)
+        self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(_KEPT_SIZE, _measure_graph)
         self._name = secrets.token_hex(8)
         self._commits = 0
         self._grown: set[GraphScope] = set()
@@ -160,7 +179,7 @@ class GraphIndexer:
         """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
         held = self._held.pop(scope, None)
         if held is None or not _catch_up(db, scope, held, head):
-            held = _HeldGraph(load_graph(db, scope), head.version, head.writer)
+            held = _HeldGraph.load(db, scope, head)
         return held
 
     def _write(self, db: DbSession, part: _WorkflowPart, rows: Sequence[SessionRow], head: GraphHead) -> int:
@@ -169,12 +188,12 @@ class GraphIndexer:
         is_usable = held is not None and prepared_ids == {row.id for row in rows}
         if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
-            held = _HeldGraph(load_graph(db, part.scope), head.version, head.writer)
+            held = _HeldGraph.load(db, part.scope, head)
             change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows}, actors=part.actors)
         self._commits += 1
         writer = f"{self._name}:{self._commits}"
         version = save_change(db, part.scope, change, rows, head=head, writer=writer)
-        self._held[part.scope] = _HeldGraph(held.graph, version, writer)
+        self._held[part.scope] = held.replace(version, writer, change)
         sessions = held.graph.path_index.sessions
         if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
             return version
@@ -183,6 +202,11 @@ class GraphIndexer:
         if has_doubled and predicted_s <= self._rebuild_budget_s:
             self._grown.add(part.scope)
         return version
+
+
+def _measure_graph(held: _HeldGraph) -> int:
+    """Return the room of a graph among those that are kept; one that is too large takes all of it."""
+    return min(max(held.size, _KEPT_SIZE // _KEPT_GRAPHS), _KEPT_SIZE)
 
 
 def _predict_rebuild_s(graph: Graph) -> float:
