@@ -10,7 +10,8 @@ from recorder.memory.views.labels import one_line
 if TYPE_CHECKING:
     from recorder.client import Client
 
-_WIDTH = 80
+#: Columns of a step in a question.
+_DESCRIBED = 60
 
 
 class ReplaySteps:
@@ -50,7 +51,7 @@ class ReplaySteps:
         events = list(self._read_events().values())
         for step in list_recorded_steps(RecordedSession(self._session_id, events, [], [])):
             if step.step == number:
-                return cut_to_width(f"{step.event['type']} {_name_target(step.event)}", _WIDTH // 2).rstrip()
+                return _fit_to_width(f"{step.event['type']} {_name_target(step.event)}", _DESCRIBED).rstrip()
         return ""
 
     def _print_row(self, row: Mapping[str, Any]) -> None:

@@ -134,7 +134,7 @@ class Replays(Requests):
         Args:
             recovery_id: the recovery.
             timeout_s: most seconds to wait.
-            on_awaiting: called with a live attempt, which is guided, while it awaits a decision.
+            on_awaiting: called with an attempt while it awaits a decision, as live ones do.
 
         Raises:
             TookTooLong: if it has not ended within `timeout_s` seconds.
@@ -142,8 +142,7 @@ class Replays(Requests):
 
         def read() -> Json:
             recovery = self.get_recovery(recovery_id)
-            is_live = recovery["sandbox"] == "live" and recovery["status"] == "started"
-            if on_awaiting is not None and is_live and recovery["replay_ids"]:
+            if on_awaiting is not None and recovery["status"] == "started" and recovery["replay_ids"]:
                 attempt = self.get_replay(recovery["replay_ids"][-1])
                 if attempt["awaiting"] is not None:
                     on_awaiting(attempt)
