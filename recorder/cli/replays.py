@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,7 @@ import typer
 
 from recorder import limits
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client, print_json
+from recorder.cli.replay_steps import ReplaySteps, cut_to_width
 from recorder.memory.views.labels import one_line
 from recorder.plurals import counted
 
@@ -82,15 +83,15 @@ def replay(
     members |= _read_inputs_and_policy(input, storage_state, policy, live=live)
     with open_client(url, key) as client:
         made = client.create_replay(session, **members)
-        ended = client.wait_replay(made["id"], timeout_s=timeout)
+        steps = ReplaySteps(client, session)
+        show = _show_nothing if as_json else steps.print_ended
+        ended = client.wait_replay(made["id"], timeout_s=timeout, on_progress=show)
         while ended["awaiting"] is not None:
-            _ask_replay_decision(client, ended)
-            ended = client.wait_replay(made["id"], timeout_s=timeout)
-        steps = list(client.replay_steps(made["id"]))
+            _ask_replay_decision(client, ended, steps)
+            ended = client.wait_replay(made["id"], timeout_s=timeout, on_progress=show)
         if as_json:
-            print_json({**ended, "data": steps})
+            print_json({**ended, "data": list(client.replay_steps(made["id"]))})
         else:
-            _print_replay_steps(client, session, steps)
             _print_replay_end(ended)
     if ended["status"] != "completed":
         raise typer.Exit(_DIVERGED if ended["status"] == "diverged" else 1)
@@ -117,7 +118,13 @@ def recover(
         made = client.create_recovery(
             session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
         )
-        ended = client.wait_recovery(made["id"], timeout_s=timeout)
+        ended = client.wait_recovery(
+            made["id"],
+            timeout_s=timeout,
+            on_awaiting=lambda attempt: _ask_replay_decision(
+                client, attempt, ReplaySteps(client, attempt["session_id"])
+            ),
+        )
         attempt = None
         if ended["reason"] == "candidates_exhausted" and ended["replay_ids"] and not as_json:
             attempt = client.get_replay(ended["replay_ids"][-1])
@@ -183,39 +190,39 @@ def _read_input_option(text: str) -> tuple[str, str]:
     return name, given
 
 
-def _ask_replay_decision(client: "Client", replay: dict[str, Any]) -> None:
+def _show_nothing(replay: dict[str, Any]) -> None:
+    """Show no progress."""
+
+
+def _ask_replay_decision(client: "Client", replay: dict[str, Any], steps: ReplaySteps) -> None:
     """Show the step that a guided replay awaits, and send the decision that is typed."""
-    step = replay["awaiting"]["step"]
+    from recorder.client import ApiError
+
+    number = replay["awaiting"]["step"]
     divergence = replay["divergence"]
-    if divergence is not None and divergence["step"] == step:
+    if divergence is not None and divergence["step"] == number:
         for line in _describe_divergence(divergence):
             typer.echo(line, err=True)
+    typer.echo(f"Step {number}: {steps.describe(number)}", err=True)
     action = ""
     while action not in _ACTIONS:
-        action = typer.prompt(f"Step {step}: {', '.join(_ACTIONS)}", err=True)
-    selector = typer.prompt("Selector", err=True) if action == "retarget" else None
-    client.decide_replay(replay["id"], step, action, selector=selector)
+        action = _ask_for_line(", ".join(_ACTIONS))
+    selector = _ask_for_line("Selector") if action == "retarget" else None
+    try:
+        client.decide_replay(replay["id"], number, action, selector=selector)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        typer.echo("The replay awaits no decision on this step any more.", err=True)
 
 
-def _print_replay_steps(client: "Client", session_id: str, steps: Iterable[dict[str, Any]]) -> None:
-    """Print a line for each step: number, type and target of its event, outcome and similarity."""
-    rows = {step["event_id"]: step for step in steps}
-    if not rows:
-        return
-    typer.echo(f"{'step':>4}  {'action':<10} {'target':<41} {'outcome':<11} similar")
-    for event in client.list_events(session_id):
-        step = rows.pop(event["id"], None)
-        if step is None:
-            continue
-        target = event.get("target") or {}
-        named = " ".join(filter(None, (target.get("role"), target.get("name")))) or "-"
-        similarity = "-" if step["similarity"] is None else f"{step['similarity']:.2f}"
-        typer.echo(
-            f"{step['step']:>4}  {_fit_text_to_width(event['type'], 10)} {_fit_text_to_width(named, 41)} "
-            f"{step['outcome']:<11} {similarity}"
-        )
-        if not rows:
-            return
+def _ask_for_line(question: str) -> str:
+    """Return the line that is typed; `typer.prompt` would write a space to stdout, which has the steps."""
+    typer.echo(f"{question}: ", nl=False, err=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise typer.Abort
+    return line.strip()
 
 
 def _print_replay_end(replay: dict[str, Any]) -> None:
@@ -245,7 +252,7 @@ def _describe_divergence(divergence: dict[str, Any]) -> list[str]:
         f"  {'similar':<11}{item['score']:.2f} {one_line(item['selector'])}"
         for item in divergence["candidates"]
     ]
-    return [_cut_line_to_width(line, _WIDTH).rstrip() for line in lines]
+    return [cut_to_width(line, _WIDTH).rstrip() for line in lines]
 
 
 def _print_recovery_candidates(recovery: dict[str, Any]) -> None:
@@ -273,14 +280,3 @@ def _print_failed_attempt(replay: dict[str, Any]) -> None:
             typer.echo(line)
     if replay["error"] is not None:
         typer.echo(f"{replay['error']['type']}: {replay['error']['message']}", err=True)
-
-
-def _fit_text_to_width(text: str, width: int) -> str:
-    """Return a recorded text on one line, without anything invisible, of exactly so many columns."""
-    return _cut_line_to_width(one_line(text), width)
-
-
-def _cut_line_to_width(line: str, width: int) -> str:
-    from rich.cells import set_cell_size
-
-    return set_cell_size(line, width)

@@ -1,7 +1,7 @@
 """Client methods for replays and recoveries. Spec §4.6."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -47,8 +47,19 @@ class Replays(Requests):
             body["selector"] = selector
         return self._create(f"{_make_replay_path(replay_id)}/decision", body)
 
-    def wait_replay(self, replay_id: str, *, timeout_s: float = 600.0) -> Json:
+    def wait_replay(
+        self,
+        replay_id: str,
+        *,
+        timeout_s: float = 600.0,
+        on_progress: Callable[[Json], None] | None = None,
+    ) -> Json:
         """Wait until a replay has ended or awaits a decision, and return it.
+
+        Args:
+            replay_id: the replay.
+            timeout_s: most seconds to wait.
+            on_progress: called with the replay each time it was read.
 
         Raises:
             TookTooLong: if it does neither within `timeout_s` seconds.
@@ -56,6 +67,8 @@ class Replays(Requests):
 
         def read() -> Json:
             replay = self.get_replay(replay_id)
+            if on_progress is not None:
+                on_progress(replay)
             return {
                 "status": replay["status"] if replay["awaiting"] is None else "awaiting",
                 "replay": replay,
@@ -109,14 +122,33 @@ class Replays(Requests):
         """Cancel a recovery and its attempt; it ends as `failed`, for the reason `cancelled`."""
         return self._post(f"{_make_recovery_path(recovery_id)}/cancel", {})
 
-    def wait_recovery(self, recovery_id: str, *, timeout_s: float = 600.0) -> Json:
+    def wait_recovery(
+        self,
+        recovery_id: str,
+        *,
+        timeout_s: float = 600.0,
+        on_awaiting: Callable[[Json], None] | None = None,
+    ) -> Json:
         """Wait until a recovery has ended, and return it.
+
+        Args:
+            recovery_id: the recovery.
+            timeout_s: most seconds to wait.
+            on_awaiting: called with an attempt while it awaits a decision, as live ones do.
 
         Raises:
             TookTooLong: if it has not ended within `timeout_s` seconds.
         """
-        deadline = time.monotonic() + timeout_s
-        recovery = poll(lambda: self.get_recovery(recovery_id), ("succeeded", "failed"), deadline)
+
+        def read() -> Json:
+            recovery = self.get_recovery(recovery_id)
+            if on_awaiting is not None and recovery["status"] == "started" and recovery["replay_ids"]:
+                attempt = self.get_replay(recovery["replay_ids"][-1])
+                if attempt["awaiting"] is not None:
+                    on_awaiting(attempt)
+            return recovery
+
+        recovery = poll(read, ("succeeded", "failed"), time.monotonic() + timeout_s)
         if recovery is None:
             raise TookTooLong(f"{recovery_id} is not done", timeout_s)
         return recovery

@@ -82,7 +82,11 @@ class Browser:
         }
         inherited = {name: text for name, text in environment_with({}).items() if name in _PASSED_ON}
         if user is not None:
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
+            try:
+                os.chown(self.folder, user.pw_uid, user.pw_gid)
+            except OSError as error:  # a container without the ids of this user
+                text = f"The browser cannot run as {user.pw_name} here ({error.strerror}); "
+                raise NoBrowser(text + "name another user without rights in RECORDER_LIVE_USER.") from error
         try:
             with self._log.open("wb") as log:
                 self.process = subprocess.Popen(

@@ -14,7 +14,7 @@ from recorder.replay_service.dry_process import MEMORY_BYTES, SECONDS, Recording
 from recorder.replay_service.process_replies import decode_reply, encode_reply
 from recorder.replays.anchors import EventPosition, ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.consequences import list_consequential
-from recorder.replays.dry import MOST_STEPS
+from recorder.replays.dry import MOST_STEPS, NO_ACTION
 from recorder.replays.recordings import (
     InvalidRecording,
     RecordedFrame,
@@ -152,6 +152,8 @@ def _make_plan(task: _PlanTask) -> LivePlan:
             prefix.append(step)
         elif until is None or position <= until:
             chosen.append(step)
+    if not chosen:
+        raise InvalidRecording(NO_ACTION)
     if len(chosen) > MOST_STEPS:
         raise InvalidRecording(f"A replay has at most {MOST_STEPS:,} steps; {_LATER}.")
     if len(prefix) > MOST_STEPS:

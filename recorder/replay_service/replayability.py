@@ -37,8 +37,9 @@ _MOST_SESSIONS, _OLDEST_SHARE = 25, 5
 _TURN_BYTES, _TURN_FRAMES = 4 * 1024 * 1024, 5_000
 #: A turn begins no further session after so long, so that replays wait no longer for its end.
 _TURN_S = 0.2
-#: While replays wait too, turns begin so far apart.
-_TURN_EVERY_S = 2.0
+#: While replays wait too, turns begin so far apart, and so many times as far apart as the last one took: a
+#: recording that takes long would hold up the replays of all workspaces.
+_TURN_EVERY_S, _TURN_PAUSES = 2.0, 4.0
 #: After so many failures, so far apart, a session is left without a value.
 _MOST_FAILURES, _FAILURE_PAUSE_S = 3, 60.0
 #: Pauses after a store did not answer: of the session, and of its workspace.
@@ -96,7 +97,8 @@ class ReplayabilityWork:
         self._paused: dict[str, float] = {}
         self._paused_tenants: dict[Tenant, float] = {}
         self._failures: Counter[str] = Counter()
-        self._ended_s = -_TURN_EVERY_S
+        #: Time of this process's monotonic clock before which no turn begins while replays wait.
+        self._next_s = 0.0
         #: Seconds that a session took lately; what a turn reads and does not compute is read again.
         self._session_s = turn_s / _MOST_SESSIONS
         #: Computed sessions, failed attempts, and sessions left without a value after the last of them.
@@ -117,7 +119,7 @@ class ReplayabilityWork:
             LeaseLost: if another run took over; the values of the turn are computed again.
         """
         began, failures = time.monotonic(), self.counts["failures"]
-        if is_busy and began - self._ended_s < _TURN_EVERY_S:
+        if is_busy and began < self._next_s:
             return False
         self._paused = {key: until for key, until in self._paused.items() if until > began}
         with self._runtime.database.transaction(write=False) as db:
@@ -129,9 +131,10 @@ class ReplayabilityWork:
         if values:
             with held.transaction(self._runtime.database) as db:
                 _store_replayability(db, values)
-        self._ended_s = time.monotonic()
-        self._used_s[tenant] += self._ended_s - began
-        self._session_s = (self._session_s + (self._ended_s - began) / max(1, len(values))) / 2
+        ended = time.monotonic()
+        self._next_s = ended + max(_TURN_EVERY_S, _TURN_PAUSES * (ended - began))
+        self._used_s[tenant] += ended - began
+        self._session_s = (self._session_s + (ended - began) / max(1, len(values))) / 2
         return bool(values) or self.counts["failures"] > failures
 
     def _choose_tenant(self, db: DbSession, now_s: float) -> Tenant | None:

@@ -31,6 +31,7 @@ from recorder.replays.step_checks import StepCheck, check_first_step, check_step
 
 #: Visits for a whole replay: a share of its own, and one for each step.
 _VISITS, _STEP_VISITS = 2_000_000, 5_000
+NO_ACTION = "The recording has no action in the range to replay."
 #: Steps of a replay; a longer session is replayed in parts.
 MOST_STEPS = 5_000
 #: Steps that count for the replayability of a recording, the first ones.
@@ -77,7 +78,7 @@ def replay_dry(
     chosen = [step for step in steps if _is_step_between(step, anchor, until)]
     try:
         if not chosen:
-            raise InvalidRecording("The recording has no action in the range to replay.")
+            raise InvalidRecording(NO_ACTION)
         if len(chosen) > MOST_STEPS:
             text = f"A replay has at most {MOST_STEPS:,} steps; choose fewer with anchor and until."
             raise InvalidRecording(text)

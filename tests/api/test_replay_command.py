@@ -1,8 +1,10 @@
 """`recorder replay` and `recorder recover` against the real service, with a run at work. Contract §9."""
 
+import io
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,10 +12,15 @@ from typing import NamedTuple
 import pytest
 
 from recorder.cli import main
+from recorder.live.replay_journal import ReplayJournal
+from recorder.live.step_journal import LiveResult
+from recorder.live.claimed_replay import claim_live_replay
 from recorder.replay_service.drain_run import ReplayRun
+from recorder.replays.results import Decision, Summary
 from tests.support.factories import Caller
 from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.http_service import serving
+from tests.support.live_replays import allow_hosts
 
 USUAL = ("Open", "Review", "Approve")
 
@@ -53,8 +60,10 @@ def run(
 ) -> Callable[..., Ended]:
     """A command, as the shell sees it."""
 
+    key = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live").key.key
+
     def called(*words: str) -> Ended:
-        options = ["--url", url, "--key", caller.key.key]
+        options = ["--url", url, "--key", key]
         monkeypatch.setattr(sys, "argv", ["recorder", *words, *options])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -113,6 +122,52 @@ def test_recoveries_are_printed_with_their_candidates(caller: Caller, run: Calla
     assert json.loads(replayed.out)["anchor_event"]["t_ms"] == 2_000
     lost = make_run(caller, "Retry", error_at=1_100, seal=True)
     assert run("recover", lost).code == 1
+
+
+def test_a_guided_replay_names_the_step_that_it_asks_about(
+    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = make_run(caller, *USUAL, seal=True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("perhaps\nact\n"))
+    guided = run("replay", session_id, "--guided")
+    assert guided.code == 0, guided.err
+    assert "Step 3: click button Approve\n" in guided.err
+    assert guided.err.count("act, skip, retarget, abort: ") == 2
+    assert [line.split()[0] for line in guided.out.splitlines()] == ["step", "1", "2", "3", "completed:"]
+
+
+def test_a_live_recovery_asks_for_the_decisions_of_its_attempt(
+    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        make_run(caller, *USUAL)
+    failed = make_run(caller, *USUAL, error_at=3_200, seal=True)
+    allow_hosts(caller, "erp.example")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("skip\n"))
+    decisions = []
+
+    def work() -> None:
+        """Do the live attempt as a worker does, without a browser."""
+        runtime = caller.service.runtime
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with runtime.database.transaction(write=True) as db:
+                claimed = claim_live_replay(db, "tests")
+            if claimed is not None:
+                journal = ReplayJournal(runtime, claimed[0].id, claimed[1], lambda: False)
+                journal.begin(3)
+                decisions.append(journal.ask(3, None))
+                journal.finish(LiveResult("completed", None, Summary()))
+                return
+            time.sleep(0.1)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    ended = run("recover", failed, "--live")
+    worker.join()
+    assert decisions == [Decision("skip")]
+    assert ended.code == 0 and ended.out.splitlines()[-1] == "succeeded", ended.err
+    assert "Step 3: click button Approve\n" in ended.err
 
 
 def test_the_last_attempt_of_a_failed_recovery_shows_its_divergence(

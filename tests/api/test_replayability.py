@@ -1,5 +1,6 @@
 """Replayability of sealed sessions, computed by the drain run of replays. Spec §4.6; contract §2."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -162,8 +163,11 @@ def test_workspaces_take_turns_and_the_newest_pass_a_back_fill(
         assert [row.id for row in waiting] == [old[-1], old[0], *old[-2:0:-1]][:5]
         # While replays wait, a turn comes seldom.
         assert not work.take_turn(held, is_busy=True)
-        work._ended_s -= 2
+        work._next_s = 0.0
+        monkeypatch.setattr(replayability, "_TURN_PAUSES", 1e9)
         assert work.take_turn(held, is_busy=True)
+        # The longer the last turn took, the later the next one begins.
+        assert work._next_s > time.monotonic() + 60
 
 
 def test_a_session_that_takes_too_long_ends_alone_without_a_value(caller: Caller) -> None:

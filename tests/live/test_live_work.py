@@ -318,6 +318,9 @@ def test_a_recording_is_planned_in_a_process_with_limits(caller: Caller) -> None
         large = [EventMessage(f"evt_{n}", n, "click", None, data) for n in range(400)]
         with pytest.raises(InvalidRecording, match="at most 16 MiB"):
             planner.plan(RecordingMessage("ses_1", large, [], []), None, None)
+        nothing = [EventMessage("evt_1", 1, "log", None, data)]
+        with pytest.raises(InvalidRecording, match="no action in the range"):
+            planner.plan(RecordingMessage("ses_1", nothing, [], []), None, None)
     finally:
         planner.end()
     hasty = Planner(seconds=0.0)

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from recorder.live.browser import Browser
+from recorder.live.browser import Browser, NoBrowser
 from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
 from recorder.net.guard import AddressGuard
@@ -237,6 +237,16 @@ def test_files_printers_and_permissions_are_out_of_reach(browser: Browser, site:
     assert after["url"].startswith(site.url) and after["title"] != "leaked"
     assert "root:" not in str(after["html"])
     assert browser.call("goto", url="file:///etc/passwd", timeout_ms=1_000)["error"]
+
+
+def test_a_user_that_this_namespace_lacks_is_no_error_of_ours(proxy: FilteringProxy, tmp_path: Path) -> None:
+    live = LiveSandbox(user="nobody", chromium=find_chromium())
+    settings = Settings.from_env({}, data_dir=tmp_path)
+    with_user = Browser(Settings(**{**vars(settings), "live": live}), proxy)
+    with pytest.raises(NoBrowser, match=r"cannot run as nobody here .*RECORDER_LIVE_USER"):
+        with_user.start((800, 600))
+    with_user.close()
+    assert with_user.folder is None
 
 
 def test_a_download_leaves_no_file(browser: Browser, site: Site) -> None:

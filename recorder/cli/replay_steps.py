@@ -1,0 +1,85 @@
+"""Steps of a replay as a table of 80 columns, printed while the replay runs. Contract §9."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from recorder.memory.views.labels import one_line
+
+if TYPE_CHECKING:
+    from recorder.client import Client
+
+#: Columns of a step in a question.
+_DESCRIBED = 60
+
+
+class ReplaySteps:
+    """Steps of one replayed session; each is printed once, as soon as its outcome is known."""
+
+    def __init__(self, client: "Client", session_id: str) -> None:
+        self._client, self._session_id = client, session_id
+        #: Events of the session by id; None before they were needed.
+        self._events: dict[str, dict[str, Any]] | None = None
+        self._printed: set[int] = set()
+        self._progress: int | None = None
+
+    def print_ended(self, replay: Mapping[str, Any]) -> None:
+        """Print the steps that have ended since the last call; those of a dry replay once it ends.
+
+        Args:
+            replay: the replay as it is now.
+        """
+        is_running = replay["finished_at"] is None
+        step = replay["progress"]["step"]
+        if is_running and (replay["sandbox"] == "dry" or step == self._progress):
+            return
+        self._progress = step
+        for row in self._client.replay_steps(replay["id"]):
+            # The row of the step under way says that it may have been sent.
+            if row["step"] in self._printed or (is_running and row["step"] >= step):
+                continue
+            if not self._printed:
+                typer.echo(f"{'step':>4}  {'action':<10} {'target':<41} {'outcome':<11} similar")
+            self._printed.add(row["step"])
+            self._print_row(row)
+
+    def describe(self, number: int) -> str:
+        """Return type and target of a step, by its number in the whole session."""
+        from recorder.replays.recordings import RecordedSession, list_recorded_steps
+
+        events = list(self._read_events().values())
+        for step in list_recorded_steps(RecordedSession(self._session_id, events, [], [])):
+            if step.step == number:
+                return _fit_to_width(f"{step.event['type']} {_name_target(step.event)}", _DESCRIBED).rstrip()
+        return ""
+
+    def _print_row(self, row: Mapping[str, Any]) -> None:
+        event = self._read_events().get(row["event_id"], {"type": "-"})
+        similarity = "-" if row["similarity"] is None else f"{row['similarity']:.2f}"
+        typer.echo(
+            f"{row['step']:>4}  {_fit_to_width(event['type'], 10)} {_fit_to_width(_name_target(event), 41)} "
+            f"{row['outcome']:<11} {similarity}"
+        )
+
+    def _read_events(self) -> dict[str, dict[str, Any]]:
+        if self._events is None:
+            self._events = {event["id"]: event for event in self._client.list_events(self._session_id)}
+        return self._events
+
+
+def _name_target(event: Mapping[str, Any]) -> str:
+    target = event.get("target") or {}
+    return " ".join(filter(None, (target.get("role"), target.get("name")))) or "-"
+
+
+def _fit_to_width(text: str, width: int) -> str:
+    """Return a recorded text on one line, without anything invisible, of exactly so many columns."""
+    return cut_to_width(one_line(text), width)
+
+
+def cut_to_width(line: str, width: int) -> str:
+    """Return a line of exactly so many columns of a terminal."""
+    from rich.cells import set_cell_size
+
+    return set_cell_size(line, width)
