@@ -79,7 +79,12 @@ class ReplayabilityWork:
     """Work of one drain run, turn after turn."""
 
     def __init__(
-        self, runtime: Runtime, process: ReplayabilityProcess | None = None, *, turn_s: float = _TURN_S
+        self,
+        runtime: Runtime,
+        process: ReplayabilityProcess | None = None,
+        *,
+        turn_s: float = _TURN_S,
+        turn_pauses: float = _TURN_PAUSES,
     ) -> None:
         """Prepare a run.
 
@@ -87,9 +92,11 @@ class ReplayabilityWork:
             runtime: the deployment.
             process: computes the values; by default one of its own.
             turn_s: seconds of a turn; a session that is under way then is computed to its end.
+            turn_pauses: while replays wait, a turn is followed by a pause of this many times its duration.
         """
         self._runtime = runtime
         self._turn_s = turn_s
+        self._turn_pauses = turn_pauses
         self._process = process or ReplayabilityProcess()
         #: Seconds of the turns of each workspace that has waiting sessions.
         self._used_s: dict[Tenant, float] = {}
@@ -132,7 +139,7 @@ class ReplayabilityWork:
             with held.transaction(self._runtime.database) as db:
                 _store_replayability(db, values)
         ended = time.monotonic()
-        self._next_s = ended + max(_TURN_EVERY_S, _TURN_PAUSES * (ended - began))
+        self._next_s = ended + max(_TURN_EVERY_S, self._turn_pauses * (ended - began))
         self._used_s[tenant] += ended - began
         self._session_s = (self._session_s + (ended - began) / max(1, len(values))) / 2
         return bool(values) or self.counts["failures"] > failures

@@ -154,7 +154,8 @@ def test_workspaces_take_turns_and_the_newest_pass_a_back_fill(
     newest, theirs = stopped_run(caller), sealed_run(other)
     for age, session_id in enumerate(old):
         change(runtime, session_id, sealed_at=clock.now() - timedelta(days=9 - age))
-    with working(caller, process, turn_s=1e-9) as (work, held):  # one session a turn
+    # One session a turn, and a long pause after it.
+    with working(caller, process, turn_s=1e-9, turn_pauses=1e9) as (work, held):
         assert work.take_turn(held) and work.take_turn(held)
         assert (shown(caller, newest), shown(other, theirs)) == (1.0, 1.0)
         with runtime.database.transaction(write=False) as db:
@@ -164,7 +165,6 @@ def test_workspaces_take_turns_and_the_newest_pass_a_back_fill(
         # While replays wait, a turn comes seldom.
         assert not work.take_turn(held, is_busy=True)
         work._next_s = 0.0
-        monkeypatch.setattr(replayability, "_TURN_PAUSES", 1e9)
         assert work.take_turn(held, is_busy=True)
         # The longer the last turn took, the later the next one begins.
         assert work._next_s > time.monotonic() + 60
