@@ -6,22 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlmodel import Session as DbSession
 
 from recorder.memory.graph import communities, nodes, paths
 from recorder.memory.graph.nodes import NodeIndex
+from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.comparison import Side, compare_sides
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import Step, session_steps
+from recorder.memory.storage.consistency import check_graph_consistency
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.views.formats import FORMATS, format_graph_view
 from recorder.memory.views.graph_view import graph_view_of
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
-from tests.support.graph_sessions import database_with, make_row, make_step, make_steps
+from tests.support.graph_sessions import add_workflow, database_with, make_row, make_step, make_steps
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 #: So many times the sessions take four times the time, sixteen times where it goes with their square.
@@ -114,6 +117,32 @@ def test_a_micro_state_is_compared_with_the_oldest_exemplars_alone() -> None:
     assert first is not None and last is not None
     assert index.nearest(first.act, first.features) == first.number
     assert index.nearest(last.act, last.features) is None
+
+
+def test_a_run_keeps_no_more_graphs_than_there_is_room_for(tmp_path: Path) -> None:
+    small, large = GraphIndexer(kept_size=10), GraphIndexer()
+    scopes = [SCOPE, GraphScope(SCOPE.tenant, "refund"), GraphScope(SCOPE.tenant, "return")]
+    for database in database_with(SCOPE, tmp_path):
+        with database.transaction(write=True) as db:
+            for scope in scopes[1:]:
+                add_workflow(db, scope)
+        for indexer in (small, large):
+            for words in ("1a 2b 3c", "1a 2b 4d", "5a 6b 7c"):
+                for scope in scopes:
+                    row = make_row(scope)
+                    with database.transaction(write=True) as db:
+                        indexer.commit(db, indexer.prepare(db, [row], {row.id: make_steps(words)}), [row])
+        assert (len(small._held), len(large._held)) == (1, 3)
+        for scope in scopes:
+            with database.transaction(write=False) as db:
+                listed = describe_session_paths(*_read_current(db, scope))
+                assert sum(path.session_count for path in listed) == 6
+                assert check_graph_consistency(db, scope).miscounted == []
+
+
+def _read_current(db: DbSession, scope: GraphScope) -> tuple[GraphColumns, Mask]:
+    columns = read_newest_columns(db, scope)
+    return columns, columns.current()
 
 
 def assert_linear(measure: Callable[[int], tuple[Stages, Stages]]) -> None:

@@ -148,12 +148,16 @@ def test_a_label_is_one_line_of_what_can_be_seen() -> None:
     assert one_line("  Save\n\tas \u202e… ") == "Save as …"
     assert one_line("\u200b\x00") == "(no label)"
     assert len(one_line("x" * 1000)) == LABEL_LENGTH
+    assert one_line("Choose the supplier of the invoice (2)", 24) == "Choose the supplier… (2)"
 
 
 def test_labels_are_broken_into_lines_that_fit() -> None:
     lines = break_label_into_lines("Choose the supplier of the invoice from the list", 100, 12)
     assert len(lines) == 2 and lines[1].endswith("…")
     assert all(text_width(line, 12) <= 100 for line in lines)
+    assert break_label_into_lines("Choose the supplier of the invoice from the list (2)", 100, 12)[
+        -1
+    ].endswith("… (2)")
     assert break_label_into_lines("支払いを承認するボタンを押してください", 100, 12)[0].endswith("…")
 
 

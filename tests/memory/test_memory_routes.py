@@ -48,8 +48,31 @@ def branching(seed: int) -> GraphView:
     return view_for(ways, recovery=frozenset([f"nde_{usual[2]}"]))
 
 
+def crowded(seed: int) -> GraphView:
+    """A workflow in which sessions begin, end and go anywhere, with short, long and wide labels."""
+    rng = random.Random(seed)
+    count = rng.randrange(3, MAX_NODES + 1)
+    form = (
+        "N{}",
+        "Type into the very long field number {} of the form",
+        "אבג 漢字漢字漢字 {}",
+        "W" * 60 + "{}",
+    )
+    names = [form[seed % 4].format(index) for index in range(count)]
+    ways: list[Way] = [(names[: rng.randrange(1, count + 1)], "success", 50)]
+    for _ in range(rng.randrange(5, 120)):
+        way = [rng.randrange(count)]
+        for _ in range(rng.randrange(12)):
+            goal = rng.randrange(count)
+            way += [goal] if goal != way[-1] else []
+        outcome = rng.choice(["success", "error", "abandoned"])
+        ways.append(([names[number] for number in way], outcome, rng.randrange(1, 200)))
+    return view_for(ways)
+
+
 VIEWS = {
     "invoices": invoices(),
+    **{f"crowded {seed}": crowded(seed) for seed in (2, 9, 23, 40)},
     **{f"wandering {seed}": wandering(10 + 6 * seed, seed) for seed in range(1, 6)},
     **{f"branching {seed}": branching(seed) for seed in range(1, 6)},
 }

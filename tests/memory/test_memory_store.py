@@ -9,7 +9,6 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.storage import indexing
 from recorder.memory.storage.graph_store import (
     load_graph,
     pack_numbers,
@@ -18,7 +17,7 @@ from recorder.memory.storage.graph_store import (
     replace_outcome,
 )
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.versions import in_scope, read_head, set_memory_graph
+from recorder.memory.storage.versions import in_scope, set_memory_graph
 from recorder.models.memory import (
     GraphNodeRow,
     GraphPauseRow,
@@ -225,27 +224,6 @@ def test_two_runs_that_take_turns_make_nothing_twice(database: Database, scope: 
         assert count(db, GraphNodeRow, scope) == 6
         assert sorted(n for (n,) in read_rows(db, scope, GraphTraceRow.n)) == [1, 2, 2]
         assert count(db, GraphVariantRow, scope) == 3
-
-
-def test_kept_graphs_are_bounded_by_their_size(
-    database: Database, scope: GraphScope, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexing, "_KEPT_SIZE", 40)
-    with database.transaction(write=True) as db:
-        others = [make_scope(db) for _ in range(3)]
-    indexer = GraphIndexer()
-    for each_scope, words in ((scope, USUAL), (scope, RETRIED), *((other, USUAL) for other in others[:2])):
-        index(database, indexer, [make_row(each_scope)], [words])
-    # Four nodes, four micro-states, and the steps of one variant or two.
-    assert {kept: held.size for kept, held in indexer._held.items()} == dict.fromkeys(others[:2], 12)
-    index(database, indexer, [make_row(scope)], [OTHER])
-    with database.transaction(write=False) as db:
-        head = read_head(db, scope)
-        assert head is not None
-        assert indexer._held[scope].size == indexing._HeldGraph.load(db, scope, head).size == 24
-    # A graph that is too large is kept alone.
-    index(database, indexer, [make_row(others[2])], [" ".join(f"{n}{n}" for n in "abcdefghijklmnop")])
-    assert list(indexer._held) == [others[2]]
 
 
 def test_a_session_enters_once(database: Database, scope: GraphScope) -> None:

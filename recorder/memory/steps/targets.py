@@ -59,8 +59,8 @@ def normal_name(text: str) -> str:
     return _normal_name(text[: 4 * _NAME_CHARACTERS])
 
 
-def _exact_name(text: str) -> str:
-    """Return a name with what varies in it, ≤ 80 characters, and a digest of the rest of a longer one."""
+def _shorten_exact_name(text: str) -> str:
+    """Return a name with what varies in it; of a longer one 80 characters and a digest."""
     words = " ".join(replace_unstorable_characters(text).split())
     if len(words) <= _NAME_CHARACTERS:
         return words
@@ -262,7 +262,7 @@ def _describe_step_target(
     if name and (not identity or "#" in identity):
         # Numbers of a page vary from run to run; those of a program are part of its names.
         is_numbered = is_program_name and _DIGIT.search(name)
-        identity = f"{identity}~{_exact_name(name) if is_numbered else normal_name(name)}"
+        identity = f"{identity}~{_shorten_exact_name(name) if is_numbered else normal_name(name)}"
     identity = identity or _describe_class_or_selector(target, attrs)
     token = _make_token(role or tag, identity)
     if given_name and is_program_name:

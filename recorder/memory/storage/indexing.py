@@ -25,10 +25,9 @@ from recorder.memory.storage.versions import GraphHead, count_trace_changes, rea
 from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
 
-_KEPT_GRAPHS = 64
-#: Nodes, micro-states and steps of variants of all graphs that are kept, but always one graph: each takes
-#: about a kilobyte where every session brings new ones, and a hostile session brings 30,000.
-_KEPT_SIZE = 200_000
+#: Graphs that a run keeps in memory, and their micro-states and variants together, of about 7 kB each; a
+#: larger graph is kept alone.
+_KEPT_GRAPHS, _KEPT_SIZE = 64, 100_000
 #: Sessions from which on a graph is rebuilt whenever they have doubled.
 _FIRST_REBUILD = 50
 #: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
@@ -48,22 +47,6 @@ class _HeldGraph:
     graph: Graph
     version: int
     writer: str
-    #: Its nodes, micro-states and steps of variants.
-    size: int
-
-    @classmethod
-    def load(cls, db: DbSession, scope: GraphScope, head: GraphHead) -> "_HeldGraph":
-        """Read a graph at its newest version."""
-        graph = load_graph(db, scope)
-        steps = sum(len(variant.nodes) for variant in graph.path_index.variants.values())
-        size = len(graph.nodes) + len(graph.node_index.number_of) + steps
-        return cls(graph, head.version, head.writer, size)
-
-    def replace(self, version: int, writer: str, change: GraphChange) -> "_HeldGraph":
-        """Return the graph as the version that a change made it."""
-        steps = sum(len(variant.nodes) for variant in change.variants)
-        grown = len(change.nodes) + len(change.micro_states) + steps
-        return _HeldGraph(self.graph, version, writer, self.size + grown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +73,17 @@ class GraphIndexer:
 
     Args:
         rebuild_budget_s: a rebuild that is predicted to take longer is left to the nightly one.
+        kept_size: micro-states and variants of the graphs that are kept in memory.
     """
 
-    def __init__(self, *, rebuild_budget_s: float = _REBUILD_BUDGET_S) -> None:
+    def __init__(self, *, rebuild_budget_s: float = _REBUILD_BUDGET_S, kept_size: int = _KEPT_SIZE) -> None:
         self._rebuild_budget_s = rebuild_budget_s
         #: Measured duration of each graph's last rebuild, divided by the one that its size predicts.
         self._slowness: LRUCache[GraphScope, float] = LRUCache(_KEPT_GRAPHS)
-        self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(_KEPT_SIZE, _measure_graph)
+        self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(
+            kept_size,
+            lambda held: min(max(_measure_graph(held.graph), kept_size // _KEPT_GRAPHS), kept_size),
+        )
         self._name = secrets.token_hex(8)
         self._commits = 0
         self._grown: set[GraphScope] = set()
@@ -179,7 +166,7 @@ class GraphIndexer:
         """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
         held = self._held.pop(scope, None)
         if held is None or not _catch_up(db, scope, held, head):
-            held = _HeldGraph.load(db, scope, head)
+            held = _HeldGraph(load_graph(db, scope), head.version, head.writer)
         return held
 
     def _write(self, db: DbSession, part: _WorkflowPart, rows: Sequence[SessionRow], head: GraphHead) -> int:
@@ -188,12 +175,12 @@ class GraphIndexer:
         is_usable = held is not None and prepared_ids == {row.id for row in rows}
         if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
-            held = _HeldGraph.load(db, part.scope, head)
+            held = _HeldGraph(load_graph(db, part.scope), head.version, head.writer)
             change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows}, actors=part.actors)
         self._commits += 1
         writer = f"{self._name}:{self._commits}"
         version = save_change(db, part.scope, change, rows, head=head, writer=writer)
-        self._held[part.scope] = held.replace(version, writer, change)
+        self._held[part.scope] = _HeldGraph(held.graph, version, writer)
         sessions = held.graph.path_index.sessions
         if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
             return version
@@ -204,9 +191,9 @@ class GraphIndexer:
         return version
 
 
-def _measure_graph(held: _HeldGraph) -> int:
-    """Return the room of a graph among those that are kept; one that is too large takes all of it."""
-    return min(max(held.size, _KEPT_SIZE // _KEPT_GRAPHS), _KEPT_SIZE)
+def _measure_graph(graph: Graph) -> int:
+    """Return the number of parts that a graph's memory goes with."""
+    return len(graph.node_index.number_of) + len(graph.path_index.variants)
 
 
 def _predict_rebuild_s(graph: Graph) -> float:

@@ -207,7 +207,7 @@ class Spot:
         if self.node.left and not self.is_left_below:
             right = STUB_LENGTH + 8 + text_width(left_text(self.node.left), FIGURE_SIZE)
         if self.entries and self.column is None:
-            left = STUB_LENGTH + text_width(start_text(self.entries), FIGURE_SIZE)
+            left = STUB_LENGTH + 8 + text_width(start_text(self.entries), FIGURE_SIZE)
         return left, right
 
 

@@ -3,6 +3,7 @@
 Every picture and format takes its labels from here and then escapes them in its own way.
 """
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from recorder.plurals import counted
 #: Longer labels are cut where they are shown; JSON keeps them whole.
 LABEL_LENGTH = 80
 _ELLIPSIS = "…"
+_ADDITION = re.compile(r" \([^()]{1,12}\)$")
 #: Control characters, invisible formatting (bidirectional marks among it), halves of pairs, private and
 #: unassigned characters: none is drawn, and some turn the text around them.
 _INVISIBLE = frozenset(["Cc", "Cf", "Cs", "Co", "Cn"])
@@ -31,8 +33,16 @@ def one_line(label: str, length: int = LABEL_LENGTH) -> str:
         for character in label[: 4 * length]
     )
     words = " ".join(seen.split())
-    cut = words if len(words) <= length else words[: length - 1].rstrip() + _ELLIPSIS
-    return cut or "(no label)"
+    if len(words) > length:
+        words, addition = _split_addition(words)
+        words = words[: length - 1 - len(addition)].rstrip() + _ELLIPSIS + addition
+    return words or "(no label)"
+
+
+def _split_addition(words: str) -> tuple[str, str]:
+    """Return a label and the part in which it differs from equal ones, such as ` (2)`, which is kept."""
+    addition = _ADDITION.search(words)
+    return (words[: addition.start()], addition[0]) if addition else (words, "")
 
 
 def text_width(text: str, size: float) -> float:
@@ -62,10 +72,10 @@ def break_label_into_lines(label: str, width: float, size: float, lines: int = 2
 def _cut_label_line(line: str, width: float, size: float) -> str:
     if text_width(line, size) <= width:
         return line
-    shortened = line
-    while shortened and text_width(shortened + _ELLIPSIS, size) > width:
+    shortened, addition = _split_addition(line)
+    while shortened and text_width(shortened + _ELLIPSIS + addition, size) > width:
         shortened = shortened[:-1]
-    return shortened.rstrip() + _ELLIPSIS
+    return shortened.rstrip() + _ELLIPSIS + addition
 
 
 def _measure_character(character: str) -> float:

@@ -2,7 +2,7 @@
 
 An edge keeps its usual curve where that crosses no label and no other node, else takes the flattest bow that
 crosses none. Where there is none either, it goes round the nodes: the shortest way over the corners of what
-is drawn around them (a visibility graph). The layout leaves room between nodes, so there is such a way.
+is drawn around them (a visibility graph), nearer to them where nodes are close together.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 #: Heights of bows, in pixels, the flattest first.
 _BOWS = (26.0, -26.0, 52.0, -52.0, 84.0, -84.0, 125.0, -125.0, 180.0, -180.0)
-#: Lines stay so far from boxes, and corners to go round lie a little further away.
-_CLEARANCE, _CORNER = 4.0, 5.0
+#: Lines stay so far from boxes, where there is no room less; corners to go round lie a little further away.
+_CLEARANCE, _LEAST_CLEARANCE, _CORNER = 4.0, 1.0, 1.0
 #: A turn costs as much as so many pixels; the line is rounded so far from it.
 _TURN_COST, _ROUNDING = 14.0, 8.0
 
@@ -60,10 +60,16 @@ def _find_crossings(starts: Floats, ends: Floats, boxes: Floats, margin: float) 
 
 
 class _Router:
-    """The nodes of a layout as boxes to go round."""
+    """The nodes of a layout as boxes to go round.
 
-    def __init__(self, layout: Layout) -> None:
+    Args:
+        layout: the layout.
+        clearance: lines stay so far from boxes.
+    """
+
+    def __init__(self, layout: Layout, clearance: float = _CLEARANCE) -> None:
         self._layout = layout
+        self._clearance = clearance
         spots = list(layout.spots.values())
         self._words = _make_rows(box for spot in spots for box in spot.word_boxes())
         self._circles = _make_rows(spot.round_box for spot in spots)
@@ -82,7 +88,12 @@ class _Router:
             bow = bow_curve_between(source, target, height, goes_back=usual.goes_back)
             if self._is_clear(bow, edge):
                 return bow
-        return self._go_round(source, target, usual) or usual
+        return self._go_round(source, target, usual) or self._narrow._go_round(source, target, usual) or usual
+
+    @cached_property
+    def _narrow(self) -> "_Router":
+        """The same for lines between nodes that are close to each other."""
+        return _Router(self._layout, _LEAST_CLEARANCE)
 
     def _is_clear(self, curve: Curve, edge: ViewEdge) -> bool:
         """Return whether a curve crosses no words and no circle of another node."""
@@ -95,9 +106,10 @@ class _Router:
     @cached_property
     def _corners(self) -> Floats:
         """Corners of the boxes, a little outside of them, that are in no other box."""
-        left, top, right, bottom = self._boxes.T + np.array([[-1], [-1], [1], [1]]) * _CORNER
+        distance = self._clearance + _CORNER
+        left, top, right, bottom = self._boxes.T + np.array([[-1], [-1], [1], [1]]) * distance
         corners = np.concatenate([np.stack(pair, axis=1) for pair in _list_corners(left, right, top, bottom)])
-        return corners[~_are_inside_boxes(corners, self._boxes)]
+        return corners[~_are_inside_boxes(corners, self._boxes, self._clearance)]
 
     def _measure_from(self, corner: int) -> Floats:
         """Return the lengths of straight lines from a corner to all corners; measured once, at first use."""
@@ -108,7 +120,7 @@ class _Router:
     def _measure(self, point: Floats, boxes: Floats) -> Floats:
         """Return the lengths of the straight lines from a point to all corners, infinite past boxes."""
         starts = np.broadcast_to(point, self._corners.shape)
-        is_blocked = _find_crossings(starts, self._corners, boxes, _CLEARANCE).any(axis=1)
+        is_blocked = _find_crossings(starts, self._corners, boxes, self._clearance).any(axis=1)
         lengths: Floats = np.where(is_blocked, np.inf, np.hypot(*(self._corners - point).T))
         return lengths
 
@@ -161,8 +173,8 @@ def _list_corners(
     return ((x, y) for x in (left, right) for y in (top, bottom))
 
 
-def _are_inside_boxes(points: Floats, boxes: Floats) -> Mask:
-    low, high = boxes[None, :, :2] - _CLEARANCE, boxes[None, :, 2:] + _CLEARANCE
+def _are_inside_boxes(points: Floats, boxes: Floats, margin: float) -> Mask:
+    low, high = boxes[None, :, :2] - margin, boxes[None, :, 2:] + margin
     are_between = (points[:, None] > low) & (points[:, None] < high)
     inside: Mask = np.any(np.all(are_between, axis=2), axis=1)
     return inside
