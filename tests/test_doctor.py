@@ -124,6 +124,21 @@ def test_a_missing_object_of_frames_is_reported(runtime: Runtime, ports: Ports) 
     assert key in finding.message
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut off", "overwritten"])
+def test_a_damaged_file_of_the_lake_is_reported(runtime: Runtime, ports: Ports, damage: str) -> None:
+    path = next(Path(runtime.settings.lake_url, WORKSPACE, "live", "events").rglob("*.parquet"))
+    match damage:
+        case "missing":
+            path.unlink()
+        case "cut off":
+            os.truncate(path, 100)
+        case _:
+            path.write_bytes(bytes(3_000))
+    (finding,) = findings(runtime, ports, "contents")
+    assert (finding.state, WORKSPACE in finding.message) == ("error", True)
+    assert "restore" in finding.fix
+
+
 def test_a_store_that_cannot_be_written_is_reported(runtime: Runtime, ports: Ports, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     settings = replace(runtime.settings, blob_url=str(tmp_path / "file"))
@@ -214,6 +229,20 @@ def test_overdue_erasures_and_purges_are_reported(runtime: Runtime, ports: Ports
         for row in db.exec(select(ErasureRow)):
             db.delete(row)
     assert findings(runtime, ports, "erasures") == []
+
+
+def test_another_region_is_reported(runtime: Runtime, ports: Ports) -> None:
+    other = replace(runtime, settings=replace(runtime.settings, region="eu"))
+    (finding,) = findings(other, ports, "region")
+    assert finding.state == "error" and "RECORDER_REGION" in finding.message
+
+
+def test_a_disk_that_is_nearly_full_is_reported(
+    runtime: Runtime, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.doctor.machine._FREE_SHARE", 1.0)
+    (finding,) = findings(runtime, ports, "disk")
+    assert finding.state == "warning" and "503" in finding.fix
 
 
 def test_a_port_of_another_program_is_reported(runtime: Runtime, ports: Ports) -> None:

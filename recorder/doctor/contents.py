@@ -6,10 +6,10 @@ from functools import partial
 from typing import Literal
 
 import polars as pl
+from polars.exceptions import PanicException
 from sqlmodel import col, select
 
 from recorder.doctor.findings import Finding, name_some
-from recorder.errors import RecorderError
 from recorder.models.session import SessionRow
 from recorder.plurals import counted
 from recorder.storage.blobs import Blobs
@@ -63,8 +63,13 @@ def _compare_tenant(
                 f"The store lacks {counted(len(gone), 'object')} with frames of {name}: {name_some(gone)}."
             )
             yield Finding("contents", "error", message, "Restore the store of frames.")
-    except RecorderError as error:
-        yield Finding("contents", "error", str(error), "Run `recorder doctor` again once it answers.")
+    except (Exception, PanicException) as error:  # polars panics where a file is cut off
+        cause = type(error.__cause__ or error).__name__
+        message = f"The lake or the frames of {name} cannot be read ({cause})."
+        fix = (
+            "If the store answers, files are missing or damaged: restore them from a backup (docs/backup.md)."
+        )
+        yield Finding("contents", "error", message, fix)
 
 
 def _read_sealed(database: Database, tenant: Tenant) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import and_, col, insert, or_, select, update
+from sqlmodel import and_, col, exists, insert, or_, select, update
 
 from recorder import clock
 from recorder.access.keys import Caller
@@ -23,7 +23,7 @@ from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.content_inventory import list_tables_to_rewrite
 from recorder.governance.holds import list_held_sessions
-from recorder.governance.purge_requests import count_deliveries, describe_purge_request
+from recorder.governance.purge_requests import count_deliveries, describe_purge_request, is_purge_open
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_replacements
@@ -119,7 +119,7 @@ def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
 def has_erasures_to_continue(db: DbSession) -> bool:
     """Return whether an erasure is not searched yet, or waits neither for a purge nor for a table."""
     stale = func.coalesce(ErasureRow.stale_tables, "")
-    has_ended = and_(col(ErasureRow.id).not_in(_select_purging_erasures()), stale == "")
+    has_ended = and_(~_is_purging(), stale == "")
     waiting = select(ErasureRow.id).where(or_(col(ErasureRow.is_searched).is_(False), has_ended))
     return db.exec(waiting.limit(1)).first() is not None
 
@@ -326,8 +326,19 @@ def _request_erasure_purges(db: DbSession, erasure_id: str, session_ids: list[st
     db.add(erasure)
 
 
-def _select_purging_erasures() -> Any:
-    return select(PurgeRow.erasure_id).where(col(PurgeRow.erasure_id).is_not(None))
+def _is_purging() -> Any:
+    """Return the condition that an erasure waits for purges: its own, and those that had begun before it.
+
+    The rows of sessions that were being purged before are gone: the search cannot find out whether they name
+    the subject.
+    """
+    is_own = col(PurgeRow.erasure_id) == ErasureRow.id
+    is_earlier = and_(
+        col(PurgeRow.workspace_id) == ErasureRow.workspace_id,
+        or_(col(PurgeRow.mode) == ErasureRow.mode, col(ErasureRow.mode) == "live"),
+        col(PurgeRow.requested_at) <= ErasureRow.created_at,
+    )
+    return exists().where(is_purge_open(), or_(is_own, is_earlier))
 
 
 def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
@@ -340,8 +351,8 @@ def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
 
 
 def _is_erasure_purging(db: DbSession, erasure_id: str) -> bool:
-    purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
-    return db.exec(purging.limit(1)).first() is not None
+    purging = select(ErasureRow.id).where(ErasureRow.id == erasure_id, _is_purging())
+    return db.exec(purging).first() is not None
 
 
 def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnClause, func, literal_column
+from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
+from recorder.governance.purge_requests import is_purge_open
 from recorder.models.governance import ErasureRow, PurgeRow
 
 #: A purge takes minutes. One that is open after this time waits for a store, a batch or an export.
 _PURGE_TIME = timedelta(hours=1)
 #: Tables are rewritten once a day. An erasure that waits for them after this time waits for something else.
 _REWRITE_TIME = timedelta(days=2)
-# As text in the statement: a partial index is not found by a bound value.
-_DONE: ColumnClause[str] = literal_column("'done'")
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,7 @@ def count_overdue(db: DbSession) -> Overdue:
     now = clock.now()
     open_erasures, next_due_by = db.exec(select(func.count(), func.min(ErasureRow.due_by))).one()
     late_erasures = select(func.count()).where(ErasureRow.due_by < now)
-    late_purges = select(func.count()).where(
-        col(PurgeRow.step) != _DONE, PurgeRow.requested_at < now - _PURGE_TIME
-    )
+    late_purges = select(func.count()).where(is_purge_open(), PurgeRow.requested_at < now - _PURGE_TIME)
     waiting = select(func.count()).where(col(ErasureRow.stale_tables) != "")
     late_rewrites = waiting.where(ErasureRow.created_at < now - _REWRITE_TIME)
     counts = [db.exec(each).one() for each in (late_erasures, late_purges, waiting, late_rewrites)]

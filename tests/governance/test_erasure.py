@@ -19,6 +19,7 @@ from tests.support.export_runs import folder_of
 from tests.support.factories import Caller, assert_problem, event
 from tests.support.masking import set_masking
 from tests.support.purges import count_hits, finish_purges, new_word, purge_row, recorded_canary
+from tests.support.recorded_sessions import execute
 
 ADDRESS = "/v1/privacy/erasure"
 
@@ -262,6 +263,25 @@ def test_a_second_request_while_one_is_open_answers_the_open_one(caller: Caller)
     other = caller.service.make_caller().post(ADDRESS, body).json()
     assert other["subject_hash"] != first["subject_hash"]
     finish_erasures(caller)
+
+
+def test_an_erasure_waits_for_purges_that_had_begun_before(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    earlier, later = recorded_canary(caller), recorded_canary(caller)
+    # Its rows are gone, and its rows in the lake are not.
+    assert caller.delete(f"/v1/sessions/{earlier.session_id}?hard=true").status_code == 204
+    erasure_id = caller.post(ADDRESS, {"subject": earlier.word, "scope": "all"}).json()["id"]
+    assert caller.delete(f"/v1/sessions/{later.session_id}?hard=true").status_code == 204
+    assert run_erasures(runtime, "tests") == 0
+    with runtime.database.transaction(write=False) as db:
+        assert not has_open_erasures(db), "the sensor of purges would start runs for nothing"
+    execute(runtime, "UPDATE purges SET step = 'done' WHERE session_id = :id", id=earlier.session_id)
+    with runtime.database.transaction(write=False) as db:
+        assert has_open_erasures(db)
+    execute(runtime, "UPDATE purges SET step = 'lake' WHERE session_id = :id", id=earlier.session_id)
+    finish_erasures(caller)
+    assert caller.get(f"{ADDRESS}/{erasure_id}").json()["status"] == "completed"
+    assert count_hits(runtime, earlier.word) == 0
 
 
 def test_a_live_key_reaches_both_modes_and_a_test_key_its_own(caller: Caller) -> None:
