@@ -274,10 +274,10 @@ def test_an_erasure_waits_for_purges_that_had_begun_before(caller: Caller) -> No
     assert caller.delete(f"/v1/sessions/{later.session_id}?hard=true").status_code == 204
     assert run_erasures(runtime, "tests") == 0
     with runtime.database.transaction(write=False) as db:
-        assert not has_open_erasures(db), "the sensor of purges would start runs for nothing"
+        assert not has_erasures_to_continue(db), "the sensor of purges would start runs for nothing"
     execute(runtime, "UPDATE purges SET step = 'done' WHERE session_id = :id", id=earlier.session_id)
     with runtime.database.transaction(write=False) as db:
-        assert has_open_erasures(db)
+        assert has_erasures_to_continue(db)
     execute(runtime, "UPDATE purges SET step = 'lake' WHERE session_id = :id", id=earlier.session_id)
     finish_erasures(caller)
     assert caller.get(f"{ADDRESS}/{erasure_id}").json()["status"] == "completed"
