@@ -1,5 +1,6 @@
 """Browser of one live replay: it runs in a process of its own, as a user without rights. Contract §8."""
 
+import fcntl
 import os
 import pwd
 import select
@@ -28,7 +29,9 @@ _CLOSE_S = 5.0
 _MOST_ANSWER_BYTES = 9_000_000
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "PLAYWRIGHT_BROWSERS_PATH")
-_FOLDER_PREFIX = "recorder-live-"
+_FOLDER_PREFIX, _LOG_NAME = "recorder-live-", "browser.log"
+#: Age in seconds from which a folder is removed whose browser does not run any more.
+_LEFT_S = 600.0
 
 
 class NoBrowser(Exception):
@@ -72,8 +75,9 @@ class Browser:
         """
         executable = find_chromium(self._settings)
         user = _find_user(self._settings)
+        remove_leftover_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
-        self._log = self.folder / "browser.log"
+        self._log = self.folder / _LOG_NAME
         fixed = {
             "HOME": str(self.folder),
             "TMPDIR": str(self.folder),
@@ -89,6 +93,8 @@ class Browser:
                 raise NoBrowser(text + "name another user without rights in RECORDER_LIVE_USER.") from error
         try:
             with self._log.open("wb") as log:
+                # Held by the browser's process too, as long as it runs; see `remove_leftover_folders`.
+                fcntl.flock(log, fcntl.LOCK_EX)
                 self.process = subprocess.Popen(
                     [
                         sys.executable,
@@ -226,6 +232,22 @@ def find_chromium(settings: Settings) -> str | None:
             )
         return path
     return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+def remove_leftover_folders(*, older_than_s: float = _LEFT_S) -> None:
+    """Remove folders of browsers whose workers were killed: a browser that runs holds the lock of its log.
+
+    The folders are in the system's temporary folder, since the browser's user cannot read the data folder.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):  # it runs, belongs to another user, or is removed by another worker
+            log = os.open(folder / _LOG_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - folder.stat().st_mtime > older_than_s:
+                    shutil.rmtree(folder)
+            finally:
+                os.close(log)
 
 
 def _find_user(settings: Settings) -> pwd.struct_passwd | None:

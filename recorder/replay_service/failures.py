@@ -13,10 +13,12 @@ from recorder.recording.recovery_points import read_tag_times
 from recorder.storage.conditions import in_tenant
 from recorder.tenant import GraphScope
 
-_NO_FAILURE = (
-    "The session carries none of its workflow's error tags and no error event; name the tag of its failure "
-    "with failure_tag, or choose a session that failed."
-)
+_NO_FAILURE = "The session carries none of its workflow's error tags and no error event; "
+#: What the request can name instead, by the member that asks for the failure.
+_ADVICE = {
+    "/session_id": "name the tag of its failure with failure_tag, or choose a session that failed.",
+    "/anchor/auto": "choose another anchor, or a session that failed.",
+}
 
 
 class Failure(NamedTuple):
@@ -49,7 +51,7 @@ def find_failure(db: DbSession, session: SessionRow, failure_tag: str | None, *,
         raise NotFound("tag", "The session has no tag of the name in failure_tag.")
     mark = session.event_mark
     if mark is None or mark["outcome"] != "error":
-        raise ValidationFailed.of(pointer, "no_failure", message=_NO_FAILURE)
+        raise ValidationFailed.of(pointer, "no_failure", message=_NO_FAILURE + _ADVICE[pointer])
     return Failure(None, mark["t_ms"])
 
 

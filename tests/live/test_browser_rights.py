@@ -2,6 +2,8 @@
 
 import os
 import pwd
+import signal
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import playwright
 import pytest
 
 import recorder
-from recorder.live.browser import Browser, NoBrowser
+from recorder.live.browser import Browser, NoBrowser, remove_leftover_folders
 from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
 from recorder.net.guard import AddressGuard
@@ -17,6 +19,7 @@ from recorder.net.reachable_hosts import ReachableHosts
 from recorder.setting_values import LiveSandbox
 from recorder.settings import Settings
 from tests.support.browser import find_chromium, find_readable_chromium
+from tests.support.stream_clients import wait_for
 
 
 def make_browser(folder: Path, live: LiveSandbox) -> Browser:
@@ -44,6 +47,32 @@ def test_the_browser_has_no_secrets_and_as_root_another_user(
     finally:
         browser.close()
     assert browser.folder is None
+
+
+def test_the_folder_of_a_browser_is_removed_once_it_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="recorder-") as folder:
+        Path(folder).chmod(0o755)  # the browser's user reads it
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_readable_chromium()))
+        try:
+            browser.start((800, 600))
+            remove_leftover_folders(older_than_s=0)
+            assert browser.process is not None and browser.folder is not None and browser.folder.exists()
+            os.killpg(browser.process.pid, signal.SIGKILL)
+            browser.process.wait()
+            remove_leftover_folders()
+            assert browser.folder.exists(), "it is not old enough"
+            folder_left = browser.folder
+
+            def is_removed() -> bool:
+                remove_leftover_folders(older_than_s=0)
+                return not folder_left.exists()
+
+            wait_for(is_removed)  # the browser's own processes end a moment later
+        finally:
+            browser.close()
 
 
 def test_a_browser_without_its_sandbox_is_a_decision_of_the_operator(tmp_path: Path) -> None:
