@@ -33,8 +33,8 @@ _BEATS_PER_LEASE = 4
 _LOCK_TIMEOUT_MS = 2_000
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
-#: A file of SQLite with so much content is rewritten at once: writers wait for 2 to 3 seconds.
-_SMALL_FILE_BYTES = 128_000_000
+#: A file of SQLite with so much content is rewritten at once: writers wait for 1 to 2 seconds.
+_SMALL_FILE_BYTES = 64_000_000
 #: Purges without an erasure do not have a larger one rewritten: writers would give up.
 _LARGE_FILE_BYTES = 1_000_000_000
 
