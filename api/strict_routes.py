@@ -32,9 +32,6 @@ _FORMS: dict[type, tuple[re.Pattern[str], str]] = {
     ),
 }
 
-#: Parameters that are parsed as times, which name every wrong value `invalid_time`.
-_TIMES = frozenset({"since", "until", "against_since", "against_until"})
-
 
 @dataclass(frozen=True)
 class QueryRules:
@@ -59,7 +56,7 @@ class QueryRules:
         )
 
     def list_problems(self, sent: list[tuple[str, str]]) -> list[Problem]:
-        """Return the problems of a query: unknown or repeated names, NUL, and numbers in another form."""
+        """Return the problems of a query: unknown or repeated names, and numbers in another form."""
         problems = []
         for name, count in Counter(name for name, _ in sent).items():
             if name not in self.names:
@@ -67,7 +64,7 @@ class QueryRules:
                 problems.append(Problem("query", shorten_name(name), "unknown_parameter", text))
             elif count > 1 and name not in self.repeated:
                 problems.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
-        return [*problems, *self._find_wrong_numbers(sent), *self._find_nul(sent)]
+        return [*problems, *self._find_wrong_numbers(sent)]
 
     def _describe_allowed(self) -> str:
         return f"Allowed here: {', '.join(sorted(self.names))}." if self.names else "This address takes none."
@@ -80,12 +77,6 @@ class QueryRules:
                 if not form.fullmatch(value):
                     problems[name] = Problem("query", name, "invalid_value", f"{name} {text}")
         return list(problems.values())
-
-    def _find_nul(self, sent: list[tuple[str, str]]) -> list[Problem]:
-        """Return a problem for each text with NUL, which PostgreSQL does not take."""
-        texts = self.names - self.numbers.keys() - _TIMES
-        names = dict.fromkeys(name for name, value in sent if "\0" in value and name in texts)
-        return [Problem("query", name, "invalid_value", f"{name} holds NUL; remove it.") for name in names]
 
 
 def find_broken_query_encoding(query: bytes) -> list[Problem]:

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from sqlalchemy import exists, func, or_
+from sqlalchemy import exists, false, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -66,7 +66,8 @@ def list_rows(
     statement = select(table).where(*in_tenant(table, tenant), *undeleted_session_conditions(table))
     for name, value in filters.items():
         if value is not None:
-            statement = statement.where(getattr(table, name) == value)
+            # PostgreSQL takes no NUL, which no id has.
+            statement = statement.where(false() if "\0" in value else getattr(table, name) == value)
     if workflows:
         statement = statement.where(col(table.workflow).in_(workflows))
     if before_id is not None:

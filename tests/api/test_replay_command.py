@@ -156,7 +156,7 @@ def test_a_live_recovery_asks_for_the_decisions_of_its_attempt(
             if claimed is not None:
                 journal = ReplayJournal(runtime, claimed[0].id, claimed[1], lambda: False)
                 journal.begin(3)
-                decisions.append(journal.ask(3, None))
+                decisions.append(journal.wait_for_decision(3, None))
                 journal.finish(LiveResult("completed", None, Summary()))
                 return
             time.sleep(0.1)
