@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from sqlalchemy import exists, false, func, or_
+from sqlalchemy import exists, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -12,7 +12,7 @@ from recorder.ids import is_id
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
-from recorder.storage.conditions import in_tenant
+from recorder.storage.conditions import has_text, in_tenant
 from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
@@ -66,8 +66,7 @@ def list_rows(
     statement = select(table).where(*in_tenant(table, tenant), *undeleted_session_conditions(table))
     for name, value in filters.items():
         if value is not None:
-            # PostgreSQL takes no NUL, which no id has.
-            statement = statement.where(false() if "\0" in value else getattr(table, name) == value)
+            statement = statement.where(has_text(getattr(table, name), value))
     if workflows:
         statement = statement.where(col(table.workflow).in_(workflows))
     if before_id is not None:

@@ -26,7 +26,7 @@ from recorder.models.export_request import ExportCreate
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.storage.conditions import in_tenant
+from recorder.storage.conditions import has_text, in_tenant
 from recorder.storage.pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
@@ -159,7 +159,7 @@ def list_exports(
     if status is not None:
         statement = statement.where(ExportRow.status == status)
     if tag is not None:
-        statement = statement.where(ExportRow.tag == tag)
+        statement = statement.where(has_text(ExportRow.tag, tag))
     if before_id is not None:
         statement = statement.where(col(ExportRow.id) < before_id)
     statement = statement.order_by(col(ExportRow.id).desc())

@@ -19,6 +19,7 @@ from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.models.memory import GraphPathRow
 from recorder.models.wire import ActorKind, Outcome
+from recorder.storage.conditions import has_text, in_tenant
 from recorder.tenant import GraphScope, Tenant
 
 #: Nodes of a sequence that are looked for in all variants at once; the others in the variants that are left.
@@ -105,9 +106,7 @@ def workflow_of_path(db: DbSession, *, tenant: Tenant, path_id: str) -> str:
 
 def _find_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
     statement = select(GraphPathRow.workflow, GraphPathRow.number).where(
-        GraphPathRow.path_id == path_id,
-        GraphPathRow.workspace_id == tenant.workspace_id,
-        GraphPathRow.mode == tenant.mode,
+        has_text(GraphPathRow.path_id, path_id), *in_tenant(GraphPathRow, tenant)
     )
     path = db.exec(statement).one_or_none()
     if path is None:
