@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,21 @@ def test_a_put_syncs_the_file_and_every_folder_it_changed(
     synced.clear()
     Blobs(str(tmp_path / "blobs")).put("frames/d/c.pack", b"x")
     assert synced[::2] == [str(below / "frames"), str(below / "frames/d")]
+
+
+def test_a_large_object_is_synced_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+
+    def note_size(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", note_size)
+    parts = [bytes([number]) * size for number, size in enumerate((9_000_000, 1, 0, 3_500_000, 700_000))]
+    blobs = Blobs(str(tmp_path))
+    blobs.put_parts("a", parts)
+    assert blobs.get("a") == b"".join(parts)
+    assert synced[-1] == len(b"".join(parts))
+    assert all(after - before < 8_000_000 for before, after in pairwise([0, *synced]))
 
 
 def test_a_failed_put_leaves_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
