@@ -23,6 +23,7 @@ from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry_process import RecordingMessage
 from recorder.replay_service.recording import read_recording, read_sessions_with_recordings
 from recorder.replay_service.replayability_process import ReplayabilityProcess, ReplayabilityTask
+from recorder.replay_service.workspace_turns import WorkspaceTurns
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
@@ -98,8 +99,7 @@ class ReplayabilityWork:
         self._turn_s = turn_s
         self._turn_pauses = turn_pauses
         self._process = process or ReplayabilityProcess()
-        #: Seconds of the turns of each workspace that has waiting sessions.
-        self._used_s: dict[Tenant, float] = {}
+        self._turns = WorkspaceTurns()
         #: Times of this process's monotonic clock until which sessions and workspaces wait for a store.
         self._paused: dict[str, float] = {}
         self._paused_tenants: dict[Tenant, float] = {}
@@ -140,18 +140,16 @@ class ReplayabilityWork:
                 _store_replayability(db, values)
         ended = time.monotonic()
         self._next_s = ended + max(_TURN_EVERY_S, self._turn_pauses * (ended - began))
-        self._used_s[tenant] += ended - began
+        self._turns.add_time(tenant, ended - began)
         self._session_s = (self._session_s + (ended - began) / max(1, len(values))) / 2
         return bool(values) or self.counts["failures"] > failures
 
     def _choose_tenant(self, db: DbSession, now_s: float) -> Tenant | None:
         """Return the workspace and mode that used the least time, of those that wait."""
         waiting = [tenant for tenant, _ in _list_tenants(db)]
-        # One that comes new has used as much as the others, so that it does not hold them up.
-        least = min((used for tenant, used in self._used_s.items() if tenant in waiting), default=0.0)
-        self._used_s = {tenant: max(least, self._used_s.get(tenant, 0.0)) for tenant in waiting}
+        self._turns.set_waiting(waiting)
         ready = [tenant for tenant in waiting if self._paused_tenants.get(tenant, 0.0) <= now_s]
-        return min(ready, key=self._used_s.__getitem__, default=None)
+        return self._turns.find_next(ready)
 
     def _list_waiting(self, db: DbSession, tenant: Tenant) -> list[SessionRow]:
         """Return sessions for one turn: the newest, then some of the oldest, none of those in a pause."""

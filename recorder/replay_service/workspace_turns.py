@@ -1,30 +1,41 @@
-"""Turns of workspaces in a drain run of replays: the one that used the least time is first. Design §3."""
+"""Turns of workspaces in a drain run: the one that used the least time is first. Design §3."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from recorder.models.replay import ReplayRow
 from recorder.tenant import Tenant
 
 
 class WorkspaceTurns:
-    """Seconds that the replays of each waiting workspace and mode took in this run."""
+    """Seconds that the work of each waiting workspace and mode took in this run."""
 
     def __init__(self) -> None:
         self._used_s: dict[Tenant, float] = {}
 
+    def set_waiting(self, tenants: Collection[Tenant]) -> None:
+        """Forget workspaces that do not wait any more, and add those that did not wait before.
+
+        A new one has used as much as the one that used least, so that it does not hold up the others.
+        """
+        waiting = set(tenants)
+        least = min((used for tenant, used in self._used_s.items() if tenant in waiting), default=0.0)
+        self._used_s = {tenant: max(least, self._used_s.get(tenant, 0.0)) for tenant in waiting}
+
+    def find_next(self, tenants: Sequence[Tenant]) -> Tenant | None:
+        """Return the one of these waiting workspaces that used the least time; None if there are none."""
+        return min(tenants, key=self._used_s.__getitem__, default=None)
+
     def sort(self, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
         """Return one replay of each workspace, then the second of each; those that used less time first.
 
-        A workspace that did not wait before has used as much as the others, and precedes its equals.
+        A workspace that did not wait before precedes those that used as much.
 
         Args:
             rows: all replays that are due, in the order in which each workspace's are done.
         """
         before = self._used_s
-        waiting = {row.tenant for row in rows}
-        least = min((used for tenant, used in before.items() if tenant in waiting), default=0.0)
-        self._used_s = {tenant: max(least, before.get(tenant, 0.0)) for tenant in waiting}
+        self.set_waiting({row.tenant for row in rows})
         counts: Counter[Tenant] = Counter()
         turns = {}
         for row in rows:
@@ -33,5 +44,5 @@ class WorkspaceTurns:
         return sorted(rows, key=lambda row: turns[row.id])
 
     def add_time(self, tenant: Tenant, seconds: float) -> None:
-        """Add the time that a replay of a workspace took."""
+        """Add the time that a piece of work of a workspace took."""
         self._used_s[tenant] = self._used_s.get(tenant, 0.0) + seconds
