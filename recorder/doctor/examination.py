@@ -136,9 +136,11 @@ def _check_database(
             yield from check_clocks(db)
             yield from find_overdue_leases(db)
             yield from check_secret(settings, db)
-            yield from check_browser(settings, is_wanted=_has_live_hosts(db))
             yield from check_service(settings, db)
             yield from check_overdue(db)
+            is_browser_wanted = _has_live_hosts(db)
+        # A browser may take seconds to start, too long for a transaction.
+        yield from check_browser(settings, is_wanted=is_browser_wanted)
         yield from check_contents(database, blobs, lake, chance)
     except RecorderError as error:
         yield Finding("database", "error", str(error), "Run `recorder doctor` again once it answers.")
