@@ -28,7 +28,7 @@ from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
 from api.gate.authentication import CallerCache, DeniedAudit
-from api.gate.early_middleware import HeadRequests, HostCheck, WholeAssets
+from api.gate.early_middleware import AssetsWithoutRanges, HeadRequests, HostCheck
 from api.gate.rate_limits import RateLimiter
 from api.gate.request_gate import RequestGate
 from api.lifespan import lifespan
@@ -99,7 +99,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
     )
     for route in app.routes:
         if isinstance(route, Mount):
-            route.app = WholeAssets(route.app)
+            route.app = AssetsWithoutRanges(route.app)
     _create_app_parts(app, runtime)
     errors.install_error_handlers(app)
     idempotency.install_kept_answers(app)

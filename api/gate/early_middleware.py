@@ -67,7 +67,7 @@ class _HeadExchange:
             raise ClientDisconnect
 
 
-class WholeAssets:
+class AssetsWithoutRanges:
     """Middleware that sends assets of /docs whole: refusals of ranges would be no problem documents."""
 
     def __init__(self, app: ASGIApp) -> None:
