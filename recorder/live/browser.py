@@ -241,11 +241,13 @@ def remove_leftover_folders(*, older_than_s: float = _LEFT_S) -> None:
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
         with suppress(OSError):  # it runs, belongs to another user, or is removed by another worker
-            log = os.open(folder / _LOG_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+            if time.time() - folder.stat().st_mtime <= older_than_s:
+                continue
+            # Created again where a removal stopped after it: a process of the browser still wrote files.
+            log = os.open(folder / _LOG_NAME, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - folder.stat().st_mtime > older_than_s:
-                    shutil.rmtree(folder)
+                shutil.rmtree(folder)
             finally:
                 os.close(log)
 

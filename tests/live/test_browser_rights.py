@@ -75,6 +75,17 @@ def test_the_folder_of_a_browser_is_removed_once_it_was_killed(
             browser.close()
 
 
+def test_a_folder_whose_removal_stopped_half_way_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="recorder-") as parent:
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        folder = Path(tempfile.mkdtemp(prefix="recorder-live-"))
+        (folder / "profile").mkdir()
+        remove_leftover_folders()
+        assert folder.exists(), "a browser may be starting in it"
+        remove_leftover_folders(older_than_s=0)
+        assert not folder.exists()
+
+
 def test_a_browser_without_its_sandbox_is_a_decision_of_the_operator(tmp_path: Path) -> None:
     script = tmp_path / "chromium"
     script.write_text("#!/bin/sh\necho 'No usable sandbox!' >&2\nexit 1\n")
