@@ -52,8 +52,8 @@ from api.routes import (
 from recorder import __version__
 from recorder.access.ratelimit.stream_slots import open_stream_slots
 from recorder.logs import configure_logs, logged_start
-from recorder.net.guard import AddressGuard
 from recorder.net.host_header import AllowedHosts
+from recorder.net.outbound_guard import AddressGuard
 from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -19,11 +19,11 @@ from api.gate.responses import client_address
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
-from recorder.digest import canonical_json, keyed_digest
 from recorder.errors import InvalidCursor, InvalidRange, MissingAuthorization
+from recorder.hashing import canonical_json, keyed_digest
 from recorder.models.wire import Item, Page
 from recorder.runtime import Runtime
-from recorder.storage.pages import FetchedPage
+from recorder.storage.list_pages import FetchedPage
 
 _MAC_BYTES = 16
 _NOT_A_FILTER = ("cursor", "limit")

@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
-from api.bodies.checks import check_json_body_file
+from api.bodies.worker_checks import check_json_body_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
 from api.gate.idempotency import KeyedRequest, read_keyed_request
 from recorder import limits, strict_json

@@ -13,7 +13,7 @@ from sqlmodel import SQLModel, insert
 from benchmarks.events import event_items
 from recorder import limits
 from recorder.access.keys import create_key, create_workspace
-from recorder.digest import bucket_of, canonical_json
+from recorder.hashing import bucket_of, canonical_json
 from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow

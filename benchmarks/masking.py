@@ -10,7 +10,7 @@ from benchmarks import masking_attack
 from benchmarks.events import event_bodies
 from benchmarks.figures import Figure, at_most
 from recorder.access.keys import Caller
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.masking.masker import Masker, compile_rules
 from recorder.recording.events import check_and_pack_event_batch
 from recorder.recording.masking import event_documents, mask_events

@@ -24,7 +24,7 @@ from benchmarks.figures import Figure, Skipped, at_most
 from benchmarks.processes import MemoryWatch, watched_memory
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.importers.miniwob.demonstration import demonstration_files, demonstration_sources
 from recorder.importers.upload import Recording, UnreadableRecording
 from recorder.settings import child_environment

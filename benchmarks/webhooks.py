@@ -26,7 +26,7 @@ from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.settings import Settings
 from recorder.storage.database import Database
 from recorder.tenant import Tenant

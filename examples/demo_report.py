@@ -15,7 +15,7 @@ from sqlmodel import func, select
 from recorder import Client
 from recorder.access.keys import NewKey
 from recorder.invocation import short_path
-from recorder.memory.views.labels import describe_path
+from recorder.memory.views.path_texts import describe_path
 from recorder.models.session import SessionRow
 from recorder.models.wire import Mode
 from recorder.models.workflow import WorkflowRow

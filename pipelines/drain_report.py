@@ -17,7 +17,7 @@ _NAMES_SHOWN = 20
 def describe_drain_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
     """Yield the metadata of a few batches by asset; an asset without new rows is left out."""
     sessions = _sum_batch_counts(batches, "sessions")
-    workflows = _list_sealed_workflows(batches)
+    workflows = _list_workflows_of_batches(batches)
     lags = {
         "lag_p50_s": _compute_quantile(_list_sealing_lags(batches), 0.5),
         "lag_p95_s": _compute_quantile(_list_sealing_lags(batches), 0.95),
@@ -48,7 +48,7 @@ def describe_drain_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[
     )
     for asset, count in _list_assets_with_rows(batches):
         yield asset, {f"run_{count}": _sum_batch_counts(batches, count)}
-    yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_sealed_workflows(batches)}
+    yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_workflows_of_batches(batches)}
 
 
 def _list_assets_with_rows(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
@@ -60,7 +60,7 @@ def _sum_batch_counts(batches: Sequence[SealedBatch], count: str) -> int:
     return sum(getattr(batch, count) for batch in batches)
 
 
-def _list_sealed_workflows(batches: Sequence[SealedBatch]) -> list[str]:
+def _list_workflows_of_batches(batches: Sequence[SealedBatch]) -> list[str]:
     names = sorted({workflow for batch in batches for workflow in batch.workflows})
     more = len(names) - _NAMES_SHOWN
     return names if more <= 0 else [*names[:_NAMES_SHOWN], f"… and {more} more"]

@@ -10,10 +10,11 @@ from sqlmodel import func, select
 from recorder.memory.queries.paths import list_paths
 from recorder.memory.storage.sizes import read_graph_sizes
 from recorder.memory.storage.versions import in_scope
-from recorder.memory.views.geometry import duration_text, percent_text
 from recorder.memory.views.graph_view import GraphView
-from recorder.memory.views.labels import describe_path, join_names, one_line
+from recorder.memory.views.label_lines import one_line
+from recorder.memory.views.path_texts import describe_path, join_names
 from recorder.memory.views.picture import draw_graph
+from recorder.memory.views.svg_parts import format_duration, format_percent
 from recorder.models.memory import MemoryPath, SessionPathRow
 from recorder.recording.graph_queries import read_graph_view
 from recorder.runtime import Runtime
@@ -101,11 +102,11 @@ def paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
         ended = [(name, share) for name, share in path.outcomes.model_dump().items() if share]
         cells = [
             f"`{path.path_id}`",
-            f"{_draw_share_bar(path.frequency)}&nbsp;{percent_text(path.frequency)}",
+            f"{_draw_share_bar(path.frequency)}&nbsp;{format_percent(path.frequency)}",
             f"{path.session_count:,}",
-            ", ".join(f"{percent_text(share)}&nbsp;{name}" for name, share in ended),
-            duration_text(path.median_duration_ms).replace(" ", "&nbsp;"),
-            percent_text(path.exact_frequency),
+            ", ".join(f"{format_percent(share)}&nbsp;{name}" for name, share in ended),
+            format_duration(path.median_duration_ms).replace(" ", "&nbsp;"),
+            format_percent(path.exact_frequency),
             f"{path.variants:,}",
             _escape_cell_text(join_names(path.optional_node_ids, names)) if path.optional_node_ids else "",
             " · ".join(

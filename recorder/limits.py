@@ -1,4 +1,4 @@
-"""Limits of spec §8 and contract §2–§5."""
+"""Limits: the numbers that bound requests, sessions and exports. Spec §8, contract §2–§5."""
 
 EVENTS_PER_BATCH = 100
 FRAMES_PER_BATCH = 50

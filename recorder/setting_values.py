@@ -35,7 +35,7 @@ class SessionSize(NamedTuple):
     bytes: int = 10_000_000_000
 
 
-class ConnectionBounds(NamedTuple):
+class ConnectionSettings(NamedTuple):
     """Most connections that may be open to one API process."""
 
     per_address: int = limits.CONNECTIONS_PER_ADDRESS
@@ -45,7 +45,7 @@ class ConnectionBounds(NamedTuple):
     def as_env(self) -> dict[str, str]:
         """Return the variables of what differs from the defaults."""
         names = {"per_address": "RECORDER_CONNECTIONS_PER_ADDRESS", "per_process": "RECORDER_CONNECTIONS"}
-        default = ConnectionBounds()._asdict()
+        default = ConnectionSettings()._asdict()
         return {names[name]: str(most) for name, most in self._asdict().items() if most != default[name]}
 
 
@@ -292,10 +292,10 @@ def parse_live_sandbox_settings(env: Mapping[str, str]) -> LiveSandbox:
     )
 
 
-def parse_connections(env: Mapping[str, str]) -> ConnectionBounds:
+def parse_connections(env: Mapping[str, str]) -> ConnectionSettings:
     """Return the most connections of an address and of a process."""
-    default = ConnectionBounds()
-    return ConnectionBounds(
+    default = ConnectionSettings()
+    return ConnectionSettings(
         parse_number_setting(env, "RECORDER_CONNECTIONS_PER_ADDRESS", 16, 65_536) or default.per_address,
         parse_number_setting(env, "RECORDER_CONNECTIONS", 16, 1_000_000) or default.per_process,
     )

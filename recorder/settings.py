@@ -11,7 +11,7 @@ from typing import Final
 
 from recorder.errors import Conflict, NotFound
 from recorder.setting_values import (
-    ConnectionBounds,
+    ConnectionSettings,
     LiveSandbox,
     SessionSize,
     count_cores,
@@ -144,7 +144,7 @@ class Settings:
     #: MB of memory that all request bodies under way in an API process may take.
     body_memory_mb: int = 512
     #: The most connections that may be open to an API process.
-    connections: ConnectionBounds = ConnectionBounds()  # noqa: RUF009
+    connections: ConnectionSettings = ConnectionSettings()  # noqa: RUF009
     #: Host names of the servers beside loopback names and the public URL's host: `name` or `name:port`.
     allowed_hosts: tuple[str, ...] = ()
     #: Networks of proxies whose headers about the client are believed.

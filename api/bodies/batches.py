@@ -9,13 +9,13 @@ import anyio
 import anyio.to_thread
 from fastapi import Request, Response
 
-from api.bodies.checks import (
+from api.bodies.masking import BodyMasking
+from api.bodies.worker_checks import (
     check_event_body_file,
     check_frame_upload_file,
     read_multipart_upload,
     restore_frame_bytes,
 )
-from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import LARGE_BYTES, BodyFile, BodyWorkers, open_body_file
 from recorder.access.keys import Caller
 from recorder.ids import encode, id_range, reserve_ulid_values
@@ -37,7 +37,7 @@ from recorder.recording.ingest_statements import RepeatedAnswer
 from recorder.recording.masking import event_documents
 
 
-def respond_accepted(answer: bytes) -> Response:
+def respond_batch_accepted(answer: bytes) -> Response:
     """Return 202 with the batch's answer; the answer to a repeated batch is marked as replayed."""
     headers = {"Idempotent-Replayed": "true"} if isinstance(answer, RepeatedAnswer) else None
     return Response(answer, 202, headers, "application/json")

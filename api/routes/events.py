@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.routing import Route
 
-from api.bodies.batches import EventBatches, respond_accepted
+from api.bodies.batches import EventBatches, respond_batch_accepted
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import negotiate_format
@@ -44,7 +44,7 @@ async def append_events(request: Request) -> Response:
         batch_key=request.headers.get("idempotency-key"),
     )
     ingest: IngestWriter = request.app.state.ingest
-    return respond_accepted(await ingest.submit(batch))
+    return respond_batch_accepted(await ingest.submit(batch))
 
 
 #: The same endpoint without FastAPI, which would take as long as reading the batch.

@@ -5,7 +5,7 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Header, Request, Response
 
-from api.bodies.batches import open_frame_upload, respond_accepted
+from api.bodies.batches import open_frame_upload, respond_batch_accepted
 from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
@@ -43,7 +43,7 @@ async def append_frames(
         upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
         checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
         if isinstance(checked, bytes):
-            return respond_accepted(checked)
+            return respond_batch_accepted(checked)
         changes = await masking.find_frame_changes(caller, checked)
         batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
     try:
@@ -55,7 +55,7 @@ async def append_frames(
         raise
     if not batch.is_used:
         await anyio.to_thread.run_sync(discard_frame_object, runtime.blobs, batch)
-    return respond_accepted(answer)
+    return respond_batch_accepted(answer)
 
 
 @router.get("/frames", responses=problem_responses(404))

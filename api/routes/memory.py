@@ -21,7 +21,7 @@ from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.errors import ValidationFailed
 from recorder.memory.queries import paths as queries
-from recorder.memory.queries.comparison import MIN_CHANGE, Side
+from recorder.memory.queries.comparison import MIN_CHANGE, SessionSelection
 from recorder.memory.queries.outliers import THRESHOLD, Rank
 from recorder.memory.views.formats import GraphFormat
 from recorder.models.memory import (
@@ -218,7 +218,7 @@ async def get_sides(
     selection: SelectionDep,
     other_times: OtherTimeRangeDep,
     other_actor_kind: Annotated[ActorKind | None, Query(alias="against_actor.kind")] = None,
-) -> tuple[Side, Side]:
+) -> tuple[SessionSelection, SessionSelection]:
     """Return the two sides of a comparison; the second has the filters of the first by default.
 
     Raises:
@@ -231,8 +231,8 @@ async def get_sides(
         text = "Name the other side: against_since and against_until, or against_actor.kind."
         raise ValidationFailed.of("against_since", "missing", message=text, where="query")
     return (
-        Side(selection.times.since, selection.times.until, selection.actor_kind),
-        Side(times.since, times.until, other_actor_kind or selection.actor_kind),
+        SessionSelection(selection.times.since, selection.times.until, selection.actor_kind),
+        SessionSelection(times.since, times.until, other_actor_kind or selection.actor_kind),
     )
 
 
@@ -240,7 +240,7 @@ async def get_sides(
 def compare_sessions(
     db: Db,
     selection: SelectionDep,
-    sides: Annotated[tuple[Side, Side], Depends(get_sides)],
+    sides: Annotated[tuple[SessionSelection, SessionSelection], Depends(get_sides)],
     min_change: Fraction = MIN_CHANGE,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> MemoryComparison:

@@ -17,7 +17,7 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.wire import Page
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.webhooks import deliveries, endpoints
 from recorder.webhooks.endpoints import SecretBox
 

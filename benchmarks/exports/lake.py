@@ -15,8 +15,8 @@ from sqlalchemy import insert
 
 from benchmarks.exports.payloads import NOISE, Payloads, payload
 from recorder import clock
-from recorder.digest import bucket_of
 from recorder.event_types import is_action
+from recorder.hashing import bucket_of
 from recorder.ids import encode, id_range
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.workflow import WorkflowRow

@@ -17,7 +17,7 @@ from benchmarks.memory.graphs import Sealed, StoredGraph, stored_graph
 from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
 from benchmarks.memory.tasks import DATA, read_demonstrations
-from recorder.digest import canonical_json, sha256_of
+from recorder.hashing import canonical_json, sha256_of
 from recorder.memory.queries.columns import OUTCOMES
 
 _ORDERS, _QUICK_ORDERS = 6, 3

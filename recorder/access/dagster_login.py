@@ -18,7 +18,7 @@ from typing import Final
 import httpx
 
 from recorder import clock
-from recorder.digest import keyed_digest
+from recorder.hashing import keyed_digest
 from recorder.settings import Settings
 
 #: Seconds for which a link may be opened, and for which the login that follows holds.

@@ -17,8 +17,8 @@ from sqlmodel import SQLModel
 
 from recorder import clock, limits
 from recorder.access.keys import Caller
-from recorder.digest import canonical_json, keyed_digest, sha256_of
 from recorder.errors import IdempotencyInProgress, IdempotencyKeyReused
+from recorder.hashing import canonical_json, keyed_digest, sha256_of
 from recorder.models.operations import IdempotencyRow
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant

@@ -10,7 +10,7 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.wire import Mode
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 

@@ -14,8 +14,8 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.rate_tiers import TIERS, Tier
-from recorder.digest import keyed_digest
 from recorder.errors import Conflict, InsufficientScope, InvalidApiKey, WorkspaceDisabled
+from recorder.hashing import keyed_digest
 from recorder.ids import new_id
 from recorder.masking.policies import MaskingPolicies, load_masking_policies
 from recorder.models.wire import Mode

@@ -14,13 +14,13 @@ import orjson
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select, update
 
-from recorder import clock, digest
-from recorder.digest import sha256_of
+from recorder import clock
+from recorder.hashing import canonical_json, sha256_of
 from recorder.ids import new_id
 from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.workspace import Masking
 from recorder.storage.database import Database, add_last_step
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.storage.upsert import insert_if_missing
 
 Action = Literal[
@@ -61,7 +61,7 @@ Action = Literal[
 
 def first_audit_hash(workspace_id: str) -> str:
     """Return the hash before a workspace's first entry, so that no chain fits another workspace."""
-    return digest.sha256_of(workspace_id.encode())
+    return sha256_of(workspace_id.encode())
 
 
 def audit_entry_of(row: AuditRow) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def audit_entry_of(row: AuditRow) -> dict[str, Any]:
 
 def hash_audit_entry(entry: dict[str, Any]) -> str:
     """Return the hex SHA-256 of the previous hash and this entry's canonical JSON (without `hash`)."""
-    return hashlib.sha256(entry["prev_hash"].encode() + digest.canonical_json(entry)).hexdigest()
+    return hashlib.sha256(entry["prev_hash"].encode() + canonical_json(entry)).hexdigest()
 
 
 def describe_audited_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

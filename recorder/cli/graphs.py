@@ -17,7 +17,8 @@ from recorder.cli.options import (
     print_json,
     read_filter_options,
 )
-from recorder.memory.views.labels import join_names, one_line
+from recorder.memory.views.label_lines import one_line
+from recorder.memory.views.path_texts import join_names
 from recorder.plurals import counted
 
 _FORMATS = ("svg", "text", "json", "graphml", "mermaid", "dot")

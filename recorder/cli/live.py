@@ -19,7 +19,7 @@ def replay_worker(
     from recorder.live.browser import NoBrowser, find_chromium
     from recorder.live.worker import ReplayWorker
     from recorder.logs import configure_logs
-    from recorder.net.guard import AddressGuard
+    from recorder.net.outbound_guard import AddressGuard
     from recorder.runtime import Runtime
     from recorder.settings import Settings
 

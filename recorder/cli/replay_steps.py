@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from recorder.memory.views.labels import one_line
+from recorder.memory.views.label_lines import one_line
 
 if TYPE_CHECKING:
     from recorder.client import Client

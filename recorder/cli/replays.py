@@ -11,7 +11,7 @@ import typer
 from recorder import limits
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client, print_json
 from recorder.cli.replay_steps import ReplaySteps, cut_to_width
-from recorder.memory.views.labels import one_line
+from recorder.memory.views.label_lines import one_line
 from recorder.plurals import counted
 
 if TYPE_CHECKING:

@@ -209,7 +209,7 @@ def _describe_session(session: dict[str, Any]) -> str:
 def _describe_stream_message(message: dict[str, Any]) -> str:
     """Return a stream's message as one line."""
     # People and pages wrote these words: nothing in them may steer the terminal.
-    from recorder.memory.views.labels import one_line
+    from recorder.memory.views.label_lines import one_line
 
     kind, data = message["event"], message["data"]
     at = f"{data['t_ms'] / 1000:9.3f} s" if "t_ms" in data else " " * 11

@@ -170,7 +170,7 @@ def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -
     """List the keys of a workspace, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
-    from recorder.storage.pages import read_all_pages
+    from recorder.storage.list_pages import read_all_pages
 
     with opened_database(data) as (settings, database):
         print_folder(settings)

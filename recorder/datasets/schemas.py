@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from recorder.datasets.formats import FileKind, FormatName
-from recorder.digest import sha256_of
+from recorder.hashing import sha256_of
 
 _STRING = pa.string()
 _INT = pa.int32()

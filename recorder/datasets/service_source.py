@@ -166,7 +166,7 @@ def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[
     """Yield bytes; after an error that may pass, continue at the byte where reading ended."""
     done = 0
     for attempt in retry(
-        _is_temporary_read_error, attempts=_ATTEMPTS, first_s=0.2, longest_s=2.0, jitter_s=0.1
+        _is_temporary_download_error, attempts=_ATTEMPTS, first_s=0.2, longest_s=2.0, jitter_s=0.1
     ):
         with attempt:
             for chunk in read_from(done):
@@ -175,7 +175,7 @@ def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[
             return
 
 
-def _is_temporary_read_error(error: Exception) -> bool:
+def _is_temporary_download_error(error: Exception) -> bool:
     if isinstance(error, ApiError):
         return error.status in _TRANSIENT_STATUSES
     return isinstance(error, ClientError)

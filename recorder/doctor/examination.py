@@ -15,8 +15,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
 from recorder import clock
-from recorder.doctor.contents import check_contents
 from recorder.doctor.findings import Finding, name_some
+from recorder.doctor.lake_comparison import check_contents
 from recorder.doctor.machine import (
     Ports,
     check_backups,

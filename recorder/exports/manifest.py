@@ -8,12 +8,12 @@ from typing import Any
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
 from recorder.datasets.schemas import describe_dataset_schema, fingerprint
-from recorder.digest import sha256_of
 from recorder.errors import NotFound
 from recorder.exports.destinations import Destination
 from recorder.exports.planning.plan import Plan, writer_versions
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.writers import WrittenShard
+from recorder.hashing import sha256_of
 from recorder.models.export import ExportRow
 
 

@@ -18,7 +18,7 @@ from sqlmodel import col, delete, select
 from recorder import clock
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError
-from recorder.exports.results.purged_sessions import remove_from_exports
+from recorder.exports.results.session_removal import remove_from_exports
 from recorder.governance.purge_requests import advance_purges, lock_purges, update_purges
 from recorder.governance.referring_batches import ReferringBatches
 from recorder.governance.session_content import remove_session_contents

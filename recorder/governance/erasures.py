@@ -19,15 +19,15 @@ from sqlmodel import and_, col, exists, insert, or_, select, update
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record_audit_entry
-from recorder.digest import keyed_digest
 from recorder.errors import NotFound
 from recorder.governance.content_inventory import list_tables_to_rewrite
 from recorder.governance.holds import list_held_sessions
 from recorder.governance.purge_requests import count_deliveries, describe_purge_request, is_purge_open
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
+from recorder.hashing import keyed_digest
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_replacements
-from recorder.memory.storage.purges import list_nodes
+from recorder.memory.storage.session_removal import list_nodes
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
 from recorder.models.operations import AuditRow
 from recorder.models.session import SessionMetadataRow, SessionRow

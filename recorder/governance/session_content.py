@@ -10,13 +10,13 @@ from sqlmodel import col, delete, select
 
 from recorder.governance.holds import forget_holds
 from recorder.governance.purge_requests import request_purges_of_recordings
-from recorder.memory.storage.purges import purge_sessions
+from recorder.memory.storage.session_removal import purge_sessions
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow, TagRow
 from recorder.models.webhook import DeliveryRow
 from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_rows
-from recorder.replay_service.removal import remove_some_replays
+from recorder.replay_service.session_removal import remove_some_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, String, cast, exists, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
-from recorder.digest import keyed_digest
+from recorder.hashing import keyed_digest
 from recorder.masking.detectors import masking_key, read_token_digits, subject_digests
 from recorder.models.governance import ErasureRow
 from recorder.models.session import SessionMetadataRow, SessionRow

@@ -25,7 +25,7 @@ from recorder.interchange.xes_writer import OUTCOME, SESSION, UI_ACTION, UI_APPL
 from recorder.memory.graph.directly_follows import aggregate_log
 from recorder.memory.steps.session_steps import Step, session_steps
 from recorder.memory.steps.targets import text_template_of
-from recorder.memory.views.labels import one_line
+from recorder.memory.views.label_lines import one_line
 
 
 def session_trace(session: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> LogTrace:

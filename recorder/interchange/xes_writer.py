@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.interchange.event_logs import LogEvent, LogTrace
 from recorder.interchange.xes_reader import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME, format_xes_value
 
@@ -87,7 +87,7 @@ def _format_head(name: str) -> Iterator[str]:
 
 def _format_trace(trace: LogTrace) -> Iterator[str]:
     yield "  <trace>\n"
-    yield from _format_attributes({ACTIVITY: trace.name, **_select_other_attributes(trace.attributes)}, 2)
+    yield from _format_attributes({ACTIVITY: trace.name, **_omit_name_and_time(trace.attributes)}, 2)
     for event in trace.events:
         yield "    <event>\n"
         yield from _format_attributes(_make_event_attributes(event), 3)
@@ -101,11 +101,11 @@ def _make_event_attributes(event: LogEvent) -> dict[str, Any]:
         ACTIVITY: event.activity,
         **timed,
         LIFECYCLE: "complete",
-        **_select_other_attributes(event.attributes),
+        **_omit_name_and_time(event.attributes),
     }
 
 
-def _select_other_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _omit_name_and_time(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes but for those that a trace or an event has members for."""
     return {key: value for key, value in attributes.items() if key not in (ACTIVITY, TIME)}
 

@@ -11,7 +11,7 @@ from recorder.live.actions import NOTHING_TO_DO, PERFORMED, list_signals, make_c
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.finding import VISITS, find_target_problem, was_problem_shown
 from recorder.live.hidden_inputs import HiddenInputs
-from recorder.live.pages import LiveState, has_same_origin, map_url, read_state
+from recorder.live.live_page import LiveState, has_same_origin, map_url, read_state
 from recorder.live.plan import LivePlan, PlannedStep
 from recorder.live.proxy import FilteringProxy
 from recorder.live.run_recording import RunRecording

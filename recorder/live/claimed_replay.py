@@ -34,7 +34,7 @@ from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.addresses import InvalidAllowList
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
 from recorder.replay_service.dry_tasks import make_policy, to_anchor

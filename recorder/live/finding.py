@@ -3,7 +3,7 @@
 from recorder.live.actions import ON_ELEMENTS, PERFORMED
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomElement, find_element_role
-from recorder.replays.pages import find_obstacle
+from recorder.replays.recorded_pages import find_obstacle
 from recorder.replays.recordings import EventItem
 from recorder.replays.resolve import resolve_target
 from recorder.replays.results import Decision, Divergence, DivergenceKind

@@ -20,7 +20,7 @@ from recorder.errors import InvalidUrl
 from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, read_http_head, write_http_head
 from recorder.live.tunnel_certificate import TunnelCertificate
 from recorder.net.addresses import RequestTarget, parse_request_target
-from recorder.net.guard import AddressGuard, BlockedAddress, UnresolvedName
+from recorder.net.outbound_guard import AddressGuard, BlockedAddress, UnresolvedName
 from recorder.net.reachable_hosts import ReachableHosts
 
 _HEAD_BYTES = 65_536

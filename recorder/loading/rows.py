@@ -14,7 +14,7 @@ from recorder.datasets.manifest import Shard
 from recorder.datasets.rows import EVENTS_AT_ONCE, SPLIT
 from recorder.datasets.sources import DatasetSource
 from recorder.datasets.tables import TABLE_FORMATS
-from recorder.digest import sha256_of
+from recorder.hashing import sha256_of
 from recorder.loading.cache import Cache
 
 Row = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recorder.datasets.errors import StateRefused
-from recorder.digest import sha256_of
+from recorder.hashing import sha256_of
 from recorder.loading.rows import Row, RowFiles
 
 #: Default number of rows that are shuffled together.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from recorder.digest import keyed_digest
+from recorder.hashing import keyed_digest
 from recorder.masking.expressions import UNION_BYTES, compile_expression
 
 _DIGITS = 16

@@ -10,7 +10,7 @@ from sqlalchemy import Text, cast
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.masking.detectors import masking_key
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.workflow import WorkflowRow

@@ -12,7 +12,7 @@ import httpcore
 
 from recorder.errors import InvalidUrl
 from recorder.net.addresses import RequestTarget, parse_request_target
-from recorder.net.guard import AddressGuard, BlockedAddress, GuardedBackend, UnresolvedName
+from recorder.net.outbound_guard import AddressGuard, BlockedAddress, GuardedBackend, UnresolvedName
 
 Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
 

@@ -14,7 +14,6 @@ import zstandard
 from PIL import Image, UnidentifiedImageError
 
 from recorder import limits, strict_json
-from recorder.digest import canonical_json
 from recorder.errors import (
     BatchTooLarge,
     EmptyBatch,
@@ -25,6 +24,7 @@ from recorder.errors import (
     ValidationFailed,
     json_pointer,
 )
+from recorder.hashing import canonical_json
 from recorder.ids import encode, id_range, is_client_id, reserve_ulid_values
 from recorder.models.frame import FrameItem
 from recorder.models.wire import describe_allowed_names, make_wire_problem, shorten_name

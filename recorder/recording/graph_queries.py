@@ -11,7 +11,7 @@ from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import list_newly_alarmed_nodes
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
-from recorder.memory.queries.comparison import Side, compare_sides
+from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.similarity import index_similarity
@@ -24,7 +24,7 @@ from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import list_recovery_anchors
 from recorder.recording.sessions import find_session, session_to_wire
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import GraphScope, Tenant
 
 
@@ -205,8 +205,8 @@ def compare_sessions(
     *,
     tenant: Tenant,
     workflow: str,
-    selected: Side,
-    against: Side,
+    selected: SessionSelection,
+    against: SessionSelection,
     outcome: Outcome | None = None,
     min_change: float,
     limit: int,
@@ -217,6 +217,6 @@ def compare_sessions(
         NotFound: for an unknown workflow.
     """
     columns = read_newest_columns(db, GraphScope(tenant, workflow))
-    return compare_sides(
+    return compare_selections(
         columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
     )

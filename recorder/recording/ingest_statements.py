@@ -8,7 +8,6 @@ from sqlmodel import Session as DbSession
 from recorder import limits
 from recorder.access.quota import NAMES
 from recorder.access.rate_tiers import Tier
-from recorder.digest import keyed_digest
 from recorder.errors import (
     IdempotencyKeyReused,
     NotFound,
@@ -17,6 +16,7 @@ from recorder.errors import (
     SessionNotRecording,
     ValidationFailed,
 )
+from recorder.hashing import keyed_digest
 from recorder.models.event import BatchKeyRow
 from recorder.models.session import NEVER_CHARGED
 from recorder.recording.ingest import Cursor

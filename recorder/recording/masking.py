@@ -14,8 +14,8 @@ import msgspec
 import orjson
 
 from recorder import limits
-from recorder.digest import canonical_json
 from recorder.errors import Problem, ValidationFailed
+from recorder.hashing import canonical_json
 from recorder.masking.masker import Changes, replace_json_strings
 from recorder.models.event import EventBatchBody
 from recorder.models.session import SessionCreate, TagCreate

@@ -11,7 +11,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import limits
-from recorder.digest import bucket_of
+from recorder.hashing import bucket_of
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
 from recorder.memory.queries.paths import read_newest_columns, select_session_rows

@@ -18,7 +18,7 @@ from recorder.recording.sessions import find_session
 from recorder.recording.stored_events import EVERY_EVENT, EventFilter, EventRecord, Position, read_hot_events
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 #: A portion ends with the event that reaches either.

@@ -9,13 +9,13 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.ids import first_id_at
-from recorder.memory.queries.subpaths import select_path
+from recorder.memory.queries.path_sessions import select_path
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import session_to_wire
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 #: Ids of one statement; SQLite takes 32,766 values.

@@ -16,7 +16,7 @@ from sqlalchemy import Row
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.ids import decode, encode
 from recorder.models.event import EventBatchBody, EventBatchRow
 

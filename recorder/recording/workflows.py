@@ -28,7 +28,7 @@ from recorder.models.workspace import Masking
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.storage.upsert import insert_if_missing
 from recorder.tenant import GraphScope, Tenant
 

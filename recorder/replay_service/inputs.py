@@ -6,7 +6,7 @@ import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from recorder.digest import keyed_digest
+from recorder.hashing import keyed_digest
 
 _NONCE_BYTES = 12
 

@@ -41,7 +41,7 @@ from recorder.replay_service.rows import check_open_limit, find_row
 from recorder.replay_service.wire_objects import queue_replay_events
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 
 
 def check_replay_request(caller: Caller, body: ReplayCreate) -> None:

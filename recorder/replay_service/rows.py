@@ -13,7 +13,7 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.storage.conditions import has_text, in_tenant
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 Row = TypeVar("Row", ReplayRow, RecoveryRow)

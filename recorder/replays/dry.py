@@ -7,8 +7,8 @@ from recorder.replays.anchors import EventPosition
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.comparisons import GraphEvidence, GraphWalk, SessionWalk
 from recorder.replays.consequences import list_consequential
-from recorder.replays.pages import TARGETED_TYPES, RecordedPages
 from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages
 from recorder.replays.recordings import (
     InvalidRecording,
     RecordedSession,

@@ -9,8 +9,8 @@ from recorder.replays.comparisons import QUIET_TYPES, GraphWalk, SessionWalk
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_element_role
 from recorder.replays.drops import read_drop_target
-from recorder.replays.pages import TARGETED_TYPES, RecordedPages, find_obstacle
 from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages, find_obstacle
 from recorder.replays.recordings import RecordedFrame, RecordedStep
 from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve_target, suggest
 from recorder.replays.results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from recorder.sealing.digest_jobs import Submission
 from recorder.sealing.digest_messages import DigestBudget, Setup
 from recorder.sealing.digest_scheduler import FAILED, DigestScheduler
+from recorder.sealing.digest_submissions import Submission
 from recorder.sealing.frame_digests import FrameDigest
 
 if TYPE_CHECKING:

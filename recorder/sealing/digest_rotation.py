@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from recorder.sealing.digest_jobs import Item, Submission
+from recorder.sealing.digest_submissions import Item, Submission
 
 
 class SubmissionRotation:

@@ -9,7 +9,6 @@ import msgspec
 from cachetools import LRUCache
 
 from recorder.errors import Unavailable
-from recorder.sealing.digest_jobs import OVER_BUDGET, Digest, DigestCache, Item, OverBudget, Submission, Task
 from recorder.sealing.digest_messages import (
     Fetched,
     FetchFailed,
@@ -18,8 +17,17 @@ from recorder.sealing.digest_messages import (
     PictureDigest,
     Setup,
 )
-from recorder.sealing.digest_process import WorkerProcess
 from recorder.sealing.digest_rotation import SubmissionRotation
+from recorder.sealing.digest_submissions import (
+    OVER_BUDGET,
+    Digest,
+    DigestCache,
+    Item,
+    OverBudget,
+    Submission,
+    Task,
+)
+from recorder.sealing.digest_worker_handle import WorkerProcess
 from recorder.sealing.failures import ContentError
 
 #: A picture or snapshot is not tried again after so many dead workers.

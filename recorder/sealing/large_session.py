@@ -18,7 +18,7 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.batch_items import EventOrderKey, HotItem, read_batch_items
 from recorder.runtime import Runtime
-from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
+from recorder.sealing.derived_rows import EventWalk, FrameWalk
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.event_runs import (
     Chunk,
@@ -30,6 +30,7 @@ from recorder.sealing.event_runs import (
 )
 from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
+from recorder.sealing.frame_index import FrameIndex, pack_steps, restore_steps
 from recorder.sealing.portions import (
     PortionLimits,
     RequireLease,

@@ -15,7 +15,7 @@ from recorder.models.frame import FrameRow
 from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from recorder.sealing.derived import MAX_STEPS
+from recorder.sealing.derived_rows import MAX_STEPS
 
 #: Raises `LeaseLost` if the caller's lease is lost; called in every transaction that writes.
 RequireLease = Callable[[DbSession], None]

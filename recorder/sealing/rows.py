@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from recorder import clock
-from recorder.digest import bucket_of, canonical_json
+from recorder.hashing import bucket_of, canonical_json
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow

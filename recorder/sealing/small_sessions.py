@@ -6,16 +6,17 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from recorder.digest import bucket_of
+from recorder.hashing import bucket_of
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.batch_items import decode_batch_items
 from recorder.runtime import Runtime
-from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk
+from recorder.sealing.derived_rows import EventWalk, FrameWalk
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
+from recorder.sealing.frame_index import FrameIndex
 from recorder.sealing.portions import PortionLimits, read_event_batches, read_frames
 from recorder.sealing.rows import PreparedSession, build_session_row, build_step_rows
 from recorder.storage.lake_files import LakeFile

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 from deltalake import Transaction
 
-from recorder.digest import bucket_of
 from recorder.errors import Unavailable
+from recorder.hashing import bucket_of
 from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import TableMaintenance, maintain_lake_table

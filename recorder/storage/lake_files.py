@@ -223,7 +223,7 @@ class RowFilter:
         latest = bounds_of("t_ms").greatest
         return self.from_t_ms is None or latest is None or latest >= self.from_t_ms
 
-    def is_certain(self, bounds_of: Callable[[str], Bounds]) -> bool:
+    def matches_every_row(self, bounds_of: Callable[[str], Bounds]) -> bool:
         """Return whether all rows with these bounds are wanted."""
         ids, earliest = bounds_of("session_id"), bounds_of("t_ms").least
         if ids.least is None or ids.least != ids.greatest or ids.least not in self.sessions:
@@ -278,7 +278,7 @@ def read_lake_file(
             bounds = _read_group_bounds(group)
             if group.num_rows == 0 or (wanted is not None and not wanted.may_match(bounds)):
                 continue
-            filtered = None if wanted is None or wanted.is_certain(bounds) else wanted
+            filtered = None if wanted is None or wanted.matches_every_row(bounds) else wanted
             first, end = 0, group.num_rows
             if filtered is not None:
                 # Narrow columns are read first to find the wanted rows, so that few wide values are decoded.

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recorder.digest import bucket_of
 from recorder.errors import Unavailable
+from recorder.hashing import bucket_of
 from recorder.storage.lake_files import RowFilter, read_lake_file
 from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
 from recorder.storage.lake_schemas import LAYOUTS, Kind

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from recorder.digest import bucket_of
 from recorder.errors import Unavailable
+from recorder.hashing import bucket_of
 from recorder.storage.lake_files import (
     DataFile,
     LakeFile,

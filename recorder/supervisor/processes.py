@@ -237,7 +237,7 @@ class GuardProcess:
 
     def _start_process(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))],
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("orphan_guard.py"))],
             stdin=subprocess.PIPE,
             start_new_session=True,
             pass_fds=self._keep_open,

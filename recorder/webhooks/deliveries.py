@@ -15,7 +15,7 @@ from recorder.ids import first_id_at, is_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
 from recorder.storage.database import Database
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
 from recorder.webhooks.endpoints import find_webhook
@@ -184,15 +184,17 @@ def remove_old_deliveries(db: DbSession, *, now: datetime) -> bool:
     is_done = col(OutboxRow.dispatched_at).is_not(None) & (col(OutboxRow.id) < first_id_at("evt", limit))
     removed = [
         _remove_rows(db, DeliveryRow, is_old),
-        _remove_rows(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted(now))),
+        _remove_rows(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted_webhooks(now))),
         _remove_rows(db, OutboxRow, is_done & ~is_needed),
     ]
     if removed[1] == 0:
-        db.connection().execute(delete(WebhookRow).where(col(WebhookRow.id).in_(_select_deleted(now))))
+        db.connection().execute(
+            delete(WebhookRow).where(col(WebhookRow.id).in_(_select_deleted_webhooks(now)))
+        )
     return _ROWS in removed
 
 
-def _select_deleted(now: datetime) -> Select[str]:
+def _select_deleted_webhooks(now: datetime) -> Select[str]:
     """Return a statement for deleted webhooks whose attempts have all ended."""
     return select(col(WebhookRow.id)).where(col(WebhookRow.deleted_at) < now - _SETTLED)
 

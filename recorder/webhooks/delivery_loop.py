@@ -20,7 +20,7 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.heartbeat import write_heartbeat
 from recorder.net.client import Exchange, OutboundClient
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.settings import Settings
 from recorder.storage.database import Database, open_database
 from recorder.storage.durable_files import keep_files_private

@@ -18,8 +18,8 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
 from recorder.audit.log import Action, Origin, record_audit_entry
-from recorder.digest import keyed_digest
 from recorder.errors import Invalid, LimitReached, NotFound, Problem, ValidationFailed
+from recorder.hashing import keyed_digest
 from recorder.ids import is_id, new_timed_id
 from recorder.models.webhook import (
     DeliveryRow,
@@ -32,7 +32,7 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.workspace import WorkspaceRow
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.signing import SECRET_PREFIX

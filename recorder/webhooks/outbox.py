@@ -1,4 +1,4 @@
-"""Outbox: events written in the transaction of their change, and dispatched to webhooks. Spec §6.1.
+"""Outbox: events for webhooks, written in the transaction of their change, then dispatched. Spec §6.1.
 
 Dispatching makes one pending delivery attempt for each webhook that subscribed to the event. Contract §6.
 """

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
-from api.bodies.checks import check_json_body_file
+from api.bodies.worker_checks import check_json_body_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
 from api.gate.admissions import CallerPlan
 from api.gate.rate_limits import RateLimiter
@@ -405,7 +405,7 @@ def die(path: str) -> None:
 
 def take_memory(path: str) -> int:
     """Take more than a worker process may."""
-    from api.bodies.checks import _BoundedMemory
+    from api.bodies.worker_checks import _BoundedMemory
 
     with _BoundedMemory():
         return len([bytes(64 * MB) for _ in range(64)])

@@ -12,7 +12,7 @@ from recorder import clock, limits
 from recorder.ids import new_id
 from recorder.models.webhook import WebhookRow
 from recorder.net.addresses import AllowList
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from tests.support.factories import Caller, Service
 from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
 from tests.support.isolated_calls import PUBLIC, Resolver

@@ -13,8 +13,8 @@ from recorder.capture import record
 from recorder.replays.anchors import ReplayAnchor, find_anchor_event
 from recorder.replays.budget import Budget
 from recorder.replays.dry import compute_replayability, replay_dry
-from recorder.replays.pages import RecordedPages
 from recorder.replays.policy import ReplayPolicy
+from recorder.replays.recorded_pages import RecordedPages
 from recorder.replays.recordings import RecordedSession, list_recorded_steps
 from recorder.replays.resolve import RESOLVE_VISITS, resolve_target
 from recorder.replays.results import Decision, DryResult

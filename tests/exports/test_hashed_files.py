@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from recorder.exports.destinations.hashing import DiskFull, HashedFile
+from recorder.exports.destinations.hashed_files import DiskFull, HashedFile
 
 _MIB = 1024 * 1024
 

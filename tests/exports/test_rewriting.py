@@ -11,7 +11,7 @@ from sqlmodel import select
 
 from recorder.exports.destinations.local import Folder
 from recorder.exports.executor import InProcess
-from recorder.exports.results import purged_sessions, rewriting
+from recorder.exports.results import rewriting, session_removal
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_export_with_lake
@@ -106,7 +106,7 @@ BESIDE_ROWS: list[tuple[Any, str, str | None]] = [
     (InProcess, "run", None),
     (rewriting._Rewriting, "_store_state", None),
     (rewriting, "delete_session_index_rows", None),
-    (purged_sessions, "delete_session_index_rows", None),
+    (session_removal, "delete_session_index_rows", None),
 ]
 AMONG_FILES: list[tuple[Any, str, str | None]] = [
     (Folder, "_publish_file", "events-"),

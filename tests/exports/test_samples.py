@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from recorder.datasets.webdataset import format_tar_header
-from recorder.digest import bucket_of
 from recorder.exports.verify import verify_manifest
+from recorder.hashing import bucket_of
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.dataset_readers import Row, samples_in, typed

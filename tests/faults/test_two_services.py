@@ -73,7 +73,7 @@ class Up:
 
     def kill_with_guard(self) -> None:
         """Kill it and its guard, as whoever kills all that has `recorder` in its name does."""
-        guards = _processes_with_parent(self.process.pid, "guard.py")
+        guards = _processes_with_parent(self.process.pid, "orphan_guard.py")
         self.process.kill()
         for guard in guards:
             os.kill(guard, signal.SIGKILL)

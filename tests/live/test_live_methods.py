@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from tests.support.certificates import server_context, trusting_context, write_authority
 from tests.support.completed_work import seal_all

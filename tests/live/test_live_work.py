@@ -32,7 +32,7 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.addresses import AllowList
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.replay_service.dry_process import EventMessage, RecordingMessage
 from recorder.replay_service.recording import read_recording

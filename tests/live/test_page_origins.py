@@ -2,7 +2,7 @@
 
 import pytest
 
-from recorder.live.pages import has_same_origin, map_url
+from recorder.live.live_page import has_same_origin, map_url
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.digest import canonical_json
 from recorder.errors import Unavailable, ValidationFailed
+from recorder.hashing import canonical_json
 from recorder.masking import scan_pool, scanner
 from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import FairQueue, MaskingBusy, OutOfTime, ScanPool

@@ -13,7 +13,7 @@ from recorder.ids import new_id
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_alarms, store_drift_alarm
 from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.purges import purge_sessions
+from recorder.memory.storage.session_removal import purge_sessions
 from recorder.models.memory import GraphNodeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.models.session import SessionRow

@@ -11,7 +11,7 @@ from sqlmodel import Session as DbSession
 from recorder.memory.graph import communities, nodes, paths
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.comparison import Side, compare_sides
+from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
@@ -189,7 +189,9 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
     note("similar")
     find_recovery_anchors(columns, chosen, {0: 10_000}, lambda rows: {})
     note("recovery")
-    compare_sides(columns, Side(), Side(actor_kind="human"), workflow=SCOPE.workflow, limit=100)
+    compare_selections(
+        columns, SessionSelection(), SessionSelection(actor_kind="human"), workflow=SCOPE.workflow, limit=100
+    )
     note("comparison")
     view = graph_view_of(columns, chosen, workflow=SCOPE.workflow)
     for form in FORMATS:

@@ -4,19 +4,19 @@ import numpy as np
 
 from recorder import clock
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.comparison import Side, compare_sides
+from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.models.memory import MemoryComparison
 from tests.support.graph_columns import columns_of
 
 #: Four of five once went A B, later all but one go A C.
 COLUMNS = columns_of([("AB", "success", 4), ("AD", "error", 1), ("AC", "success", 3), ("AB", "success", 1)])
 COLUMNS.variant_path[3], COLUMNS.trace[8:] = 0, 0
-EARLIER, LATER = Side(until=clock.from_ms(5)), Side(since=clock.from_ms(5))
+EARLIER, LATER = SessionSelection(until=clock.from_ms(5)), SessionSelection(since=clock.from_ms(5))
 
 
 def compared(columns: GraphColumns = COLUMNS, **options: object) -> MemoryComparison:
     """The later sessions against the earlier ones."""
-    return compare_sides(columns, LATER, EARLIER, workflow="checkout", **options)  # type: ignore[arg-type]
+    return compare_selections(columns, LATER, EARLIER, workflow="checkout", **options)  # type: ignore[arg-type]
 
 
 def test_both_sides_are_described() -> None:
@@ -67,8 +67,11 @@ def test_small_changes_and_long_lists_are_cut() -> None:
 def test_kinds_of_actors_are_compared() -> None:
     columns = columns_of([("AB", "success", 2), ("AC", "success", 2)])
     columns.actor = np.array([1, 1, 2, 2])
-    comparison = compare_sides(
-        columns, Side(actor_kind="model"), Side(actor_kind="human"), workflow="checkout"
+    comparison = compare_selections(
+        columns,
+        SessionSelection(actor_kind="model"),
+        SessionSelection(actor_kind="human"),
+        workflow="checkout",
     )
     assert [(change.path_id, change.change) for change in comparison.paths] == [
         ("pth_00", "disappeared"),
@@ -77,8 +80,8 @@ def test_kinds_of_actors_are_compared() -> None:
 
 
 def test_a_side_without_sessions_has_no_shares() -> None:
-    comparison = compare_sides(
-        COLUMNS, Side(actor_kind="script"), EARLIER, workflow="checkout", outcome="success"
+    comparison = compare_selections(
+        COLUMNS, SessionSelection(actor_kind="script"), EARLIER, workflow="checkout", outcome="success"
     )
     assert (
         comparison.selected.session_count,
@@ -93,5 +96,5 @@ def test_a_side_without_sessions_has_no_shares() -> None:
 
 
 def test_equal_sides_do_not_differ() -> None:
-    comparison = compare_sides(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
+    comparison = compare_selections(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
     assert (comparison.paths, comparison.nodes, comparison.edges) == ([], [], [])

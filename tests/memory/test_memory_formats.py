@@ -21,7 +21,7 @@ from recorder.memory.views.formats import (
     format_graph_view,
 )
 from recorder.memory.views.graph_view import GraphView
-from recorder.memory.views.labels import LABEL_LENGTH, break_label_into_lines, one_line, text_width
+from recorder.memory.views.label_lines import LABEL_LENGTH, break_label_into_lines, one_line, text_width
 from tests.support.databases import part_is_missing
 from tests.support.graph_columns import invoices, view_for
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recorder.memory.views.labels import describe_path, path_changes
+from recorder.memory.views.path_texts import describe_path, path_changes
 from tests.support.graph_columns import INVOICES
 
 COMMON = list(INVOICES[0][0])

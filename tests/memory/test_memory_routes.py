@@ -17,7 +17,7 @@ from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.views.geometry import Box
 from recorder.memory.views.graph_view import MAX_NODES, GraphView, graph_view_of
-from recorder.memory.views.labels import text_width
+from recorder.memory.views.label_lines import text_width
 from recorder.memory.views.picture import draw_graph
 from recorder.memory.views.routing import find_crossed
 from recorder.tenant import Tenant

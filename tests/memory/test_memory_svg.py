@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from recorder.memory.views.geometry import INK, VIOLET
 from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.layout import lay_out_graph
 from recorder.memory.views.picture import draw_graph
+from recorder.memory.views.svg_parts import INK, VIOLET
 from tests.memory.test_memory_formats import hostile
 from tests.support.graph_columns import Way, invoices, view_for
 

@@ -11,8 +11,8 @@ from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import read_graph_columns
 from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.purges import purge_sessions
 from recorder.memory.storage.rebuilds import rebuild_graph
+from recorder.memory.storage.session_removal import purge_sessions
 from recorder.memory.storage.versions import read_head
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database

@@ -15,7 +15,7 @@ from recorder.net.addresses import (
     parse_request_target,
     read_ip_address,
 )
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 
 WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Internal.")
 
@@ -141,7 +141,7 @@ def test_pages_do_not_read_services_on_a_public_address_of_this_machine(
     live = AddressGuard(AllowList.parse(()), resolve, takes_http=True)
     listing = AddressGuard(AllowList.parse(("93.184.216.34",)), resolve, takes_http=True)
     asyncio.run(live.check("http://shop.example:9100/"))
-    monkeypatch.setattr("recorder.net.guard.is_local", lambda _: True)
+    monkeypatch.setattr("recorder.net.outbound_guard.is_local", lambda _: True)
     with pytest.raises(UrlNotAllowed):
         asyncio.run(live.check("http://shop.example:9100/"))
     asyncio.run(listing.check("http://shop.example:9100/"))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from recorder.net import guard
+from recorder.net import outbound_guard
 from recorder.webhooks.delivery_loop import SLOTS
 
 
@@ -19,15 +19,15 @@ def test_silent_name_servers_of_one_workspace_leave_look_ups_to_others(
             ended.wait(60)
         return ["203.0.113.7"]
 
-    monkeypatch.setattr(guard, "_query_resolver", look_up)
+    monkeypatch.setattr(outbound_guard, "_query_resolver", look_up)
 
     async def run() -> None:
         # As many calls as one workspace may have under way, given up and begun again.
         for number in range(3 * SLOTS // 2):
-            task = asyncio.create_task(guard.resolve_host(f"silent{number}.example"))
+            task = asyncio.create_task(outbound_guard.resolve_host(f"silent{number}.example"))
             await asyncio.sleep(0)
             task.cancel()
-        assert await asyncio.wait_for(guard.resolve_host("receiver.example"), 20) == ["203.0.113.7"]
+        assert await asyncio.wait_for(outbound_guard.resolve_host("receiver.example"), 20) == ["203.0.113.7"]
 
     try:
         asyncio.run(run())

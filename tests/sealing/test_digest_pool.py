@@ -16,8 +16,8 @@ import pytest
 
 from recorder.memory.steps.screens import NO_SCREEN, Screen
 from recorder.models.frame import FrameRow
-from recorder.sealing.digest_jobs import DigestCache
 from recorder.sealing.digest_pool import DigestBudget, DigestPool
+from recorder.sealing.digest_submissions import DigestCache
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
 from tests.support.deployment_processes import ROOT

@@ -11,8 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recorder.digest import bucket_of
 from recorder.errors import Unavailable
+from recorder.hashing import bucket_of
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.lake_tables import LakeAhead

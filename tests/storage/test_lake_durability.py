@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recorder.digest import bucket_of
 from recorder.errors import Unavailable
+from recorder.hashing import bucket_of
 from recorder.storage import lake_files
 from recorder.storage.lake import Lake
 from recorder.storage.lake_files import LakeFile

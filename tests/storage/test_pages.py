@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from recorder.storage.pages import FetchedPage, fetch_list_page, read_all_pages
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, read_all_pages
 
 
 def fetch(count: int, after: int | None, limit: int, read: list[int]) -> FetchedPage[int, int]:

@@ -16,7 +16,7 @@ from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate, WebhookCreated
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop

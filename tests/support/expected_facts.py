@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 from sqlmodel import col, select
 
-from recorder.digest import bucket_of, canonical_json
 from recorder.event_types import is_action
+from recorder.hashing import bucket_of, canonical_json
 from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_elements_on_screen
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step, session_steps
 from recorder.models.event import EventBatchRow

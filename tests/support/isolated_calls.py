@@ -9,7 +9,7 @@ import httpcore
 
 from recorder.net.addresses import AllowList
 from recorder.net.client import Exchange, OutboundClient
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 
 PUBLIC = "93.184.216.34"
 # Reading all authorities takes 30 ms, and hundreds of calls are made.

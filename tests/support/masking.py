@@ -8,7 +8,7 @@ import orjson
 import zstandard
 from sqlmodel import select
 
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.frame import FrameRow
 from recorder.models.operations import OutboxRow

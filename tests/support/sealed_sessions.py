@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from recorder import clock
-from recorder.digest import bucket_of
+from recorder.hashing import bucket_of
 from recorder.ids import new_id
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow

@@ -30,7 +30,7 @@ class Slot:
     workspace_id: str
 
 
-class SharedSlots(Protocol):
+class SharedStreamSlots(Protocol):
     """Slots of all processes; while their store does not answer, every slot counts as free."""
 
     #: Seconds between two renewals.
@@ -52,7 +52,7 @@ class SharedSlots(Protocol):
 class StreamSlots:
     """The open streams of this process; used from its event loop."""
 
-    def __init__(self, shared: SharedSlots | None = None) -> None:
+    def __init__(self, shared: SharedStreamSlots | None = None) -> None:
         self._shared = shared
         self._open: dict[str, Slot] = {}
         self._of_key: Counter[str] = Counter()
@@ -149,11 +149,11 @@ class StreamSlots:
             if not counts[name]:
                 del counts[name]
 
-    async def _free_slot(self, shared: SharedSlots, slot: Slot) -> None:
+    async def _free_slot(self, shared: SharedStreamSlots, slot: Slot) -> None:
         async with self._turn:
             await shared.free([slot])
 
-    async def _renew_slots(self, shared: SharedSlots) -> None:
+    async def _renew_slots(self, shared: SharedStreamSlots) -> None:
         # A client library may swallow the cancellation that comes while it waits for its server.
         while not self._is_closing:
             await asyncio.sleep(shared.renew_s)

@@ -7,7 +7,7 @@ from recorder.exports.destinations.factory import (
     open_url,
     resolve_export_location,
 )
-from recorder.exports.destinations.hashing import DiskFull, HashedFile
+from recorder.exports.destinations.hashed_files import DiskFull, HashedFile
 
 __all__ = [
     "Destination",

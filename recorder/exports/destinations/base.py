@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, TypeVar
 
 from recorder.errors import Conflict, Unavailable
-from recorder.exports.destinations.hashing import HashedFile
+from recorder.exports.destinations.hashed_files import HashedFile
 
 PROBE_SECONDS = 10.0
 #: Time limit for reads of an API request; the client may repeat the request.

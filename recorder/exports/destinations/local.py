@@ -13,7 +13,7 @@ from typing import BinaryIO, NoReturn
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.base import Destination, FileConflict, PinnedFile
-from recorder.exports.destinations.hashing import DiskFull, HashedFile
+from recorder.exports.destinations.hashed_files import DiskFull, HashedFile
 from recorder.ids import new_id
 from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 

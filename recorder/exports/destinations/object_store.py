@@ -26,7 +26,7 @@ from recorder.exports.destinations.base import (
     StoreTimeouts,
     call_within_time_limit,
 )
-from recorder.exports.destinations.hashing import HashedFile
+from recorder.exports.destinations.hashed_files import HashedFile
 from recorder.exports.destinations.local import raise_local_write_error
 from recorder.ids import new_id
 

@@ -74,7 +74,7 @@ class S3Store:
                 etag, checksum = self._put_whole(staged, key, condition)
             else:
                 etag, checksum = self._put_parts(staged, key, condition)
-            self._require_same(staged, key, etag=etag, checksum=checksum)
+            self._require_same_object(staged, key, etag=etag, checksum=checksum)
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
@@ -208,7 +208,7 @@ class S3Store:
         with suppress(Exception):
             self._client.abort_multipart_upload(Bucket=self._target.bucket, Key=key, UploadId=upload_id)
 
-    def _require_same(self, staged: Staged, key: str, *, etag: str, checksum: str) -> None:
+    def _require_same_object(self, staged: Staged, key: str, *, etag: str, checksum: str) -> None:
         """Compare size and the store's digest; if it has another kind of digest, read the bytes back."""
         stored = self._client.head_object(Bucket=self._target.bucket, Key=key, ChecksumMode="ENABLED")
         if stored["ContentLength"] != staged.size_bytes:

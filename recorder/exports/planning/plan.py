@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from recorder.datasets.formats import FORMATS, FileKind, Format, FormatName
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.rowset import row_set_sha256
 from recorder.version import __version__
 

@@ -8,7 +8,6 @@ import polars as pl
 
 from recorder.datasets.formats import FileKind
 from recorder.datasets.schemas import fingerprint
-from recorder.digest import sha256_of
 from recorder.exports.planning.plan import (
     BYTES_PER_EVENT,
     DIGESTS,
@@ -19,6 +18,7 @@ from recorder.exports.planning.plan import (
     Plan,
     writer_versions,
 )
+from recorder.hashing import sha256_of
 
 #: Bytes that one task reads and sorts in memory: two full shards, or a single larger one.
 BYTES_AT_ONCE = 2 * SHARD_BYTES

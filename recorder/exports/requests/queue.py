@@ -20,14 +20,14 @@ from recorder.exports.planning.selection import count_awaited_sessions
 from recorder.exports.requests.validation import draft_export
 from recorder.exports.requests.wire_objects import emit_export_event
 from recorder.ids import is_id
-from recorder.memory.queries.subpaths import workflow_of_path
+from recorder.memory.queries.path_sessions import workflow_of_path
 from recorder.models.export import ExportRow, ExportWorkflowRow
 from recorder.models.export_request import ExportCreate
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.conditions import has_text, in_tenant
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import Tenant
 
 

@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from recorder import clock, limits
-from recorder.digest import sha256_of
 from recorder.errors import InvalidRange, InvalidTime, Problem, TooManyIds, ValidationFailed
+from recorder.hashing import sha256_of
 from recorder.ids import is_id, new_timed_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import (

@@ -8,9 +8,9 @@ from urllib.parse import quote
 from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
-from recorder.digest import canonical_json, keyed_digest
 from recorder.errors import InvalidSignature, UrlExpired
 from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited_sessions
+from recorder.hashing import canonical_json, keyed_digest
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.request_context import following_request
 from recorder.settings import Settings

@@ -21,7 +21,7 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
-from recorder.storage.pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page
 
 #: Largest compressed plan that the API's process reads, about 300,000 sessions.
 MOST_BYTES = 32 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Incremental exports: copy files of the parent, the newest export of the same series. Contract §5."""
+"""Incremental exports: copy files from their parent, the newest export of the same request. Contract §5."""
 
 import logging
 from dataclasses import dataclass, replace

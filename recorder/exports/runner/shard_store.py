@@ -11,7 +11,6 @@ from sqlmodel import col, select
 
 from recorder.access.quota import reserve_quota_rows, settle_quota_rows
 from recorder.datasets.formats import FORMATS, FormatName
-from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
 from recorder.exports.destinations import resolve_export_location
 from recorder.exports.manifest import Lineage
@@ -20,6 +19,7 @@ from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import delete_session_index_rows, index_export_sessions
 from recorder.exports.writers import ShardTask, WrittenShard
+from recorder.hashing import sha256_of
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs

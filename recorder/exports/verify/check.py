@@ -20,7 +20,7 @@ from recorder.datasets.sources import (
     copy_source_file,
     open_dataset_source,
 )
-from recorder.exports.verify.contents import MOST_PROBLEMS, FileContents, read_contents
+from recorder.exports.verify.file_contents import MOST_PROBLEMS, FileContents, read_contents
 from recorder.rowset import SessionRows, row_set_sha256
 
 #: Called with the bytes hashed so far and the bytes in all.

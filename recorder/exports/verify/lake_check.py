@@ -21,12 +21,12 @@ from recorder.datasets.errors import Unreadable
 from recorder.datasets.manifest import Shard
 from recorder.datasets.sources import FILE_ERRORS, copy_source_file
 from recorder.datasets.webdataset import read_webdataset_samples
-from recorder.digest import sha256_of
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset
 from recorder.exports.verify.rows import read_events, read_frames
-from recorder.memory.queries.subpaths import select_path
+from recorder.hashing import sha256_of
+from recorder.memory.queries.path_sessions import select_path
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.rowset import EventKey, events_digest, frames_digest, samples_digest

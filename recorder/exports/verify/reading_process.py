@@ -11,7 +11,7 @@ import msgspec
 
 from recorder.datasets.errors import Unreadable
 from recorder.datasets.formats import FileKind, FormatName
-from recorder.exports.verify.contents import FileContents, read_contents
+from recorder.exports.verify.file_contents import FileContents, read_contents
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 
 #: Memory that a file may take; those of the service take a few hundred megabytes at most.

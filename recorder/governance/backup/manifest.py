@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from recorder.digest import canonical_json, keyed_digest
 from recorder.governance.backup.errors import DamagedBackup, WrongSecret
+from recorder.hashing import canonical_json, keyed_digest
 
 #: Places that a file of a backup comes from.
 Store = Literal["database", "lake", "frames", "exports", "cold", "changes"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from recorder import ids
-from recorder.digest import canonical_json
+from recorder.hashing import canonical_json
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.memory.steps.targets import key_of_texts

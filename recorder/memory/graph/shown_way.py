@@ -1,4 +1,4 @@
-"""Shown way of a path: the variant that most of its sessions are within one edit of. Contract §4.
+"""Shown way of a path: the variant of one session that most of its sessions resemble. Contract §4.
 
 An edit is a node put in, left out or exchanged. Leaving out an optional node is free, and so is coming back
 to a node: neither makes a session go another way. A node that most sessions leave out is not optional but a

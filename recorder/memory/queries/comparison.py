@@ -34,7 +34,7 @@ MIN_CHANGE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SessionSelection:
     """Filter that selects the sessions of one side."""
 
     since: datetime | None = None
@@ -42,10 +42,10 @@ class Side:
     actor_kind: ActorKind | None = None
 
 
-def compare_sides(
+def compare_selections(
     columns: GraphColumns,
-    selected: Side,
-    against: Side,
+    selected: SessionSelection,
+    against: SessionSelection,
     *,
     workflow: str,
     outcome: Outcome | None = None,
@@ -87,7 +87,9 @@ def compare_sides(
 class _Half:
     """One side with its paths, nodes and edges by what they are known by."""
 
-    def __init__(self, columns: GraphColumns, side: Side, outcome: Outcome | None, workflow: str) -> None:
+    def __init__(
+        self, columns: GraphColumns, side: SessionSelection, outcome: Outcome | None, workflow: str
+    ) -> None:
         self._side = side
         chosen = select_session_rows(
             columns, since=side.since, until=side.until, actor_kind=side.actor_kind, outcome=outcome
@@ -142,8 +144,8 @@ def _compare_nodes(selected: _Half, against: _Half) -> Iterable[NodeChange]:
             node_id=node.node_id,
             label=node.label,
             **_describe_change(selected, against, _count_sessions(in_selected), _count_sessions(in_against)),
-            outcomes=_read_outcomes(in_selected),
-            against_outcomes=_read_outcomes(in_against),
+            outcomes=_read_outcome_shares(in_selected),
+            against_outcomes=_read_outcome_shares(in_against),
         )
 
 
@@ -166,7 +168,7 @@ def _count_sessions(part: ViewNode | ViewEdge | None) -> int:
     return 0 if part is None else part.sessions
 
 
-def _read_outcomes(part: ViewNode | None) -> Any:
+def _read_outcome_shares(part: ViewNode | None) -> Any:
     return None if part is None else outcome_fractions(part.outcomes)
 
 

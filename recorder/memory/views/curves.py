@@ -10,28 +10,25 @@ from math import cos, hypot, radians, sin
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.views.geometry import (
+from recorder.memory.views.geometry import FIGURE_SIZE, Box, Layout, Spot
+from recorder.memory.views.graph_view import GraphView, ViewEdge
+from recorder.memory.views.label_lines import one_line, text_width
+from recorder.memory.views.svg_parts import (
     AMBER,
     AMBER_INK,
     BLUE,
     BLUE_LINE,
-    FIGURE_SIZE,
     GREY_LINE,
     MUTED,
     RED,
     RED_LINE,
     VIOLET,
-    Box,
-    Layout,
-    Spot,
     draw_text_line,
-    duration_text,
+    draw_tooltip,
+    format_duration,
+    format_percent,
     number,
-    percent_text,
-    tooltip,
 )
-from recorder.memory.views.graph_view import GraphView, ViewEdge
-from recorder.memory.views.labels import one_line, text_width
 
 Point = tuple[float, float]
 _AWAY = 2.0
@@ -212,7 +209,7 @@ def draw_edge_curve(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) 
     width = edge_width(layout.view, edge)
     arrow = _draw_arrowhead(curve, colour, width) if curve.goes_back or is_back_edge(layout, edge) else ""
     return (
-        f"<g>{tooltip(_describe_edge(layout, edge))}"
+        f"<g>{draw_tooltip(_describe_edge(layout, edge))}"
         f'<path d="{curve.path}" fill="none" stroke="{colour}" stroke-width="{number(width)}"/>{arrow}</g>'
     )
 
@@ -246,8 +243,8 @@ def _describe_edge(layout: Layout, edge: ViewEdge) -> str:
         "" if end is None else one_line(layout.spots[end].node.label, 60)
         for end in (edge.source, edge.target)
     ]
-    share = f"{percent_text(layout.view.share(edge.sessions))} of sessions ({edge.sessions:,})"
-    return f"{names[0]} → {names[1]}: {share}, {edge.n:,} times, median {duration_text(edge.median_ms)}"
+    share = f"{format_percent(layout.view.share(edge.sessions))} of sessions ({edge.sessions:,})"
+    return f"{names[0]} → {names[1]}: {share}, {edge.n:,} times, median {format_duration(edge.median_ms)}"
 
 
 def _draw_arrowhead(curve: Curve, colour: str, width: float) -> str:
@@ -276,7 +273,7 @@ def draw_figure(
     is_step = (edge.source, edge.target) in steps
     if share < _LABELLED_SHARE and not is_step:
         return ""
-    share_text = percent_text(share)
+    share_text = format_percent(share)
     half = text_width(share_text, FIGURE_SIZE) / 2
     raised = 7 + edge_width(layout.view, edge) / 2 if curve.is_straight else 0.0
     for t in _PLACES:

@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args
 import orjson
 
 from recorder.memory.queries.columns import OUTCOMES
-from recorder.memory.views.geometry import AMBER_INK, BLUE, GREY, RED, percent_text
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
-from recorder.memory.views.labels import one_line
+from recorder.memory.views.label_lines import one_line
 from recorder.memory.views.network import END, START, Counts
 from recorder.memory.views.picture import draw_graph
+from recorder.memory.views.svg_parts import AMBER_INK, BLUE, GREY, RED, format_percent
 
 GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
 FORMATS: tuple[GraphFormat, ...] = get_args(GraphFormat)
@@ -177,7 +177,7 @@ def format_graph_as_mermaid(view: GraphView) -> bytes:
         lines.append('  none["No paths to show yet"]')
     for edge in edges:
         assert edge.source is not None and edge.target is not None
-        share = percent_text(view.share(edge.sessions)).replace("<", "#lt;")
+        share = format_percent(view.share(edge.sessions)).replace("<", "#lt;")
         lines.append(f'  {names[edge.source]} -->|"{share}"| {names[edge.target]}')
     for style, members in _mermaid_styles(shown, names):
         lines.append(f"  classDef {style} fill:{_COLOURS[style]},color:#fff,stroke:none")
@@ -199,7 +199,7 @@ def format_graph_as_dot(view: GraphView) -> bytes:
     for edge in view.edges:
         share = view.share(edge.sessions)
         source, target = edge.source or START, edge.target or END
-        figures = f'label="{percent_text(share)}", penwidth={1 + 9 * share:.2f}, weight={edge.sessions}'
+        figures = f'label="{format_percent(share)}", penwidth={1 + 9 * share:.2f}, weight={edge.sessions}'
         lines.append(f"  {_quote_dot(source)} -> {_quote_dot(target)} [{figures}];")
     return ("\n".join([*lines, "}"]) + "\n").encode()
 

@@ -14,7 +14,7 @@ from math import sqrt
 from recorder.memory.views.curves import arc_points
 from recorder.memory.views.geometry import LABEL_SIZE, Box, Layout, Spot
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
-from recorder.memory.views.labels import break_label_into_lines
+from recorder.memory.views.label_lines import break_label_into_lines
 
 _SMALLEST, _LARGEST = 5.0, 19.5
 _LABEL_WIDTH = 118.0

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from cachetools import LRUCache
 
-from recorder.digest import sha256_of
+from recorder.hashing import sha256_of
 from recorder.memory.graph.directly_follows import (
     GraphCounts,
     Walks,

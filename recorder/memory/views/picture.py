@@ -3,42 +3,44 @@
 from html import escape
 from itertools import pairwise
 
-from recorder.digest import sha256_of
+from recorder.hashing import sha256_of
 from recorder.memory.views.curves import Point, draw_edge_curve, draw_figure
 from recorder.memory.views.geometry import (
+    FIGURE_SIZE,
+    LABEL_SIZE,
+    LINE_HEIGHT,
+    STUB_LENGTH,
+    Box,
+    Layout,
+    Spot,
+)
+from recorder.memory.views.graph_view import MAX_NODES, GraphView, ViewNode
+from recorder.memory.views.label_lines import one_line, text_width
+from recorder.memory.views.layout import lay_out_graph
+from recorder.memory.views.routing import route_edges
+from recorder.memory.views.svg_parts import (
     AMBER_INK,
     BLUE,
-    FIGURE_SIZE,
     FONT,
     GOLD,
     GREEN,
     GREY,
     GREY_LINE,
     INK,
-    LABEL_SIZE,
-    LINE_HEIGHT,
     MUTED,
     PAPER,
     PINK,
     RED,
-    STUB_LENGTH,
-    Box,
-    Layout,
-    Spot,
+    draw_flag,
+    draw_legend,
     draw_text_line,
-    flag,
-    left_text,
-    legend,
+    draw_tooltip,
+    format_ended_count,
+    format_percent,
+    format_session_count,
+    format_started_count,
     number,
-    percent_text,
-    sessions_text,
-    start_text,
-    tooltip,
 )
-from recorder.memory.views.graph_view import MAX_NODES, GraphView, ViewNode
-from recorder.memory.views.labels import one_line, text_width
-from recorder.memory.views.layout import lay_out_graph
-from recorder.memory.views.routing import route_edges
 
 
 def draw_node(layout: Layout, spot: Spot) -> str:
@@ -46,7 +48,7 @@ def draw_node(layout: Layout, spot: Spot) -> str:
     centre = f'cx="{number(spot.x)}" cy="{number(spot.y)}"'
     colour = _node_colour(layout, spot)
     marks = [
-        tooltip(_node_tooltip(layout.view, spot.node)),
+        draw_tooltip(_node_tooltip(layout.view, spot.node)),
         f'<circle {centre} r="{number(spot.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
     ]
     if spot.is_required:
@@ -58,7 +60,7 @@ def draw_node(layout: Layout, spot: Spot) -> str:
         marks.append(
             f'<circle {centre} r="{number(spot.radius + 4.5)}" fill="none" stroke="{GOLD}" '
             'stroke-width="2" stroke-dasharray="4 3"/>'
-            + flag(spot.x + spot.radius * 0.75 + 6, spot.y - spot.radius - 4)
+            + draw_flag(spot.x + spot.radius * 0.75 + 6, spot.y - spot.radius - 4)
         )
     if spot.is_new:
         marks.append(_draw_badge(spot))
@@ -94,9 +96,9 @@ def _node_tooltip(view: GraphView, node: ViewNode) -> str:
     return " · ".join(
         [
             one_line(node.label, 200),
-            f"{sessions_text(node.sessions)} ({percent_text(view.share(node.sessions))})",
+            f"{format_session_count(node.sessions)} ({format_percent(view.share(node.sessions))})",
             f"{success} succeeded, {error} failed, {abandoned} abandoned",
-            *([f"{left_text(node.left)} here"] if node.left else []),
+            *([f"{format_ended_count(node.left)} here"] if node.left else []),
             *marks,
             node.node_id,
         ]
@@ -138,12 +140,12 @@ def _draw_stubs(spot: Spot) -> str:
         made += _draw_stub(spot.x + reach, spot.y, STUB_LENGTH, AMBER_INK, width)
         x = spot.x + reach + STUB_LENGTH + 4
         made += draw_text_line(
-            left_text(node.left), x, spot.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True
+            format_ended_count(node.left), x, spot.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True
         )
     if spot.entries and spot.column is None:
         x = spot.x - reach - STUB_LENGTH
         made += _draw_stub(x, spot.y, STUB_LENGTH, MUTED, 1.4)
-        start = start_text(spot.entries)
+        start = format_started_count(spot.entries)
         made += draw_text_line(
             start, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True
         )
@@ -208,7 +210,7 @@ def _draw_page(view: GraphView, shown: GraphView, body: str, around: Box) -> str
     left = (width - around.right - around.left) / 2
     moved = f'<g transform="translate({number(left)} {number(_LEGEND_HEIGHT - around.top)})">{body}</g>'
     caption = draw_text_line(_make_caption(view, shown), _MARGIN, height - 14, size=11, fill=MUTED)
-    return _format_svg_document(view, width, height, legend(_MARGIN, 24) + moved + caption)
+    return _format_svg_document(view, width, height, draw_legend(_MARGIN, 24) + moved + caption)
 
 
 def _draw_notice(view: GraphView) -> str:
@@ -217,7 +219,7 @@ def _draw_notice(view: GraphView) -> str:
     if view.hidden:
         notice = f"None of the {view.hidden} nodes has the share of sessions that was asked for."
     elif view.sessions:
-        notice = f"{sessions_text(view.sessions)} without any step so far."
+        notice = f"{format_session_count(view.sessions)} without any step so far."
     else:
         notice = "It draws itself as sessions are sealed; or these filters let none through."
     dashed = f'stroke="{GREY_LINE}" stroke-width="2" stroke-dasharray="4 3"'
@@ -251,9 +253,8 @@ def _describe_graph(view: GraphView) -> str:
     """Return the picture in words, for those who do not see it."""
     labels = {node.node_id: one_line(node.label, 60) for node in view.nodes}
     success, error, abandoned = view.outcomes
-    summary = (
-        f"{sessions_text(view.sessions)}: {success} succeeded, {error} failed, {abandoned} were abandoned."
-    )
+    sessions = format_session_count(view.sessions)
+    summary = f"{sessions}: {success} succeeded, {error} failed, {abandoned} were abandoned."
     if view.spine:
         # It may go round in a loop thousands of times.
         steps = [labels[node_id] for node_id in view.spine[:MAX_NODES]]
@@ -269,7 +270,7 @@ def _make_caption(view: GraphView, shown: GraphView) -> str:
         sum(edge.source is not None and edge.target is not None for edge in shown_view.edges)
         for shown_view in (view, shown)
     )
-    parts = [_name_graph(view), sessions_text(view.sessions), nodes]
+    parts = [_name_graph(view), format_session_count(view.sessions), nodes]
     if drawn != edges:
         parts.append(f"{drawn} of {edges} edges shown, those of most sessions")
     return " · ".join(parts)

@@ -19,7 +19,7 @@ import pytest
 from recorder.live.browser import Browser, NoBrowser
 from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.setting_values import LiveSandbox
 from recorder.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 from recorder.errors import InvalidUrl, UrlNotAllowed
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from tests.support.isolated_calls import PUBLIC, Dialer, Resolver, call
 
 PUBLIC_6 = "2606:2800:220:1::1"

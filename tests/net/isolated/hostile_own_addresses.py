@@ -14,7 +14,7 @@ import pytest
 from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import AllowList
 from recorder.net.client import Exchange, OutboundClient
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from recorder.net.own_addresses import OwnAddresses, listening_ports, read_endpoints
 from recorder.settings import Settings
 from tests.support.isolated_calls import TRUST, Dialer, Resolver, answering, serving

@@ -9,7 +9,7 @@ import pytest
 
 from recorder.net.addresses import AllowList
 from recorder.net.client import BODY_BYTES, TOTAL_S, Exchange, OutboundClient
-from recorder.net.guard import AddressGuard
+from recorder.net.outbound_guard import AddressGuard
 from tests.support.certificates import server_context, trusting_context
 from tests.support.isolated_calls import (
     HEADS,

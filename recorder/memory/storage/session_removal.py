@@ -1,4 +1,4 @@
-"""Purged sessions in a memory graph: rows that vanish or become anonymous, texts that name nodes.
+"""Removal of purged sessions from a memory graph: rows vanish or become anonymous, texts name no node.
 
 A version of the kind `purge` makes every process load the graph from the database, since caches only add
 rows. Contract §4.

@@ -1,4 +1,4 @@
-"""Worker process of the digest pool: the parent's handle with socket and current item. Decision 0030."""
+"""Handle of a worker process of the digest pool, in its parent: socket and current item. Decision 0030."""
 
 import signal
 import subprocess
@@ -8,7 +8,6 @@ from collections import deque
 from contextlib import suppress
 from multiprocessing import Pipe
 
-from recorder.sealing.digest_jobs import Item, Task
 from recorder.sealing.digest_messages import (
     FromWorker,
     Setup,
@@ -18,6 +17,7 @@ from recorder.sealing.digest_messages import (
     decode_from_worker,
     encode,
 )
+from recorder.sealing.digest_submissions import Item, Task
 
 _PROGRAM = "recorder.sealing.digest_worker"
 _MESSAGE_BYTES = 16 * 1024 * 1024
