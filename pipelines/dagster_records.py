@@ -10,7 +10,7 @@ from pipelines.dagster_record_removal import RecordReport, remove_records
 from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from pipelines.resources import RecorderResource
 from recorder import clock, limits
-from recorder.governance.removals import read_last_removal
+from recorder.governance.requested_removals import read_last_removal
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseKeeper, lease_for_block
 

@@ -18,9 +18,10 @@ from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
 from recorder import clock
 from recorder.audit.verify import Head
-from recorder.governance import erasures, purges, retention, table_rewrites
-from recorder.governance.due_purges import PurgeReport
-from recorder.governance.removals import run_removals
+from recorder.governance import erasures, retention, table_rewrites
+from recorder.governance.purging.leased_run import PURGE_LEASE, find_next_due_time
+from recorder.governance.purging.purge_run import PurgeReport
+from recorder.governance.requested_removals import run_removals
 from recorder.runtime import Runtime
 from recorder.storage.leases import is_lease_held
 
@@ -217,11 +218,11 @@ def read_table_rewrite_state(runtime: Runtime) -> str:
 def read_purge_state(runtime: Runtime) -> str:
     """Return whether a purge needs a run, as text."""
     with runtime.database.transaction(write=False) as db:
-        due_at = purges.next_due(db)
+        due_at = find_next_due_time(db)
         is_due = due_at is not None and due_at <= clock.now()
         if not is_due and not erasures.has_erasures_to_continue(db):
             return "no step is due"
-        if is_lease_held(db, purges.LEASE, now_ms=clock.now_ms()):
+        if is_lease_held(db, PURGE_LEASE, now_ms=clock.now_ms()):
             return "a run is at work"
     return "a step is due"
 

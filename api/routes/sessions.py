@@ -14,7 +14,7 @@ from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter
 from recorder.access.keys import Caller
 from recorder.errors import NotFound, ValidationFailed
-from recorder.governance import deletion
+from recorder.governance import session_deletion
 from recorder.models.session import (
     BatchStop,
     BatchStopResult,
@@ -171,9 +171,9 @@ def delete_session(
 ) -> Response:
     """Delete a session: hidden from every read at once, purged after 30 days, or now with `hard`."""
     if hard == "true":
-        deletion.delete_session_for_good(runtime, origin, caller, session_id)
+        session_deletion.delete_session_for_good(runtime, origin, caller, session_id)
     else:
-        deletion.delete_session_softly(runtime, origin, caller.tenant, session_id)
+        session_deletion.delete_session_softly(runtime, origin, caller.tenant, session_id)
     return Response(status_code=204)
 
 

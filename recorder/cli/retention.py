@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recorder.governance.maintenance_pass import MaintenanceReport
-    from recorder.governance.removals import Removals
+    from recorder.governance.requested_removals import Removals
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
 
@@ -61,7 +61,7 @@ def run_retention(
     """Remove what is due, work on purges that are due, and maintain the lake; `--at` moves the due dates."""
     from recorder.governance import retention
     from recorder.governance.maintenance_pass import maintain_lake
-    from recorder.governance.removals import run_removals
+    from recorder.governance.requested_removals import run_removals
     from recorder.governance.table_rewrites import RewriteReport, rewrite_tables
     from recorder.ids import new_id
 

@@ -22,7 +22,7 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import NotFound
 from recorder.governance.content_inventory import list_tables_to_rewrite
 from recorder.governance.holds import list_held_sessions
-from recorder.governance.purge_requests import count_deliveries, describe_purge_request, is_purge_open
+from recorder.governance.purging.requests import count_deliveries, describe_purge_request, is_purge_open
 from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
 from recorder.hashing import keyed_digest
 from recorder.ids import is_id, new_timed_id

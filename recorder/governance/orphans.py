@@ -20,7 +20,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.governance.holds import list_held_sessions
-from recorder.governance.session_content import object_stores
+from recorder.governance.purging.session_content import object_stores
 from recorder.models.frame import FrameRow
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow

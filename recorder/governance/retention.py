@@ -24,7 +24,7 @@ from recorder.audit.verify import Head, read_chain_heads
 from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive, orphans
-from recorder.governance.due_sessions import begin_purges, list_due_sessions, split_due_sessions
+from recorder.governance.purging.due_sessions import begin_purges, list_due_sessions, split_due_sessions
 from recorder.governance.table_rewrites import rewrite_file_after_purges
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow

@@ -15,7 +15,7 @@ from recorder.exports.results import rewriting, session_removal
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_export_with_lake
-from recorder.governance.purges import run_purges
+from recorder.governance.purging.leased_run import run_purges
 from recorder.loading import open_export
 from recorder.models.export import ExportRow, ExportSessionRow
 from recorder.models.session import SessionRow

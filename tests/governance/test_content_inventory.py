@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlmodel import SQLModel
 
 from recorder.governance import content_inventory
-from recorder.governance.session_content import object_folders
+from recorder.governance.purging.session_content import object_folders
 from recorder.models.session import SessionRow
 from recorder.storage.lake_schemas import LAYOUTS
 from tests.support.factories import Caller

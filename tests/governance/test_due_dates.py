@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from recorder import clock
 from recorder.governance import archive
-from recorder.governance.due_sessions import list_due_sessions
+from recorder.governance.purging.due_sessions import list_due_sessions
 from recorder.ids import first_id_at, new_id
 from recorder.models.session import SessionRow, SessionStatusRow
 from recorder.models.workspace import WorkspaceRow

@@ -18,7 +18,7 @@ import zstandard
 from recorder.exports.executor import InProcess
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.governance.removals import run_removals
+from recorder.governance.requested_removals import run_removals
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.support.executors import Watched

@@ -9,9 +9,9 @@ import pytest
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.governance import session_content
-from recorder.governance.due_purges import FILES_GRACE
-from recorder.governance.purges import LEASE, next_due, run_purges
+from recorder.governance.purging import session_content
+from recorder.governance.purging.leased_run import PURGE_LEASE, find_next_due_time, run_purges
+from recorder.governance.purging.purge_run import FILES_GRACE
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.leases import LeaseLost, hold_lease
@@ -37,7 +37,7 @@ def hard_deleted(caller: Caller) -> tuple[str, str]:
 def test_a_second_run_leaves_the_purges_to_the_first(caller: Caller) -> None:
     runtime = caller.service.runtime
     with runtime.database.transaction(write=True) as db:
-        held = hold_lease(db, LEASE, "first", ttl_ms=60_000)
+        held = hold_lease(db, PURGE_LEASE, "first", ttl_ms=60_000)
     assert held is not None
     assert run_purges(runtime, "second") is None
     with runtime.database.transaction(write=True) as db:
@@ -75,7 +75,7 @@ def test_a_run_whose_lease_was_taken_writes_nothing_more(
     def lose_lease(*arguments: object, **named: object) -> int:
         let_lease_run_out(runtime)
         with runtime.database.transaction(write=True) as db:
-            hold_lease(db, LEASE, "thief", ttl_ms=1)
+            hold_lease(db, PURGE_LEASE, "thief", ttl_ms=1)
         return delete(*arguments, **named)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
@@ -97,11 +97,11 @@ def test_old_files_stay_while_readers_may_open_them(caller: Caller) -> None:
     assert row.step == "files" and row.due_at >= before + FILES_GRACE - timedelta(seconds=1)
     assert count_hits(runtime, word) > 0
     with runtime.database.transaction(write=False) as db:
-        assert next_due(db) is not None
+        assert find_next_due_time(db) is not None
     finish_purges(runtime)
     assert count_hits(runtime, word) == 0
     with runtime.database.transaction(write=False) as db:
-        assert next_due(db) is None
+        assert find_next_due_time(db) is None
 
 
 def test_a_lake_file_that_a_killed_run_left_half_written_goes_with_the_purge(caller: Caller) -> None:

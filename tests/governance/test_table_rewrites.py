@@ -15,7 +15,7 @@ from recorder.errors import Unavailable
 from recorder.governance.content_inventory import list_tables_to_rewrite
 from recorder.governance.erasures import has_erasures_to_continue, run_erasures
 from recorder.governance.overdue import count_overdue
-from recorder.governance.removals import run_removals
+from recorder.governance.requested_removals import run_removals
 from recorder.governance.retention import run_retention
 from recorder.governance.table_rewrites import LEASE, has_waiting_erasures, rewrite_tables
 from recorder.models.governance import ErasureRow

@@ -14,8 +14,9 @@ from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.audit.verify import verify_audit
-from recorder.governance import purges, table_rewrites
+from recorder.governance import table_rewrites
 from recorder.governance.erasures import request_erasure
+from recorder.governance.purging.leased_run import PURGE_LEASE
 from recorder.ids import first_id_at
 from recorder.models.governance import ErasureCreate, ErasureRow
 from recorder.storage.leases import hold_lease
@@ -141,7 +142,7 @@ def test_the_sensor_starts_a_run_while_a_step_is_due(deployment: Deployment) -> 
     hide_for_purge(deployment.runtime, add_old_session(deployment, days=1))
     assert pipeline.read_purge_state(deployment.runtime) == "a step is due"
     with deployment.runtime.database.transaction(write=True) as db:
-        assert hold_lease(db, purges.LEASE, "other", ttl_ms=60_000) is not None
+        assert hold_lease(db, PURGE_LEASE, "other", ttl_ms=60_000) is not None
     assert pipeline.read_purge_state(deployment.runtime) == "a run is at work"
 
 

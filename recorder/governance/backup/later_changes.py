@@ -19,8 +19,8 @@ from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_au
 from recorder.governance.backup.errors import AuditDoesNotFit
 from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
-from recorder.governance.purge_requests import request_purge
-from recorder.governance.purges import run_purges
+from recorder.governance.purging.leased_run import run_purges
+from recorder.governance.purging.requests import request_purge
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import HoldRow, PurgeCause, PurgeRow
 from recorder.models.operations import AuditHeadRow, AuditRow

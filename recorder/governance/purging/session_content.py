@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder.governance.holds import forget_holds
-from recorder.governance.purge_requests import request_purges_of_recordings
+from recorder.governance.purging.requests import request_purges_of_recordings
 from recorder.memory.storage.session_removal import purge_sessions
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow

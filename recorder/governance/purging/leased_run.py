@@ -1,4 +1,4 @@
-"""Purges: one routine that removes hidden sessions from every store, step by step. Contract §2, §7.
+"""Purge runs: one at a time under a lease; they remove hidden sessions from every store. Contract §2, §7.
 
 The intent is a row, written in the transaction that hides the session. A run works on the steps under a
 lease; every step may be repeated, so a run that was killed is continued by the next one. Lake rows are
@@ -15,14 +15,14 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.governance.due_purges import PurgeReport, PurgeRun
-from recorder.governance.purge_requests import advance_purges
-from recorder.governance.session_content import remove_session_contents
+from recorder.governance.purging.purge_run import PurgeReport, PurgeRun
+from recorder.governance.purging.requests import advance_purges
+from recorder.governance.purging.session_content import remove_session_contents
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseKeeper, lease_for_block
 
-LEASE = "purges"
+PURGE_LEASE = "purges"
 #: A killed run is followed by another one after this time.
 _LEASE_MS = 60_000
 _BEATS_PER_LEASE = 4
@@ -43,7 +43,7 @@ def purge_session_at_once(runtime: Runtime, purge: PurgeRow) -> None:
     )
 
 
-def next_due(db: DbSession) -> datetime | None:
+def find_next_due_time(db: DbSession) -> datetime | None:
     """Return when the next step of a purge is due; None if no purge is open."""
     return db.exec(select(func.min(PurgeRow.due_at)).where(PurgeRow.step != "done")).one()
 
@@ -71,7 +71,7 @@ def run_purges(
     Raises:
         LeaseLost: if another run took the lease.
     """
-    with lease_for_block(runtime.database, LEASE, owner, ttl_ms=lease_ms) as held:
+    with lease_for_block(runtime.database, PURGE_LEASE, owner, ttl_ms=lease_ms) as held:
         if held is None:
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
@@ -87,7 +87,7 @@ def run_purges(
 def _wait_for_purge_step(runtime: Runtime, patience_s: float) -> bool:
     """Wait a moment for the next step; return False if none becomes due within the patience."""
     with runtime.database.transaction(write=False) as db:
-        due_at = next_due(db)
+        due_at = find_next_due_time(db)
     left_s = None if due_at is None else (due_at - clock.now()).total_seconds()
     if left_s is None or left_s > patience_s:
         return False

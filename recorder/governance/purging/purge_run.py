@@ -1,4 +1,4 @@
-"""Run over all due purges, in which a failure stops no other workspace. Contract §2, §7.
+"""One purge run: the due steps of all purges, in which a failure stops no other workspace. Contract §2, §7.
 
 Every step may be repeated. Purges that share a table of the lake are worked on together, and each such
 group, session or workspace fails and waits for itself.
@@ -19,9 +19,9 @@ from recorder import clock
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError
 from recorder.exports.results.session_removal import remove_from_exports
-from recorder.governance.purge_requests import advance_purges, lock_purges, update_purges
-from recorder.governance.referring_batches import ReferringBatches
-from recorder.governance.session_content import remove_session_contents
+from recorder.governance.purging.referring_batches import ReferringBatches
+from recorder.governance.purging.requests import advance_purges, lock_purges, update_purges
+from recorder.governance.purging.session_content import remove_session_contents
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.plurals import counted
 from recorder.runtime import Runtime
