@@ -27,7 +27,7 @@ from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
-from api.gate.authentication import CallerCache, DeniedAudit
+from api.gate.authentication import CallerCache, ScopeDenialAudit
 from api.gate.early_middleware import AssetsWithoutRanges, HeadRequests, HostCheck
 from api.gate.rate_limits import RateLimiter
 from api.gate.request_gate import RequestGate
@@ -108,7 +108,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
         RequestGate,
         callers=app.state.caller_cache,
         rate_limiter=app.state.rate_limiter,
-        denied_audit=DeniedAudit(runtime),
+        denied_audit=ScopeDenialAudit(runtime),
         body_memory=app.state.body_memory,
     )
     hosts = AllowedHosts.from_settings(runtime.settings)

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from api.gate.admissions import show_refusing_limit
+from api.gate.bucket_decisions import show_refusing_limit
 from api.gate.endpoints import allowed_methods, opens_websocket
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer

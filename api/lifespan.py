@@ -15,7 +15,7 @@ from api.gate.open_connections import CONNECTIONS, OpenConnections, raise_descri
 from api.gate.slow_clients import RATE_LIMITER
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
-from recorder.garbage import MANY_REQUESTS, reduced_garbage_collection
+from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub
 from recorder.recording.whole_reads import WholeReads

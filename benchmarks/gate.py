@@ -8,13 +8,13 @@ from typing import Any
 import uvloop
 from starlette.types import Message, Receive, Scope, Send
 
-from api.gate.authentication import CallerCache, DeniedAudit
+from api.gate.authentication import CallerCache, ScopeDenialAudit
 from api.gate.rate_limits import RateLimiter
 from api.gate.request_gate import RequestGate
 from benchmarks.figures import Figure, at_most
 from benchmarks.limiter import decision_us
 from benchmarks.seeds import new_key, new_settings
-from recorder.garbage import MANY_REQUESTS, reduced_garbage_collection
+from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 
@@ -54,7 +54,9 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 async def measure_gate(runtime: Runtime, key: str, *, turns: int) -> dict[str, float]:
     """Microseconds by kind of request."""
-    gate = RequestGate(_answer, CallerCache(runtime), RateLimiter(runtime.settings), DeniedAudit(runtime))
+    gate = RequestGate(
+        _answer, CallerCache(runtime), RateLimiter(runtime.settings), ScopeDenialAudit(runtime)
+    )
     values = {}
     for name, (method, path) in _REQUESTS.items():
         first = _scopes(key, method, path, count=1)

@@ -24,15 +24,15 @@ from examples.webapp.server import PASSWORD, run_webapp
 from recorder.access.keys import authenticate_key
 from recorder.audit.log import Origin
 from recorder.client import Client
-from recorder.live.acting import StepActor
 from recorder.live.claimed_replay import claim_live_replay, run_replay
 from recorder.live.plan import Planner
 from recorder.live.run_recording import RunRecording
+from recorder.live.step_execution import StepActor
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.queue import create_replay
-from recorder.replay_service.recording import read_recording
+from recorder.replay_service.recording_reads import read_recording
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.setting_values import LiveSandbox

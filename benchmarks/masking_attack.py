@@ -17,8 +17,8 @@ from benchmarks.figures import Figure, at_most
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from recorder.access.keys import create_workspace
-from recorder.masking.admission import find_refusals, measure_rules
 from recorder.masking.masker import compile_rules
+from recorder.masking.pattern_admission import find_refusals, measure_rules
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -64,7 +64,7 @@ def serving(
     arguments += ["--port", str(port), "--loop", "uvloop"]
     arguments += [
         "--http",
-        "api.gate.slow_clients:WatchedProtocol",
+        "api.gate.slow_clients:SlowClientProtocol",
         "--ws",
         "api.streams.websockets:WatchedSocket",
     ]

@@ -10,7 +10,7 @@ from recorder.errors import RecorderError
 from recorder.models.replay import ReplayRow
 from recorder.recording.item_reads import read_image
 from recorder.recording.sessions import find_session
-from recorder.replay_service.rows import undeleted_session_conditions
+from recorder.replay_service.replay_rows import undeleted_session_conditions
 from recorder.replay_service.thumbnails import ThumbnailProcess
 from recorder.runtime import Runtime
 

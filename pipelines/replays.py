@@ -17,7 +17,7 @@ from pipelines.resources import RecorderResource
 from pipelines.runs import dagster_instance_of, request_dagster_run
 from recorder.replay_service.drain_run import LEASE, ReplayRun, has_waiting_replays
 from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
-from recorder.replay_service.report import ReplayReport
+from recorder.replay_service.report import ReplayRunReport
 
 _POLL_S = 0.1
 
@@ -72,7 +72,7 @@ def replays(
     )
 
 
-def describe_replays(report: ReplayReport) -> dict[str, dg.MetadataValue]:
+def describe_replays(report: ReplayRunReport) -> dict[str, dg.MetadataValue]:
     """Return counts by status, divergences by kind, ended recoveries, and a histogram of similarities."""
     tenths = "\n".join(
         f"| {tenth / 10:.1f} | {report.similarities[tenth]} |" for tenth in sorted(report.similarities)

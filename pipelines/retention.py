@@ -19,8 +19,8 @@ from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
 from recorder import clock
 from recorder.audit.verify import Head
 from recorder.governance import erasures, retention, table_rewrites
-from recorder.governance.purging.leased_run import PURGE_LEASE, find_next_due_time
-from recorder.governance.purging.purge_run import PurgeReport
+from recorder.governance.purging.due_steps import PurgeReport
+from recorder.governance.purging.purge_runs import PURGE_LEASE, find_next_due_time
 from recorder.governance.requested_removals import run_removals
 from recorder.runtime import Runtime
 from recorder.storage.leases import is_lease_held
@@ -220,7 +220,7 @@ def read_purge_state(runtime: Runtime) -> str:
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)
         is_due = due_at is not None and due_at <= clock.now()
-        if not is_due and not erasures.has_erasures_to_continue(db):
+        if not is_due and not erasures.has_unfinished_erasures(db):
             return "no step is due"
         if is_lease_held(db, PURGE_LEASE, now_ms=clock.now_ms()):
             return "a run is at work"

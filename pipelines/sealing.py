@@ -20,7 +20,7 @@ from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
 from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_sealing_runs, longest_wait_s, open_sealer
-from recorder.sealing.maintenance import count_rows_by_tenant
+from recorder.sealing.cleanup import count_rows_by_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.tenant import GraphScope

@@ -224,7 +224,7 @@ class KeyGuessThrottle:
                 del self._running[network]
 
 
-class DeniedAudit:
+class ScopeDenialAudit:
     """Audit entries for requests whose key lacks the scope; used from the event loop of one process."""
 
     def __init__(self, runtime: Runtime) -> None:

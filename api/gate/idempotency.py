@@ -11,7 +11,7 @@ from sqlmodel import Session as DbSession
 
 from api.errors import make_problem_response
 from recorder import limits
-from recorder.access.idempotency import (
+from recorder.access.keyed_answers import (
     AnswerKept,
     RequestKey,
     RunningKeys,

@@ -5,7 +5,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 from weakref import WeakValueDictionary
 
-from api.gate.admissions import Admission, BucketPlan, CallerPlan, draw_tokens, make_admission
+from api.gate.bucket_decisions import Admission, BucketPlan, CallerPlan, draw_tokens, make_admission
 from api.gate.endpoints import Endpoint
 from recorder.access.concurrency import WorkCount
 from recorder.access.keys import Caller

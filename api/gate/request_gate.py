@@ -12,8 +12,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBody
 from api.errors import make_internal_problem_response, make_problem_response
-from api.gate.admissions import Admission, CallerPlan, Header, show_refusing_limit
-from api.gate.authentication import CallerCache, DeniedAudit, KeyGuessThrottle
+from api.gate.authentication import CallerCache, KeyGuessThrottle, ScopeDenialAudit
+from api.gate.bucket_decisions import Admission, CallerPlan, Header, show_refusing_limit
 from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
 from api.gate.rate_limits import RateLimiter, TokenCharge
 from api.gate.refusal_pace import RefusalPace
@@ -48,7 +48,7 @@ class RequestGate:
         app: ASGIApp,
         callers: CallerCache,
         rate_limiter: RateLimiter,
-        denied_audit: DeniedAudit,
+        denied_audit: ScopeDenialAudit,
         body_memory: BodyMemory | None = None,
     ) -> None:
         self._app = app

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from api.bodies.body_limits import LargeBody
-from api.gate.admissions import Admission, Header
+from api.gate.bucket_decisions import Admission, Header
 from api.gate.endpoints import Endpoint
 from api.gate.rate_limits import RateLimiter
 from api.gate.versions import DEPRECATIONS, VERSION_HEADER

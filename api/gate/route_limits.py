@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import Depends, Request
 
-from api.gate.admissions import Admission
+from api.gate.bucket_decisions import Admission
 from api.gate.rate_limits import RateLimiter
 
 _WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")

@@ -2,9 +2,9 @@
 
 Contract §1, hostile case 94.
 
-`uvicorn --http api.gate.slow_clients:WatchedProtocol`; uvicorn itself waits without end. Deadlines apply to
-the parts that the client sends and to the size of its headers, not to answers and streams. An address that
-has many connections open is refused further ones before it sends a request.
+`uvicorn --http api.gate.slow_clients:SlowClientProtocol`; uvicorn itself waits without end. Deadlines apply
+to the parts that the client sends and to the size of its headers, not to answers and streams. An address
+that has many connections open is refused further ones before it sends a request.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from websockets.server import ServerProtocol
 
 from api.bodies.body_limits import IS_LATE
 from api.errors import make_problem_response
-from api.gate.admissions import Header, make_refusal_headers
+from api.gate.bucket_decisions import Header, make_refusal_headers
 from api.gate.http_upgrades import UpgradeIgnoringProtocol
 from api.gate.open_connections import CONNECTIONS, OpenConnections
 from api.gate.rate_limits import RateLimiter
@@ -62,7 +62,7 @@ _PIPELINED_REQUESTS = 64
 _PAUSE_S = 1.0
 
 
-class WatchedProtocol(UpgradeIgnoringProtocol):
+class SlowClientProtocol(UpgradeIgnoringProtocol):
     """uvicorn's HTTP protocol with deadlines, and a limit on the bytes outside of bodies."""
 
     head_s: ClassVar[float] = limits.REQUEST_HEAD_SECONDS

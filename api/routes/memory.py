@@ -24,6 +24,7 @@ from recorder.memory.queries import paths as queries
 from recorder.memory.queries.comparison import MIN_CHANGE, SessionSelection
 from recorder.memory.queries.outliers import THRESHOLD, Rank
 from recorder.memory.views.formats import GraphFormat
+from recorder.memory_service import graph_views, recovery_points, session_rankings
 from recorder.models.memory import (
     MemoryComparison,
     MemoryPathList,
@@ -33,7 +34,6 @@ from recorder.models.memory import (
     SimilarSession,
 )
 from recorder.models.wire import ActorKind, Outcome, Page
-from recorder.recording import graph_queries, recovery_points
 from recorder.tenant import Tenant
 
 WorkflowName = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
@@ -121,7 +121,7 @@ def list_outliers(
         text = "It selects sessions by their path; leave it out with `rank=typicality`."
         raise ValidationFailed.of("threshold", "invalid_value", message=text, where="query")
     return pager.make_page(
-        graph_queries.list_outliers(
+        session_rankings.list_outliers(
             db,
             **selection.as_arguments(),
             rank=rank,
@@ -135,7 +135,7 @@ def list_outliers(
 @router.post("/similar", responses=problem_responses(404, 409))
 def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[SimilarSession]:
     """List the other sessions whose way through the graph is most similar to that of a session."""
-    similar = graph_queries.list_similar(
+    similar = session_rankings.list_similar(
         db, tenant=caller.tenant, session_id=body.session_id, limit=body.limit
     )
     return Page(data=similar, next_cursor=None, has_more=False)
@@ -208,7 +208,7 @@ def get_graph(
     db: Db, selection: SelectionDep, format: GraphFormat = "json", min_frequency: Fraction = 0.0
 ) -> Response:
     """Return nodes and edges of a workflow's sessions, as data or as a drawing."""
-    content, media_type = graph_queries.render_graph(
+    content, media_type = graph_views.render_graph(
         db, **selection.as_arguments(), format=format, min_frequency=min_frequency
     )
     return Response(content, media_type=media_type)
@@ -246,7 +246,7 @@ def compare_sessions(
 ) -> MemoryComparison:
     """Compare two periods or kinds of actors: new, missing and changed paths, nodes and edges."""
     selected, against = sides
-    return graph_queries.compare_sessions(
+    return graph_views.compare_sessions(
         db,
         tenant=selection.tenant,
         workflow=selection.workflow,

@@ -11,7 +11,7 @@ from api.strict_routes import StrictRoute
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, RecoveryStatus
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
-from recorder.replay_service import recoveries, rows
+from recorder.replay_service import recoveries, replay_rows
 from recorder.replay_service.request_checks import check_settings
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
@@ -54,7 +54,7 @@ def list_recoveries(
     session_id: Annotated[str | None, Query(description="Session that failed.")] = None,
 ) -> Page[Recovery]:
     """List the recoveries, newest first."""
-    page = rows.list_rows(
+    page = replay_rows.list_rows(
         db,
         RecoveryRow,
         caller.tenant,
@@ -69,7 +69,7 @@ def list_recoveries(
 @router.get("/{recovery_id}", responses=problem_responses(404))
 def get_recovery(recovery_id: str, db: Db, caller: CallerDep) -> Recovery:
     """Return a recovery with its candidates."""
-    return recoveries.recovery_to_wire(rows.find_row(db, RecoveryRow, caller.tenant, recovery_id))
+    return recoveries.recovery_to_wire(replay_rows.find_row(db, RecoveryRow, caller.tenant, recovery_id))
 
 
 @router.post("/{recovery_id}/cancel", responses=problem_responses(403, 404, 409))

@@ -18,7 +18,7 @@ from recorder.models.replay import (
     Sandbox,
 )
 from recorder.models.wire import Page
-from recorder.replay_service import queue, rows, wire_objects
+from recorder.replay_service import queue, replay_rows, wire_objects
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
@@ -59,7 +59,7 @@ def list_replays(
     cause: Annotated[str | None, Query(description="Recovery that asked for it.")] = None,
 ) -> Page[Replay]:
     """List the replays, newest first."""
-    page = rows.list_rows(
+    page = replay_rows.list_rows(
         db,
         ReplayRow,
         caller.tenant,
@@ -74,14 +74,14 @@ def list_replays(
 @router.get("/{replay_id}", responses=problem_responses(404))
 def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
     """Return a replay."""
-    return wire_objects.replay_to_wire(rows.find_row(db, ReplayRow, caller.tenant, replay_id))
+    return wire_objects.replay_to_wire(replay_rows.find_row(db, ReplayRow, caller.tenant, replay_id))
 
 
 @router.get("/{replay_id}/steps", responses=problem_responses(404))
 def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[ReplayStep]:
     """List the steps of a replay, in their order."""
     after = pager.read_position(int)
-    row = rows.find_row(db, ReplayRow, caller.tenant, replay_id)
+    row = replay_rows.find_row(db, ReplayRow, caller.tenant, replay_id)
     return pager.make_page(queue.list_steps(db, row, after=after, limit=pager.limit))
 
 

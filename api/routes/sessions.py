@@ -125,16 +125,16 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
 def _search_session(
     session_id: str, request: Request, runtime: RuntimeDep, caller: CallerDep
 ) -> stops.Searches:
-    return _search_events(request, runtime, caller, [session_id])
+    return _find_outcome_marks(request, runtime, caller, [session_id])
 
 
 def _search_batch(
     body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
 ) -> tuple[BatchStop, stops.Searches]:
-    return body, _search_events(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
+    return body, _find_outcome_marks(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
 
 
-def _search_events(request: Request, runtime: Runtime, caller: Caller, ids: list[str]) -> stops.Searches:
+def _find_outcome_marks(request: Request, runtime: Runtime, caller: Caller, ids: list[str]) -> stops.Searches:
     searches: ConcurrencyLimiter = request.app.state.large_searches
     hold_large = partial(searches.acquire, caller.key_id, caller.workspace_id)
     return stops.search_events_before_stop(runtime.database, caller.tenant, ids, hold_large)

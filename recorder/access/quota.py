@@ -143,7 +143,7 @@ def charge_captured_time(db: DbSession, workspace_id: str, captured_ms: int) -> 
         )
 
 
-def require_quota_rows(db: DbSession, tenant: Tenant) -> None:
+def require_export_row_quota(db: DbSession, tenant: Tenant) -> None:
     """Check that rows to export are left; rows reserved by running exports are not.
 
     Raises:

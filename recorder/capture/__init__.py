@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recorder.capture.recording import PageRecording, record
+    from recorder.capture.page_recording import PageRecording, record
     from recorder.capture.sender import CaptureStats
 
 __all__ = ["CaptureStats", "PageRecording", "record"]
@@ -15,8 +15,8 @@ __all__ = ["CaptureStats", "PageRecording", "record"]
 # Imported at first use: the process of a live replay's browser needs the page script alone.
 _MODULE_BY_NAME = {
     "CaptureStats": "recorder.capture.sender",
-    "PageRecording": "recorder.capture.recording",
-    "record": "recorder.capture.recording",
+    "PageRecording": "recorder.capture.page_recording",
+    "record": "recorder.capture.page_recording",
 }
 
 

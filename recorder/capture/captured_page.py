@@ -106,7 +106,7 @@ class CapturedPage:
                 return
             picture = await self._take_picture()
             rects = state.reading.masked_rects
-            is_same = (await self.read_version())[0] == state.reading.version
+            is_same = (await self.read_document_version())[0] == state.reading.version
             if is_same:
                 break
         if rects or not is_same:
@@ -114,8 +114,8 @@ class CapturedPage:
             rects = (*rects, *parse_page_boxes(await self.reader.call("boxes")))
         self._keep_frame(state, self._mask_picture(picture, rects, state.reading.scale), t_ms)
 
-    async def read_version(self) -> tuple[str, bool]:
-        """Return the version of the page, and whether it is loaded."""
+    async def read_document_version(self) -> tuple[str, bool]:
+        """Return the version of the document, and whether the page is loaded."""
         state = await self.reader.call("check")
         return str(state["version"]), state["ready"] == "complete"
 

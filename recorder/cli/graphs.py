@@ -117,7 +117,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the sessions of a workflow that are over to a file, oldest first."""
-    from recorder.interchange.export import export_event_log
+    from recorder.interchange.session_traces import write_event_log
 
     if format not in ("xes", "dfg"):
         raise typer.BadParameter("takes xes or dfg", param_hint="--format")
@@ -125,7 +125,7 @@ def export(
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with open_client(url, key) as client, _show_log_progress() as (on_total, on_done):
-        report = export_event_log(
+        report = write_event_log(
             client,
             workflow,
             out,

@@ -11,8 +11,8 @@ from recorder.client.batches import CapturedFrame, event_batch_calls
 from recorder.client.datasets import Datasets
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
-from recorder.client.recording import RecordingRequests
 from recorder.client.replays import Replays
+from recorder.client.sessions import RecordingRequests
 from recorder.ids import new_id
 
 

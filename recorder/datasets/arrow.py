@@ -7,7 +7,7 @@ from typing import IO, cast
 import polars as pl
 import pyarrow as pa
 
-from recorder.datasets.rows import (
+from recorder.datasets.row_values import (
     EVENTS_AT_ONCE,
     Output,
     count_split_rows,

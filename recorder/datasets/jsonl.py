@@ -13,7 +13,7 @@ import polars as pl
 
 from recorder import limits
 from recorder.datasets.errors import Unreadable
-from recorder.datasets.rows import FRAME_FACTS, SPLIT, Output
+from recorder.datasets.row_values import FRAME_FACTS, SPLIT, Output
 from recorder.datasets.schemas import EVENTS
 from recorder.storage.blobs import Blobs
 

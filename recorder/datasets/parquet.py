@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from recorder import limits
 from recorder.datasets.errors import Unreadable
-from recorder.datasets.rows import (
+from recorder.datasets.row_values import (
     EVENTS_AT_ONCE,
     FRAME_FACTS,
     SPLIT,

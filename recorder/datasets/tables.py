@@ -14,7 +14,7 @@ import pyarrow.dataset as pads
 
 from recorder.datasets import arrow, jsonl, parquet
 from recorder.datasets.errors import LibraryMissing, NotInDataset
-from recorder.datasets.rows import SPLIT
+from recorder.datasets.row_values import SPLIT
 
 #: Formats whose files are tables.
 TABLE_FORMATS = {"parquet": parquet, "arrow": arrow, "jsonl": jsonl}

@@ -20,7 +20,7 @@ import polars as pl
 
 from recorder.datasets.errors import Unreadable
 from recorder.datasets.jsonl import json_forms, typed_jsonl_row
-from recorder.datasets.rows import (
+from recorder.datasets.row_values import (
     FRAME_FACTS,
     SPLIT,
     Output,

@@ -9,7 +9,7 @@ import polars as pl
 
 from recorder.datasets import arrow, jsonl, parquet, webdataset
 from recorder.datasets.formats import FileKind, FormatName
-from recorder.datasets.rows import Output
+from recorder.datasets.row_values import Output
 from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.errors import RecorderError
 from recorder.exports.destinations import ExportLocation, open_location

@@ -116,7 +116,7 @@ def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
     return Erasure.model_validate(details)
 
 
-def has_erasures_to_continue(db: DbSession) -> bool:
+def has_unfinished_erasures(db: DbSession) -> bool:
     """Return whether an erasure is not searched yet, or waits neither for a purge nor for a table."""
     stale = func.coalesce(ErasureRow.stale_tables, "")
     has_ended = and_(~_is_purging(), stale == "")

@@ -16,7 +16,7 @@ from sqlmodel import col, select
 from recorder.models.export import ExportRow
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
-from recorder.sealing.maintenance import name_table_lease
+from recorder.sealing.cleanup import name_table_lease
 from recorder.storage.lake_maintenance import TableMaintenance
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
@@ -91,7 +91,7 @@ def maintain_lake(
         lease_ms: duration of the lease of a table.
     """
     report = MaintenanceReport()
-    for tenant in _list_tenants(runtime, workspace_id):
+    for tenant in _list_sealed_tenants(runtime, workspace_id):
         for kind in LAYOUTS:
             if is_stopping():
                 return report
@@ -125,7 +125,7 @@ def _abort_uploads(runtime: Runtime, is_stopping: Callable[[], bool]) -> int:
     return aborted
 
 
-def _list_tenants(runtime: Runtime, workspace_id: str | None) -> list[Tenant]:
+def _list_sealed_tenants(runtime: Runtime, workspace_id: str | None) -> list[Tenant]:
     statement = select(SealCounterRow.workspace_id, SealCounterRow.mode).distinct()
     if workspace_id is not None:
         statement = statement.where(SealCounterRow.workspace_id == workspace_id)

@@ -9,8 +9,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.governance.erasures import try_erasures
-from recorder.governance.purging.leased_run import run_purges
-from recorder.governance.purging.purge_run import PurgeReport
+from recorder.governance.purging.due_steps import PurgeReport
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.governance.table_rewrites import rewrite_small_file
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import AuditRow

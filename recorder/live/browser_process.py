@@ -35,7 +35,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over_areas
 from recorder.live.memory_watch import MemoryWatch
-from recorder.live.page_actions import drag, find_drag_path, perform_action
+from recorder.live.playwright_actions import drag, find_drag_path, perform_action
 
 _FLAGS = (
     "--proxy-bypass-list=<-loopback>",

@@ -19,15 +19,15 @@ from recorder import clock
 from recorder.access.keys import Caller, Scope
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound
-from recorder.live.acting import StepActor
 from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck, StoredStateRefused
 from recorder.live.hidden_inputs import HiddenInputs
+from recorder.live.journal_protocol import LiveResult
+from recorder.live.journal_rows import ReplayJournal, Stopped
 from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
-from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
-from recorder.live.step_journal import LiveResult
+from recorder.live.step_execution import StepActor
 from recorder.live.upload_files import InvalidFile, list_contents
 from recorder.masking.policies import load_masking_policies
 from recorder.models.operations import LeaseRow
@@ -41,8 +41,8 @@ from recorder.replay_service.dry_tasks import make_policy, to_anchor
 from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.queue import end_replay_as_failed
-from recorder.replay_service.recording import read_recording
-from recorder.replay_service.rows import undeleted_session_conditions
+from recorder.replay_service.recording_reads import read_recording
+from recorder.replay_service.replay_rows import undeleted_session_conditions
 from recorder.replay_service.storage_state import StorageState, read_storage_state
 from recorder.replay_service.wire_objects import queue_replay_events
 from recorder.replays.budget import BudgetSpent

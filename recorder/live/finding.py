@@ -1,6 +1,6 @@
 """Targets of live replays on the page that the browser shows, verified before anything is sent. Spec §4.6."""
 
-from recorder.live.actions import ON_ELEMENTS, PERFORMED
+from recorder.live.action_messages import ON_ELEMENTS, PERFORMED
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomElement, find_element_role
 from recorder.replays.recorded_pages import find_obstacle

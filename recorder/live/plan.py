@@ -12,7 +12,6 @@ import msgspec
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.dry_process import MEMORY_BYTES, SECONDS, RecordingMessage, open_events
 from recorder.replay_service.process_replies import decode_reply, encode_reply
-from recorder.replays.anchors import EventPosition, ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import MOST_STEPS, NO_ACTION
 from recorder.replays.recordings import (
@@ -25,6 +24,7 @@ from recorder.replays.recordings import (
     list_page_urls,
     list_recorded_steps,
 )
+from recorder.replays.replay_range import EventPosition, ReplayAnchor, find_anchor_event, find_until_event
 
 _MOST_BYTES = 16 * 1024 * 1024
 _LATER = "choose fewer with anchor and until"

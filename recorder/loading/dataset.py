@@ -15,7 +15,7 @@ from recorder.datasets.manifest import Shard, format_manifest, parse_manifest_do
 from recorder.datasets.sources import DatasetSource, open_dataset_source
 from recorder.exports.verify import VerifyReport, verify_manifest
 from recorder.loading.cache import Cache, download
-from recorder.loading.rows import Row, RowFiles
+from recorder.loading.row_reader import Row, RowFiles
 from recorder.loading.stream import WINDOW, RowStream
 
 

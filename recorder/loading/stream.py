@@ -15,7 +15,7 @@ import numpy as np
 
 from recorder.datasets.errors import StateRefused
 from recorder.hashing import sha256_of
-from recorder.loading.rows import Row, RowFiles
+from recorder.loading.row_reader import Row, RowFiles
 
 #: Default number of rows that are shuffled together.
 WINDOW = 4096

@@ -18,8 +18,8 @@ from typing import BinaryIO
 import msgspec
 
 from recorder import limits
-from recorder.masking.admission import find_refusals
 from recorder.masking.masker import Masker, compile_rules, split_strings
+from recorder.masking.pattern_admission import find_refusals
 
 #: Lower priority than the API process, which answers requests without scans too.
 _NICENESS = 5

@@ -10,8 +10,8 @@ from cachetools import LRUCache, TTLCache
 
 from recorder import limits
 from recorder.errors import Invalid, Problem, Unavailable, ValidationFailed
-from recorder.masking.admission import describe_slowness
 from recorder.masking.masker import Changes
+from recorder.masking.pattern_admission import describe_slowness
 from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import OutOfTime, ScanPool
 from recorder.masking.scan_process import Job, Report

@@ -1,7 +1,7 @@
 """Workspaces: settings, masking policies, keys, usage. Spec §2.10, §5; contract §3 (masking), §7.
 
-Expressions are compiled and measured when they are saved (`recorder.masking.admission`), not here: bodies are
-validated on the event loop, and a hostile expression takes a while to compile.
+Expressions are compiled and measured when they are saved (`recorder.masking.pattern_admission`), not here:
+bodies are validated on the event loop, and a hostile expression takes a while to compile.
 """
 
 import re

@@ -75,7 +75,7 @@ class EventBatch:
             return self._insert(cursor, session, skipped=0)
         lock_session(cursor, session)
         if self.key is not None:
-            earlier = self.key.earlier_answer(cursor, self.session_id)
+            earlier = self.key.find_earlier_answer(cursor, self.session_id)
             if earlier is not None:
                 return earlier
         skipped = self._store_named(cursor, session) if self.named else 0

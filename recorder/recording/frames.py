@@ -61,7 +61,7 @@ class FrameBatch:
         session = (tenant.workspace_id, tenant.mode, self.session_id)
         lock_session(cursor, session)
         if self.key is not None:
-            earlier = self.key.earlier_answer(cursor, self.session_id)
+            earlier = self.key.find_earlier_answer(cursor, self.session_id)
             if earlier is not None:
                 return earlier
         fresh = self._without_known(cursor, session)

@@ -233,7 +233,7 @@ class BatchKey:
         name = keyed_digest(digest_key, "batch-key", key.encode())
         return cls(kind, name.hex(), keyed_digest(digest_key, "batch-body", content))
 
-    def earlier_answer(self, cursor: Cursor, session_id: str) -> RepeatedAnswer | None:
+    def find_earlier_answer(self, cursor: Cursor, session_id: str) -> RepeatedAnswer | None:
         """Return the earlier answer to this batch; the session must be the caller's.
 
         Raises:

@@ -18,19 +18,19 @@ from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_p
 from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.queries.recovery_anchors import Witness
 from recorder.memory.storage.graph_store import graph_scope_of
+from recorder.memory_service.recovery_points import RecordedStepIds, read_recovery_point_steps, read_tag_times
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
-from recorder.recording.recovery_points import RecordedStepIds, read_recovery_point_steps, read_tag_times
 from recorder.recording.sessions import find_session
 from recorder.replay_service.dry_process import open_recording
-from recorder.replay_service.failures import Failure, read_similar_failures
-from recorder.replay_service.recording import read_recording
-from recorder.replays.anchors import EventPosition
+from recorder.replay_service.failed_sessions import Failure, read_similar_failures
+from recorder.replay_service.recording_reads import read_recording
 from recorder.replays.budget import Budget
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import compute_replayability
 from recorder.replays.recordings import InvalidRecording, RecordedSession, list_recorded_steps
 from recorder.replays.recovery_ranking import RankedCandidate, RecoveryCandidate, rank_recovery_candidates
+from recorder.replays.replay_range import EventPosition
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 

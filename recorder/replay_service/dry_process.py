@@ -15,11 +15,10 @@ import zstandard
 
 from recorder import limits
 from recorder.errors import Unavailable
-from recorder.garbage import MANY_REQUESTS, reduced_garbage_collection
+from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replay_service.stored_snapshots import SnapshotPlace, StoredSnapshots
-from recorder.replays.anchors import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.comparisons import GraphEvidence
 from recorder.replays.dry import ReplayStart, replay_dry
 from recorder.replays.policy import ReplayPolicy
@@ -30,6 +29,7 @@ from recorder.replays.recordings import (
     RecordedSession,
     RecordedTag,
 )
+from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.results import Decision, DryResult, Mode
 from recorder.storage.blobs import Blobs
 

@@ -17,10 +17,14 @@ from recorder.replay_service.dry_process import (
 )
 from recorder.replay_service.graph_evidence import read_graph_evidence
 from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.recording import FoundSessions, read_recording, read_sessions_with_recordings
-from recorder.replays.anchors import ReplayAnchor
+from recorder.replay_service.recording_reads import (
+    FoundSessions,
+    read_recording,
+    read_sessions_with_recordings,
+)
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording
+from recorder.replays.replay_range import ReplayAnchor
 from recorder.replays.results import Decision
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant

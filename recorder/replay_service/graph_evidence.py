@@ -10,8 +10,8 @@ from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.queries.recovery_anchors import Witness, list_visits
 from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.views.network import END, START, network_of
+from recorder.memory_service.recovery_points import read_recovery_point_steps
 from recorder.models.session import SessionRow
-from recorder.recording.recovery_points import read_recovery_point_steps
 from recorder.replay_service.dry_process import GraphMessage
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime

@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from recorder.errors import Unavailable
-from recorder.replays.anchors import AnchorUnknown
 from recorder.replays.recordings import InvalidRecording
+from recorder.replays.replay_range import AnchorUnknown
 
 Result = TypeVar("Result")
 

@@ -28,6 +28,7 @@ from recorder.models.replay import (
 from recorder.models.session import SessionRow
 from recorder.recording.stops import stop_session
 from recorder.replay_service.inputs import encrypt_inputs
+from recorder.replay_service.replay_rows import check_open_limit, find_row
 from recorder.replay_service.request_checks import (
     check_hosts,
     check_replay_range,
@@ -37,7 +38,6 @@ from recorder.replay_service.request_checks import (
     require_live_hosts,
     require_scope,
 )
-from recorder.replay_service.rows import check_open_limit, find_row
 from recorder.replay_service.wire_objects import queue_replay_events
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime

@@ -12,9 +12,10 @@ from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
-from recorder.replay_service.failures import find_failure
+from recorder.replay_service.failed_sessions import find_failure
 from recorder.replay_service.inputs import encrypt_inputs
 from recorder.replay_service.queue import end_replay_as_failed
+from recorder.replay_service.replay_rows import check_open_limit, find_row
 from recorder.replay_service.request_checks import (
     check_hosts,
     find_place_time,
@@ -22,7 +23,6 @@ from recorder.replay_service.request_checks import (
     require_live_hosts,
     require_scope,
 )
-from recorder.replay_service.rows import check_open_limit, find_row
 from recorder.replay_service.wire_objects import select_effective_policy
 from recorder.request_context import current_request_id, following_request
 from recorder.runtime import Runtime

@@ -21,7 +21,7 @@ from recorder.recording.sessions import find_session
 from recorder.replay_service.inputs import decrypt_inputs, encrypt_inputs
 from recorder.replay_service.queue import create_attempt
 from recorder.replay_service.recoveries import end_recovery
-from recorder.replay_service.rows import undeleted_session_conditions
+from recorder.replay_service.replay_rows import undeleted_session_conditions
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 

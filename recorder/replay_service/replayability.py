@@ -21,7 +21,7 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry_process import RecordingMessage
-from recorder.replay_service.recording import read_recording, read_sessions_with_recordings
+from recorder.replay_service.recording_reads import read_recording, read_sessions_with_recordings
 from recorder.replay_service.replayability_process import ReplayabilityProcess, ReplayabilityTask
 from recorder.replay_service.workspace_turns import WorkspaceTurns
 from recorder.replays.recordings import InvalidRecording
@@ -146,7 +146,7 @@ class ReplayabilityWork:
 
     def _choose_tenant(self, db: DbSession, now_s: float) -> Tenant | None:
         """Return the workspace and mode that used the least time, of those that wait."""
-        waiting = [tenant for tenant, _ in _list_tenants(db)]
+        waiting = [tenant for tenant, _ in _list_waiting_tenants(db)]
         self._turns.set_waiting(waiting)
         ready = [tenant for tenant in waiting if self._paused_tenants.get(tenant, 0.0) <= now_s]
         return self._turns.find_next(ready)
@@ -242,10 +242,10 @@ def has_waiting_sessions(db: DbSession, lease: str) -> bool:
     if is_lease_held(db, lease, now_ms=clock.now_ms()):
         return False
     before = clock.now() - _START_AFTER
-    return any(sealed_at <= before for _, sealed_at in _list_tenants(db))
+    return any(sealed_at <= before for _, sealed_at in _list_waiting_tenants(db))
 
 
-def _list_tenants(db: DbSession) -> list[tuple[Tenant, datetime]]:
+def _list_waiting_tenants(db: DbSession) -> list[tuple[Tenant, datetime]]:
     """Return each active workspace and mode with waiting sessions, and when its oldest was sealed.
 
     It costs an index look-up for each, however many sessions wait.

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from recorder.replays.anchors import EventPosition
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_pages import RecordedPages
 from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession, list_recorded_steps
+from recorder.replays.replay_range import EventPosition
 from recorder.replays.resolve import resolve_target
 from recorder.replays.states import compare_page_states
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from recorder.replays.anchors import EventPosition
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.comparisons import GraphEvidence, GraphWalk, SessionWalk
 from recorder.replays.consequences import list_consequential
@@ -16,6 +15,7 @@ from recorder.replays.recordings import (
     find_input_name,
     list_recorded_steps,
 )
+from recorder.replays.replay_range import EventPosition
 from recorder.replays.resolve import resolve_target
 from recorder.replays.results import (
     Decision,

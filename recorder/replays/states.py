@@ -23,7 +23,7 @@ def compare_page_states(expected: Collection[str], observed: Collection[str]) ->
     if tokens == others:
         return 1.0
     whole = _compute_jaccard(tokens, others)
-    keys = frozenset(filter(_is_key, tokens)), frozenset(filter(_is_key, others))
+    keys = frozenset(filter(_has_key_role, tokens)), frozenset(filter(_has_key_role, others))
     if not keys[0] and not keys[1]:
         return whole
     return round((_compute_jaccard(*keys) + whole) / 2, 6)
@@ -49,10 +49,10 @@ def _compute_jaccard(tokens: frozenset[str], others: frozenset[str]) -> float:
     return len(tokens & others) / union if union else 1.0
 
 
-def _is_key(token: str) -> bool:
+def _has_key_role(token: str) -> bool:
     return token.partition(" ")[0] in _KEY_ROLES
 
 
 def _split_tokens(tokens: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    chosen = sorted(tokens, key=lambda token: (not _is_key(token), token))[:_MAX_DIFFERENCES]
+    chosen = sorted(tokens, key=lambda token: (not _has_key_role(token), token))[:_MAX_DIFFERENCES]
     return tuple((role, name) for role, _, name in (token.partition(" ") for token in chosen))

@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recorder.sealing.cleanup import Maintenance, has_work
     from recorder.sealing.lanes import is_sealing, list_sealing_runs, longest_wait_s
-    from recorder.sealing.maintenance import Maintenance, has_work
     from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
 __all__ = [

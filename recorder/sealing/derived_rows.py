@@ -14,14 +14,14 @@ import pyarrow as pa
 from recorder.event_types import is_action
 from recorder.hashing import canonical_json
 from recorder.memory.steps.screens import Screen
-from recorder.memory.steps.session_steps import StepWalk
+from recorder.memory.steps.session_steps import StepBuilder
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.batch_items import HotItem
-from recorder.rowset import EventsDigest
+from recorder.row_digests import EventsDigest
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance
 from recorder.sealing.frame_index import FrameIndex
-from recorder.sealing.rows import build_frame_columns, build_lake_batch, session_start_us
+from recorder.sealing.lake_rows import build_frame_columns, build_lake_batch, session_start_us
 
 #: Number of first steps that become rows of `steps` and the session's path.
 MAX_STEPS = 20_000
@@ -29,7 +29,7 @@ MAX_STEPS = 20_000
 _is_action = lru_cache(maxsize=1_024)(is_action)
 
 
-class FrameWalk:
+class FrameRowBuilder:
     """Builder of the frame rows of one session, portion by portion in the order `(t_ms, frame_id)`."""
 
     def __init__(self, row: SessionRow, date: str, index: FrameIndex) -> None:
@@ -82,7 +82,7 @@ class FrameWalk:
         return screen.state_key != state_key or dhash_distance(dhash, last_dhash) >= KEYFRAME_DISTANCE
 
 
-class EventWalk:
+class EventRowBuilder:
     """Builder of the event rows, steps and digest of one session, portion by portion in total order."""
 
     def __init__(self, row: SessionRow, date: str, index: FrameIndex, *, max_steps: int = MAX_STEPS) -> None:
@@ -92,7 +92,7 @@ class EventWalk:
         #: Events and actions bound to each frame.
         self._n_events = array("l", bytes(len(index) * array("l").itemsize))
         self._has_action = bytearray(len(index))
-        self.steps = StepWalk(max_steps=max_steps)
+        self.steps = StepBuilder(max_steps=max_steps)
         self.event_count = self.action_count = self.payload_bytes = 0
 
     @property

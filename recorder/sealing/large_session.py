@@ -18,7 +18,7 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.batch_items import EventOrderKey, HotItem, read_batch_items
 from recorder.runtime import Runtime
-from recorder.sealing.derived_rows import EventWalk, FrameWalk
+from recorder.sealing.derived_rows import EventRowBuilder, FrameRowBuilder
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.event_runs import (
     Chunk,
@@ -31,6 +31,7 @@ from recorder.sealing.event_runs import (
 from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.frame_index import FrameIndex, pack_steps, restore_steps
+from recorder.sealing.lake_rows import PreparedSession, build_step_rows
 from recorder.sealing.portions import (
     PortionLimits,
     RequireLease,
@@ -40,7 +41,6 @@ from recorder.sealing.portions import (
     read_portion_states,
     store_state,
 )
-from recorder.sealing.rows import PreparedSession, build_step_rows
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 
@@ -157,8 +157,8 @@ class LargeSession:
         self.close()
         self._index = FrameIndex([(t_ms, frame_id) for t_ms, frame_id, _ in frames])
         self._pixels = array("l", [pixels for _, _, pixels in frames])
-        self._frames = FrameWalk(self.row, self._date, self._index)
-        self._events = EventWalk(self.row, self._date, self._index, max_steps=self._limits.steps)
+        self._frames = FrameRowBuilder(self.row, self._date, self._index)
+        self._events = EventRowBuilder(self.row, self._date, self._index, max_steps=self._limits.steps)
         self._n = len(states)
         self.files = []
         self._objects: list[tuple[str, int]] = []

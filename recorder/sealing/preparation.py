@@ -12,9 +12,9 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
+from recorder.sealing.lake_rows import PreparedSession, build_session_row
 from recorder.sealing.large_session import LargeSession
 from recorder.sealing.portions import PortionLimits, RequireLease, count_pixels, read_waiting_sessions
-from recorder.sealing.rows import PreparedSession, build_session_row
 from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_lake_files
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind

@@ -23,7 +23,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.garbage import LARGE_BATCHES, reduced_garbage_collection
+from recorder.garbage_collector import LARGE_BATCHES, reduced_garbage_collection
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
@@ -33,9 +33,9 @@ from recorder.recording.sessions import change_session_status, emit_session, ses
 from recorder.runtime import Runtime
 from recorder.sealing import batches, breaker, failures
 from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
+from recorder.sealing.cleanup import Maintenance, maintain
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lanes import Lane
-from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.scheduling import LaneScheduler, LaneWork, SealingTimes

@@ -12,13 +12,13 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.batch_items import decode_batch_items
 from recorder.runtime import Runtime
-from recorder.sealing.derived_rows import EventWalk, FrameWalk
+from recorder.sealing.derived_rows import EventRowBuilder, FrameRowBuilder
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.frame_index import FrameIndex
+from recorder.sealing.lake_rows import PreparedSession, build_session_row, build_step_rows
 from recorder.sealing.portions import PortionLimits, read_event_batches, read_frames
-from recorder.sealing.rows import PreparedSession, build_session_row, build_step_rows
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 from recorder.tenant import Tenant
@@ -152,8 +152,8 @@ class SmallSessions:
         with convert_to_content_errors(row.id):
             items = sorted(item for batch in stored for item in decode_batch_items(batch))
             index = FrameIndex([(frame.t_ms, frame.frame_id) for frame in frames])
-            frame_walk = FrameWalk(row, date, index)
-            event_walk = EventWalk(row, date, index, max_steps=self._limits.steps)
+            frame_walk = FrameRowBuilder(row, date, index)
+            event_walk = EventRowBuilder(row, date, index, max_steps=self._limits.steps)
             frame_rows = frame_walk.add(frames, frame_digests)[0] if frames else None
             rows: dict[Kind, list[pa.RecordBatch]] = {
                 "events": [event_walk.add(items)] if items else [],

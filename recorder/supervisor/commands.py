@@ -114,7 +114,7 @@ def api_command(
     arguments += ["--timeout-graceful-shutdown", str(_API_GRACE_S)]
     arguments += [
         "--http",
-        "api.gate.slow_clients:WatchedProtocol",
+        "api.gate.slow_clients:SlowClientProtocol",
         "--timeout-keep-alive",
         str(_KEEP_ALIVE_S),
     ]

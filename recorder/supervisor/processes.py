@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from types import FrameType
 
 from recorder.errors import Unavailable
 from recorder.logs import START_REFUSED
+from recorder.supervisor.guard_process import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.output import rotate_service_log
 
@@ -84,7 +84,7 @@ class Child:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, guard: "GuardProcess") -> None:
+    def start(self, guard: GuardProcess) -> None:
         """Start the process as the leader of a new session, with signals as they are by default.
 
         It waits in its shell until the guard watches it, so that a kill of this process leaves no orphan.
@@ -100,7 +100,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        guard.watch(self)
+        guard.watch_group(self.pid)
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(b"go\n")
@@ -185,69 +185,6 @@ def signal_group(group: int, number: signal.Signals) -> None:
         killpg(group, number)
     except (ProcessLookupError, PermissionError):
         return
-
-
-class GuardProcess:
-    """Guard process that ends the children if this process is killed."""
-
-    def __init__(
-        self, *, keep_open: Sequence[int] = (), on_change: Callable[[list[int]], object] = lambda _: None
-    ) -> None:
-        """Start the guard.
-
-        Args:
-            keep_open: file descriptors that stay open until the guard has ended, such as a lock's.
-            on_change: takes the watched groups whenever they change, before a child begins its work.
-        """
-        self._keep_open = keep_open
-        self._on_change = on_change
-        self._groups: set[int] = set()
-        self._process = self._start_process()
-
-    def watch(self, child: Child) -> None:
-        """Let the guard watch a child's group."""
-        self._groups.add(child.pid)
-        self._on_change(sorted(self._groups))
-        self._write(f"+{child.pid}")
-
-    def forget(self, child: Child) -> None:
-        """Stop watching the ended group of a child: the system may give its number to another process."""
-        if child.was_started and child.pid in self._groups:
-            self._groups.remove(child.pid)
-            self._write(f"-{child.pid}")
-            self._on_change(sorted(self._groups))
-
-    def restart_if_ended(self) -> bool:
-        """Start another guard where this one was killed; return whether it did."""
-        if self._process.poll() is None:
-            return False
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process = self._start_process()
-        for group in sorted(self._groups):
-            self._write(f"+{group}")
-        return True
-
-    def close(self) -> None:
-        """End the guard; it first ends the groups that it still watches."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
-
-    def _start_process(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("orphan_guard.py"))],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=self._keep_open,
-            bufsize=0,
-        )
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it was killed: its successor gets all groups
-            self._process.stdin.write(f"{line}\n".encode())
 
 
 def _is_stopped(pid: int) -> bool:

@@ -36,6 +36,7 @@ from recorder.supervisor.commands import (
     read_workspace_names,
     start_workspace_list,
 )
+from recorder.supervisor.guard_process import GuardProcess
 from recorder.supervisor.output import (
     Terminal,
     WarningWatch,
@@ -47,7 +48,6 @@ from recorder.supervisor.output import (
 from recorder.supervisor.processes import (
     Child,
     Command,
-    GuardProcess,
     end_leftover_processes,
     reset_ignored_signals,
     stop_child_processes,
@@ -236,7 +236,8 @@ class Service:
         stop_child_processes(self.children, grace_s=_STOP_GRACE_S)
         if self._guard is not None:
             for child in self.children:
-                self._guard.forget(child)
+                if child.was_started:
+                    self._guard.release_group(child.pid)
             self._guard.close()
         self._record.release()
         if self._log_handler is not None:
@@ -294,7 +295,8 @@ class Service:
             if pause is not None:
                 child.end_group()
                 child.wait(1.0)
-                self._guard.forget(child)
+                if child.was_started:
+                    self._guard.release_group(child.pid)
                 words = f"did not answer for {silent_s:.0f} s" if was_silent else "ended"
                 self._terminal.say(f"The {child.command.name} {words}: restarting, pause {pause:.0f} s")
                 self._terminal.say(f"         its log: {short_path(child.command.log)}")

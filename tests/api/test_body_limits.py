@@ -19,7 +19,7 @@ import pytest
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
 from api.bodies.worker_checks import check_json_body_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
-from api.gate.admissions import CallerPlan
+from api.gate.bucket_decisions import CallerPlan
 from api.gate.rate_limits import RateLimiter
 from recorder import limits
 from recorder.access import keys

@@ -9,7 +9,7 @@ from sqlmodel import col, select
 
 from api.dependencies import get_db
 from api.strict_routes import BatchRoute, StrictRoute
-from recorder.access.idempotency import RequestKey, store_idempotency_answer
+from recorder.access.keyed_answers import RequestKey, store_idempotency_answer
 from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, stored_rows

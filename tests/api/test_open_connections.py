@@ -16,7 +16,7 @@ from starlette.routing import Route
 from websockets.sync.client import connect
 
 from api.gate.open_connections import CONNECTIONS, OpenConnections
-from api.gate.slow_clients import WatchedProtocol
+from api.gate.slow_clients import SlowClientProtocol
 from recorder.errors import TooManyConnections
 from recorder.supervisor.commands import api_command
 from tests.support.http_service import RunningService, running_service, serving
@@ -29,7 +29,7 @@ LARGE_ANSWER = 32 << 20
 FLOODING, OTHER, PROXY = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
-class PatientProtocol(WatchedProtocol):
+class PatientProtocol(SlowClientProtocol):
     """The same, but no idle connection ends before the test."""
 
     head_s = 120.0

@@ -9,20 +9,20 @@ import pytest
 from sqlmodel import col, select
 
 from recorder.live.claimed_replay import claim_live_replay
-from recorder.live.replay_journal import ReplayJournal
+from recorder.live.journal_rows import ReplayJournal
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.replay_service.candidate_search_process import SearchProcess
+from recorder.replay_service.candidate_searches import MOST_SEARCHES, CandidateSearches
 from recorder.replay_service.candidates import list_recovery_candidates
 from recorder.replay_service.drain_run import ReplayRun
-from recorder.replay_service.failures import Failure
+from recorder.replay_service.failed_sessions import Failure
 from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
-from recorder.replay_service.report import ReplayReport
-from recorder.replay_service.search_process import SearchProcess
-from recorder.replay_service.searches import MOST_SEARCHES, CandidateSearches
+from recorder.replay_service.report import ReplayRunReport
 from recorder.replay_service.store_pauses import StorePauses
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all
@@ -442,7 +442,7 @@ def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
     made = ask(other, failing(other))["id"]
     # Those of the other workspace are looked for by the second search, not after the three.
     runtime = caller.service.runtime
-    searches = CandidateSearches(runtime, StorePauses(), ReplayReport())
+    searches = CandidateSearches(runtime, StorePauses(), ReplayRunReport())
     with lease_for_block(runtime.database, "searches", "tests", ttl_ms=60_000) as held:
         assert held is not None
         with runtime.database.transaction(write=False) as db:

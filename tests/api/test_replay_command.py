@@ -13,8 +13,8 @@ import pytest
 
 from recorder.cli import main
 from recorder.live.claimed_replay import claim_live_replay
-from recorder.live.replay_journal import ReplayJournal
-from recorder.live.step_journal import LiveResult
+from recorder.live.journal_protocol import LiveResult
+from recorder.live.journal_rows import ReplayJournal
 from recorder.replay_service.drain_run import ReplayRun
 from recorder.replays.results import Decision, Summary
 from tests.support.factories import Caller

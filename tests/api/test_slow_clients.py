@@ -16,7 +16,7 @@ import pytest
 from uvicorn.importer import import_from_string
 from websockets.sync.client import connect
 
-from api.gate.slow_clients import WatchedProtocol
+from api.gate.slow_clients import SlowClientProtocol
 from recorder import limits
 from recorder.runtime import Runtime
 from recorder.supervisor.commands import api_command
@@ -32,7 +32,7 @@ LARGE_BYTES = 16 * 1024 * 1024
 PATIENCE_S = 10.0
 
 
-class HastyProtocol(WatchedProtocol):
+class HastyProtocol(SlowClientProtocol):
     """The same, with less patience."""
 
     head_s, body_s, grace_s = HEAD_S, BODY_S, 0.5
@@ -301,6 +301,6 @@ def test_a_slow_reader_gets_all_of_a_download(port: int) -> None:
 
 def test_recorder_up_serves_by_it(tmp_path: Path) -> None:
     arguments = api_command(make_settings(tmp_path), {}, Path.cwd(), "127.0.0.1", 8700).arguments
-    assert import_from_string(arguments[arguments.index("--http") + 1]) is WatchedProtocol
-    assert (WatchedProtocol.head_s, WatchedProtocol.body_s) == (10, 30)
+    assert import_from_string(arguments[arguments.index("--http") + 1]) is SlowClientProtocol
+    assert (SlowClientProtocol.head_s, SlowClientProtocol.body_s) == (10, 30)
     assert int(arguments[arguments.index("--timeout-keep-alive") + 1]) > 60

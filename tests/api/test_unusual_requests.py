@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from api.gate.slow_clients import WatchedProtocol
+from api.gate.slow_clients import SlowClientProtocol
 from tests.support.http_service import serving
 
 #: As the clients of Java and `curl --http2` send it with their first request.
@@ -22,7 +22,7 @@ OFFER = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: 
 LARGE_ANSWER = 32 << 20
 
 
-class HastyProtocol(WatchedProtocol):
+class HastyProtocol(SlowClientProtocol):
     """The same with little patience for clients that do not read."""
 
     read_s: ClassVar[float] = 0.5

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations import DiskFull, open_url, resolve_export_location
 from recorder.exports.destinations.base import call_within_time_limit
-from recorder.exports.destinations.local import Folder
+from recorder.exports.destinations.local import LocalFolder
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
@@ -226,7 +226,7 @@ def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
 def test_an_error_in_writing_is_told_with_an_end_to_its_causes(
     tmp_path: Path, failure: Exception, expected: type[Exception]
 ) -> None:
-    with pytest.raises(expected) as raised, Folder(tmp_path).create("data/file"):
+    with pytest.raises(expected) as raised, LocalFolder(tmp_path).create("data/file"):
         raise failure
     causes: list[BaseException | None] = [raised.value]
     while causes[-1] is not None:
@@ -246,7 +246,7 @@ def test_a_local_export_is_open_to_whom_the_folder_around_it_is_open_to(
     tmp_path.chmod(around)
     before = os.umask(0o077)
     try:
-        destination = Folder(tmp_path / "team" / "exp_1")
+        destination = LocalFolder(tmp_path / "team" / "exp_1")
         destination.probe()
         with destination.create("data/part/events.parquet") as written:
             written.write(b"rows")

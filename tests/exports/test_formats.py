@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recorder.datasets import rows as shared
+from recorder.datasets import row_values as shared
 from recorder.datasets.formats import FormatName
 from recorder.datasets.schemas import SCHEMAS, describe_dataset_schema
 from recorder.exports.verify import verify_manifest

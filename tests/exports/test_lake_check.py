@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from recorder.exports.runner.run import run_export
-from recorder.exports.verify.check import ANOTHER_MANIFEST
 from recorder.exports.verify.lake_check import LakeReport, compare_export_with_lake
+from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime

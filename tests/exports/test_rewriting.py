@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 from sqlmodel import select
 
-from recorder.exports.destinations.local import Folder
+from recorder.exports.destinations.local import LocalFolder
 from recorder.exports.executor import InProcess
 from recorder.exports.results import rewriting, session_removal
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_export_with_lake
-from recorder.governance.purging.leased_run import run_purges
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.loading import open_export
 from recorder.models.export import ExportRow, ExportSessionRow
 from recorder.models.session import SessionRow
@@ -109,10 +109,10 @@ BESIDE_ROWS: list[tuple[Any, str, str | None]] = [
     (session_removal, "delete_session_index_rows", None),
 ]
 AMONG_FILES: list[tuple[Any, str, str | None]] = [
-    (Folder, "_publish_file", "events-"),
-    (Folder, "_publish_file", "README.md"),
-    (Folder, "_publish_file", "manifest.json"),
-    (Folder, "remove_unfinished_files", None),
+    (LocalFolder, "_publish_file", "events-"),
+    (LocalFolder, "_publish_file", "README.md"),
+    (LocalFolder, "_publish_file", "manifest.json"),
+    (LocalFolder, "remove_unfinished_files", None),
     (rewriting._Rewriting, "_announce_manifest", None),
     (rewriting._Rewriting, "_build_changes", None),
     (rewriting, "_remove_old_plans", None),
@@ -236,7 +236,7 @@ def test_readers_get_whole_files_while_they_are_replaced(on_either_engine: Runti
     ids = seal(runtime, [Recording(frames=[0]) for _ in range(12)])
     folder = export(runtime)
     before, paths = hashes_of(folder), sorted(hashes_of(folder))
-    source, seen, is_over = Folder(folder), set(), threading.Event()
+    source, seen, is_over = LocalFolder(folder), set(), threading.Event()
 
     def read() -> None:
         while not is_over.is_set():

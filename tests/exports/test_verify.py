@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.check import ANOTHER_MANIFEST
+from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST
 from tests.support.dataset_readers import FORMATS
 from tests.support.export_runs import manifest_of
 from tests.support.spoiled_datasets import exchange_file, file_of_rows, problems_of

@@ -12,7 +12,7 @@ import pytest
 
 from recorder.datasets.webdataset import format_tar_header
 from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.rows import read_events, read_frames
+from recorder.exports.verify.checked_rows import read_events, read_frames
 from tests.support.spoiled_datasets import exchange_file, file_of_rows, problems_of
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from recorder.exports.planning import plan
-from recorder.governance.purging.leased_run import run_purges
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.storage.leases import LeaseLost
 from tests.faults.export_launcher import SHARD_BYTES
 from tests.support.forked_lives import live_in_turns

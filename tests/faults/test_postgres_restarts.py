@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.governance.purging.leased_run import run_purges
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 from tests.conftest import running_postgres

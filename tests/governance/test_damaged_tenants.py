@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recorder import clock
-from recorder.governance.purging.leased_run import run_purges
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.governance.requested_removals import run_removals
 from recorder.governance.retention import run_retention
 from recorder.governance.table_rewrites import rewrite_tables

@@ -10,7 +10,7 @@ import pytest
 
 from recorder.audit.log import Origin
 from recorder.exports.runner.run import run_export
-from recorder.governance.erasures import has_erasures_to_continue, run_erasures
+from recorder.governance.erasures import has_unfinished_erasures, run_erasures
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.export import ExportRow
@@ -42,7 +42,7 @@ def finish_erasures(caller: Caller) -> None:
     rewrites = rewrite_tables(runtime, "tests")
     assert rewrites is not None and rewrites.failures == {}
     with runtime.database.transaction(write=False) as db:
-        assert not has_erasures_to_continue(db)
+        assert not has_unfinished_erasures(db)
 
 
 def test_an_erasure_leaves_no_byte_of_a_person(caller: Caller) -> None:
@@ -274,10 +274,10 @@ def test_an_erasure_waits_for_purges_that_had_begun_before(caller: Caller) -> No
     assert caller.delete(f"/v1/sessions/{later.session_id}?hard=true").status_code == 204
     assert run_erasures(runtime, "tests") == 0
     with runtime.database.transaction(write=False) as db:
-        assert not has_erasures_to_continue(db), "the sensor of purges would start runs for nothing"
+        assert not has_unfinished_erasures(db), "the sensor of purges would start runs for nothing"
     execute(runtime, "UPDATE purges SET step = 'done' WHERE session_id = :id", id=earlier.session_id)
     with runtime.database.transaction(write=False) as db:
-        assert has_erasures_to_continue(db)
+        assert has_unfinished_erasures(db)
     execute(runtime, "UPDATE purges SET step = 'lake' WHERE session_id = :id", id=earlier.session_id)
     finish_erasures(caller)
     assert caller.get(f"{ADDRESS}/{erasure_id}").json()["status"] == "completed"

@@ -9,7 +9,7 @@ from sqlmodel import select
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.governance.holds import add_hold, remove_hold
-from recorder.governance.purging.leased_run import run_purges
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.ids import new_timed_id
 from recorder.models.memory import GraphVersionRow, SessionPathRow
 from recorder.models.operations import IdempotencyRow, SealBatchRow

@@ -14,7 +14,7 @@ from recorder import clock
 from recorder.governance.maintenance_pass import maintain_lake
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.sealing.maintenance import name_table_lease
+from recorder.sealing.cleanup import name_table_lease
 from recorder.storage import lake_maintenance
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LAYOUTS, Kind

@@ -10,8 +10,8 @@ import pytest
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.governance.purging import session_content
-from recorder.governance.purging.leased_run import PURGE_LEASE, find_next_due_time, run_purges
-from recorder.governance.purging.purge_run import FILES_GRACE
+from recorder.governance.purging.due_steps import FILES_GRACE
+from recorder.governance.purging.purge_runs import PURGE_LEASE, find_next_due_time, run_purges
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.leases import LeaseLost, hold_lease

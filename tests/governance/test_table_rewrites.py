@@ -13,7 +13,7 @@ import pytest
 
 from recorder.errors import Unavailable
 from recorder.governance.content_inventory import list_tables_to_rewrite
-from recorder.governance.erasures import has_erasures_to_continue, run_erasures
+from recorder.governance.erasures import has_unfinished_erasures, run_erasures
 from recorder.governance.overdue import count_overdue
 from recorder.governance.requested_removals import run_removals
 from recorder.governance.retention import run_retention
@@ -81,7 +81,7 @@ def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) 
     waiting = read_erasure(caller, erasure_id)
     with runtime.database.transaction(write=False) as db:
         assert has_waiting_erasures(db)
-        assert not has_erasures_to_continue(db), "the sensor of purges would start runs for nothing"
+        assert not has_unfinished_erasures(db), "the sensor of purges would start runs for nothing"
         assert count_overdue(db).waiting_rewrites == 1
     report = rewrite_tables(runtime, "tests")
     assert report is not None and report.failures == {}

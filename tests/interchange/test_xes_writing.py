@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from recorder.interchange.event_logs import LogEvent, LogTrace, directly_follows, event_log_rows, write_dfg
-from recorder.interchange.export import session_trace
+from recorder.interchange.session_traces import session_trace
 from recorder.interchange.xes_reader import read_traces
 from recorder.interchange.xes_writer import write_xes
 from recorder.memory.graph.directly_follows import aggregate_log

@@ -10,7 +10,6 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.keys import Caller as AccessCaller
-from recorder.live.acting import StepActor
 from recorder.live.browser import NoBrowser, find_chromium
 from recorder.live.claimed_replay import (
     LEASE_PREFIX,
@@ -20,12 +19,13 @@ from recorder.live.claimed_replay import (
     run_replay,
 )
 from recorder.live.hidden_inputs import HiddenInputs
+from recorder.live.journal_protocol import LiveResult
+from recorder.live.journal_rows import ReplayJournal, Stopped
 from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
-from recorder.live.replay_journal import ReplayJournal, Stopped
 from recorder.live.run import LiveRun
 from recorder.live.run_recording import RunRecording
-from recorder.live.step_journal import LiveResult
+from recorder.live.step_execution import StepActor
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
@@ -35,10 +35,10 @@ from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.replay_service.dry_process import EventMessage, RecordingMessage
-from recorder.replay_service.recording import read_recording
-from recorder.replays.anchors import ReplayAnchor
+from recorder.replay_service.recording_reads import read_recording
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording
+from recorder.replays.replay_range import ReplayAnchor
 from recorder.replays.results import StepResult, Summary
 from recorder.storage.leases import HeldLease, LeaseLost
 from recorder.tenant import Tenant

@@ -22,7 +22,7 @@ from recorder.datasets.errors import FileDamaged, ManifestRefused, ManifestUnrea
 from recorder.datasets.formats import CARD_BYTES
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
-from recorder.loading.rows import read_rows
+from recorder.loading.row_reader import read_rows
 
 
 @pytest.fixture

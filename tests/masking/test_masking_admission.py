@@ -8,14 +8,14 @@ import orjson
 import pytest
 
 from recorder import limits
-from recorder.masking.admission import (
+from recorder.masking.expressions import compile_expression
+from recorder.masking.pattern_admission import (
     PatternRefusal,
     find_refusals,
     list_characters,
     ordinary_texts,
     slow_texts,
 )
-from recorder.masking.expressions import compile_expression
 from tests.support.masking import pattern
 
 WRONG = {

@@ -7,7 +7,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.memory.drift.appearance import Growth
 from recorder.memory.drift.baseline_terms import (
     Term,
     first_baseline_term,
@@ -15,7 +14,8 @@ from recorder.memory.drift.baseline_terms import (
     next_baseline_term,
 )
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, detect_alarms
-from recorder.memory.drift.disappearance import Fall
+from recorder.memory.drift.falls import Fall
+from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import list_drift_subjects
 from recorder.memory.drift.thresholds import DriftRules

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
-from recorder.memory.queries.similarity import SimilarIndex, SimilarRow, index_similarity
+from recorder.memory.queries.similarity import SimilarityIndex, SimilarRow, index_similarity
 from recorder.memory.queries.step_vectors import step_vectors
 from tests.support.graph_columns import Way, columns_of
 
@@ -139,7 +139,7 @@ def test_sessions_that_were_taken_out_are_not_found_and_not_counted() -> None:
 def test_the_index_is_made_once_for_each_version() -> None:
     columns = columns_with_grains([("AB", "success", 3)])
     assert index_similarity(columns) is index_similarity(columns)
-    assert isinstance(index_similarity(columns), SimilarIndex)
+    assert isinstance(index_similarity(columns), SimilarityIndex)
 
 
 def grown(columns: GraphColumns, before: Sequence[Way], *ways: Way) -> GraphColumns:

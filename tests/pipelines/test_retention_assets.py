@@ -16,7 +16,7 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.audit.verify import verify_audit
 from recorder.governance import table_rewrites
 from recorder.governance.erasures import request_erasure
-from recorder.governance.purging.leased_run import PURGE_LEASE
+from recorder.governance.purging.purge_runs import PURGE_LEASE
 from recorder.ids import first_id_at
 from recorder.models.governance import ErasureCreate, ErasureRow
 from recorder.storage.leases import hold_lease

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from recorder.replays.anchors import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.comparisons import GraphEvidence
 from recorder.replays.dry import MOST_STEPS, compute_replayability, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import RecordedSession
+from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.results import Decision, DryResult
 from tests.support.dom_snapshots import snapshot
 from tests.support.invoice_recordings import (

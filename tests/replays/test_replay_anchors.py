@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.replays.anchors import (
+from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag, list_recorded_steps
+from recorder.replays.replay_range import (
     AnchorUnknown,
     EventPosition,
     ReplayAnchor,
     find_anchor_event,
     find_until_event,
 )
-from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag, list_recorded_steps
 
 
 def make_session(

@@ -14,7 +14,7 @@ from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import IdempotencyRow, SealBatchRow
 from recorder.recording.stops import stop_session
-from recorder.rowset import EventKey, events_digest
+from recorder.row_digests import EventKey, events_digest
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, open_sealer
 from recorder.sealing.batches import SealingBatchLimits

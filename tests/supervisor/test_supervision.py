@@ -12,9 +12,10 @@ import pytest
 
 from recorder.heartbeat import PulseReader, write_heartbeat
 from recorder.supervisor import output
+from recorder.supervisor.guard_process import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_service_log
-from recorder.supervisor.processes import Child, ChildFailed, Command, GuardProcess, end_leftover_processes
+from recorder.supervisor.processes import Child, ChildFailed, Command, end_leftover_processes
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 from tests.support.deployment_processes import ROOT
 
@@ -131,7 +132,7 @@ def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
             assert not child.is_due()
             clock.at += 0.02
             assert child.is_due()
-            guard.forget(child)
+            guard.release_group(child.pid)
     finally:
         guard.close()
     assert (tmp_path / "part.log").read_text() == "said\n" * 8
@@ -280,7 +281,7 @@ def test_a_guard_that_was_killed_has_a_successor(tmp_path: Path, clock: Clock) -
     assert not guard.restart_if_ended() and changes == [[child.pid]]
     guard._process.kill()
     guard._process.wait()
-    guard.forget(child)  # it tells nobody, and does not fail
+    guard.release_group(child.pid)  # it tells nobody, and does not fail
     assert changes == [[child.pid], []]
     assert guard.restart_if_ended() and not guard.restart_if_ended()
     child.wait(20)

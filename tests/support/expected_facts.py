@@ -13,10 +13,10 @@ from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.stored_events import EventRecord, decode_event_batch
-from recorder.rowset import events_digest
+from recorder.row_digests import events_digest
 from recorder.runtime import Runtime
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance
-from recorder.sealing.rows import session_start_us
+from recorder.sealing.lake_rows import session_start_us
 
 Rows = list[dict[str, Any]]
 _SAME = (

@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from api.app import create_app
-from api.gate.slow_clients import WatchedProtocol
+from api.gate.slow_clients import SlowClientProtocol
 from api.streams.websockets import WatchedSocket
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
@@ -33,7 +33,7 @@ def running_service(
     folder: Path,
     *,
     port: int = 0,
-    http: type[WatchedProtocol] = WatchedProtocol,
+    http: type[SlowClientProtocol] = SlowClientProtocol,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningService]:
     """A service whose data are in `folder`, stopped at the end.
@@ -56,7 +56,7 @@ def serving(
     app: Any,
     *,
     port: int = 0,
-    http: type[WatchedProtocol] = WatchedProtocol,
+    http: type[SlowClientProtocol] = SlowClientProtocol,
     ws: type[WebSocketsSansIOProtocol] = WatchedSocket,
     lifespan: str = "on",
 ) -> Iterator[int]:

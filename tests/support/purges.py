@@ -11,8 +11,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from sqlmodel import select
 
-from recorder.governance.purging.leased_run import run_purges
-from recorder.governance.purging.purge_run import PurgeReport
+from recorder.governance.purging.due_steps import PurgeReport
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
 from tests.support.completed_work import seal_all

@@ -15,7 +15,7 @@ from recorder.hashing import bucket_of
 from recorder.ids import new_id
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
-from recorder.rowset import events_digest
+from recorder.row_digests import events_digest
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.lake_schemas import LAYOUTS, Kind

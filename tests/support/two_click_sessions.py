@@ -3,7 +3,7 @@
 from typing import Any
 
 from recorder.replay_service.drain_run import ReplayRun
-from recorder.replay_service.report import ReplayReport
+from recorder.replay_service.report import ReplayRunReport
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
@@ -43,7 +43,7 @@ def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve")
     return session_id
 
 
-def replay_all(caller: Caller) -> ReplayReport:
+def replay_all(caller: Caller) -> ReplayRunReport:
     """Replay what waits, as the drain run does."""
     run = ReplayRun(caller.service.runtime, "tests")
     assert run.take()

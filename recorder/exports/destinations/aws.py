@@ -55,7 +55,7 @@ def require_external_id(target: ExportLocation, patience: StoreTimeouts) -> None
         raise InvalidDestination(text, _POINTER)
 
 
-def raise_if_own_identity_refused(error: Any) -> None:
+def raise_if_aws_identity_refused(error: Any) -> None:
     """Check that a client's error is not about the service's own identity, which no customer can mend.
 
     Raises:
@@ -93,7 +93,7 @@ def _can_assume_role(target: ExportLocation, external_id: str, patience: StoreTi
             DurationSeconds=900,
         )
     except ClientError as error:
-        raise_if_own_identity_refused(error)
+        raise_if_aws_identity_refused(error)
         code = error.response.get("Error", {}).get("Code")
         if code == _REFUSAL:
             return False

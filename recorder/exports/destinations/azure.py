@@ -78,7 +78,7 @@ class AzureStore:
         with suppress(KeyError), _translate_azure_errors(key):
             self._container.get_blob_client(key).delete_blob()
 
-    def keys(self, prefix: str) -> Iterator[str]:
+    def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
         with _translate_azure_errors(prefix):
             yield from self._container.list_blob_names(name_starts_with=prefix)

@@ -94,7 +94,7 @@ def upload_part_bytes(size_bytes: int, parts: int) -> int:
     return max(PART_BYTES, -(-size_bytes // parts))
 
 
-class Store(Protocol):
+class ExportStore(Protocol):
     """Objects by key in one bucket or container.
 
     All methods raise `Unavailable` where the store does not answer and `InvalidDestination` where it refuses.
@@ -120,7 +120,7 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
 
-    def keys(self, prefix: str) -> Iterator[str]:
+    def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:

@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recorder.errors import DestinationNotAllowed, InvalidDestination
-from recorder.exports.destinations.base import WORKING, Destination, ExportLocation, Store, StoreTimeouts
-from recorder.exports.destinations.local import Folder
+from recorder.exports.destinations.base import (
+    WORKING,
+    Destination,
+    ExportLocation,
+    ExportStore,
+    StoreTimeouts,
+)
+from recorder.exports.destinations.local import LocalFolder
 from recorder.settings import Settings
 
 
@@ -57,14 +63,14 @@ def resolve_export_location(row: ExportDestination, settings: Settings) -> Expor
 def open_location(target: ExportLocation, patience: StoreTimeouts = WORKING) -> Destination:
     """Open the directory of an export with its own rights; the store is asked when it is used."""
     if target.kind == "local":
-        return Folder(target.root)
+        return LocalFolder(target.root)
     from recorder.exports.destinations.object_store import ObjectStore
 
     bucket = replace(target, workspace_id="", export_id="", root="")
     return ObjectStore(partial(_open_store, target), target.root, bucket, patience)
 
 
-def _open_store(target: ExportLocation, patience: StoreTimeouts) -> Store:
+def _open_store(target: ExportLocation, patience: StoreTimeouts) -> ExportStore:
     # Client libraries are slow to load: a service that writes only to S3 loads one.
     match target.kind:
         case "s3":
@@ -104,7 +110,7 @@ def open_url(url: str) -> Destination:
     """Open a folder or an fsspec address as the directory of an export."""
     path = url.rstrip("/").removeprefix("file://")
     if "://" not in path and "::" not in path:
-        return Folder(path)
+        return LocalFolder(path)
     return open_location(
         ExportLocation(kind="address", root=path, workspace_id="", export_id="", is_trusted=True)
     )

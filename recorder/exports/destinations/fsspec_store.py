@@ -67,7 +67,7 @@ class FsspecStore:
         except KeyError:
             pass
 
-    def keys(self, prefix: str) -> Iterator[str]:
+    def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
         with _translate_fsspec_errors(prefix):
             yield from (str(self._fs.unstrip_protocol(path)) for path in self._fs.find(prefix))

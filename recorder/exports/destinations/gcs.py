@@ -90,7 +90,7 @@ class GcsStore:
         with suppress(KeyError), _translate_gcs_errors(key):
             self._bucket.blob(key).delete(**self._wait_options())
 
-    def keys(self, prefix: str) -> Iterator[str]:
+    def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
         with _translate_gcs_errors(prefix):
             for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._wait_options()):

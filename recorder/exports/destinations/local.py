@@ -28,7 +28,7 @@ _NAME = "The export destination"
 _REFUSED = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError, FileNotFoundError)
 
 
-class Folder(Destination):
+class LocalFolder(Destination):
     """The directory of one export in a folder; a file gets its name when it is whole and synced."""
 
     def __init__(self, root: str | Path) -> None:

@@ -20,9 +20,9 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     Destination,
+    ExportStore,
     FileConflict,
     Staged,
-    Store,
     StoreTimeouts,
     call_within_time_limit,
 )
@@ -34,7 +34,7 @@ from recorder.ids import new_id
 CLAIMS = "recorder-workspaces"
 
 
-def require_bucket_owner(store: Store, workspace_id: str) -> None:
+def require_bucket_owner(store: ExportStore, workspace_id: str) -> None:
     """Check that a bucket or container takes files of a workspace.
 
     Raises:
@@ -57,7 +57,11 @@ class ObjectStore(Destination):
     """The directory of one export: the objects whose keys begin with its root."""
 
     def __init__(
-        self, open_store: Callable[[StoreTimeouts], Store], root: str, bucket: object, patience: StoreTimeouts
+        self,
+        open_store: Callable[[StoreTimeouts], ExportStore],
+        root: str,
+        bucket: object,
+        patience: StoreTimeouts,
     ) -> None:
         """Create the directory; the store is opened when it is first needed.
 
@@ -73,8 +77,8 @@ class ObjectStore(Destination):
         self._patience = patience
 
     @cached_property
-    def _store(self) -> Store:
-        """Store, opened when it is first needed; a probe opens its own, with shorter time limits."""
+    def _store(self) -> ExportStore:
+        """ExportStore, opened when it is first needed; a probe opens its own, with shorter time limits."""
         return self._open_store(self._patience)
 
     @contextmanager
@@ -150,7 +154,7 @@ class ObjectStore(Destination):
 
     def files(self) -> Iterator[str]:
         """Yield the paths of all files, in no order."""
-        for key in self._store.keys(f"{self._root}/"):
+        for key in self._store.list_keys(f"{self._root}/"):
             yield key.removeprefix(f"{self._root}/")
 
     def remove_unfinished_files(self) -> None:

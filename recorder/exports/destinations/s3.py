@@ -15,7 +15,7 @@ from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.aws import (
     make_missing_identity,
     open_aws_client,
-    raise_if_own_identity_refused,
+    raise_if_aws_identity_refused,
     require_external_id,
 )
 from recorder.exports.destinations.base import (
@@ -93,7 +93,7 @@ class S3Store:
         with _translate_s3_errors(key):
             self._client.delete_object(Bucket=self._target.bucket, Key=key)
 
-    def keys(self, prefix: str) -> Iterator[str]:
+    def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
         with _translate_s3_errors(prefix):
             pages = self._client.get_paginator("list_objects_v2")
@@ -235,7 +235,7 @@ def _translate_s3_errors(key: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise_if_own_identity_refused(error)
+        raise_if_aws_identity_refused(error)
         raise _convert_s3_error(error.response, key) from error
     except NoCredentialsError as error:
         raise make_missing_identity() from error

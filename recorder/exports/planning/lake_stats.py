@@ -7,7 +7,7 @@ import polars as pl
 from recorder.errors import RecorderError
 from recorder.exports.planning.plan import FACTS, Sampling, select_frames
 from recorder.plurals import counted
-from recorder.rowset import frames_digest, samples_digest
+from recorder.row_digests import frames_digest, samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
 from recorder.tenant import Tenant

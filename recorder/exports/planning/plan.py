@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from recorder.datasets.formats import FORMATS, FileKind, Format, FormatName
 from recorder.hashing import canonical_json
-from recorder.rowset import row_set_sha256
+from recorder.row_digests import row_set_sha256
 from recorder.version import __version__
 
 #: Columns of the lake's frames that the sampling reads.

@@ -7,7 +7,7 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.access.quota import require_quota_rows
+from recorder.access.quota import require_export_row_quota
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     InvalidDestination,
@@ -39,9 +39,9 @@ def require_exportable_draft(db: DbSession, draft: ExportRow) -> None:
         ValidationFailed: if the path is of a workflow that is not exported.
         QuotaExceeded: if no rows to export are left.
     """
-    _require_workflows(db, draft.tenant, draft.spec["workflow"])
+    _require_known_workflows(db, draft.tenant, draft.spec["workflow"])
     _require_exported_path(db, draft.tenant, draft.spec)
-    require_quota_rows(db, draft.tenant)
+    require_export_row_quota(db, draft.tenant)
 
 
 def probe_draft_destination(draft: ExportRow, settings: Settings) -> None:
@@ -168,7 +168,7 @@ def list_exports(
     )
 
 
-def _require_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:
+def _require_known_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:
     statement = select(func.count()).where(
         *in_tenant(WorkflowRow, tenant),
         col(WorkflowRow.workflow).in_(workflows),

@@ -11,7 +11,7 @@ from recorder.datasets.formats import CARD, MANIFEST
 from recorder.exports.destinations import open_destination
 from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export
 from recorder.exports.runner.session_index import delete_export_index_rows
-from recorder.exports.runner.shard_store import plan_folder, read_shards
+from recorder.exports.runner.shard_store import plan_folder, read_shard_rows
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
@@ -35,7 +35,7 @@ def list_expired_exports(db: DbSession, *, at: datetime, workspace_id: str) -> l
 
 def count_export_bytes(db: DbSession, export_id: str) -> int:
     """Return the size of an export's shards."""
-    return sum(shard.size_bytes or 0 for shard in read_shards(db, export_id))
+    return sum(shard.size_bytes or 0 for shard in read_shard_rows(db, export_id))
 
 
 def delete_expired_export_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datetime) -> bool:
@@ -77,7 +77,7 @@ def delete_claimed_export_files(runtime: Runtime, claim: ExportClaim, *, at: dat
     """
     with claim.transaction_in_any_status() as (db, row):
         row.expired_at = row.expired_at or at
-        paths = [shard.path for shard in read_shards(db, row.id)]
+        paths = [shard.path for shard in read_shard_rows(db, row.id)]
     destination = open_destination(row, runtime.settings)
     for path in (MANIFEST, CARD, *paths):
         claim.require_lease()

@@ -13,7 +13,7 @@ from recorder.datasets.formats import CARD, FORMATS, MANIFEST
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import open_destination
 from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, call_within_time_limit
-from recorder.exports.manifest import read_own_manifest
+from recorder.exports.manifest_builder import read_own_manifest
 from recorder.exports.requests.wire_objects import check_url_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.export_request import ExportFormat

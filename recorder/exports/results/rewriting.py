@@ -21,7 +21,7 @@ from recorder.datasets.schemas import fingerprint
 from recorder.exports.card import dataset_card, read_statistics
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import open_executor
-from recorder.exports.manifest import ExportFacts, Lineage, build_manifest, read_own_manifest
+from recorder.exports.manifest_builder import ExportFacts, Lineage, build_manifest, read_own_manifest
 from recorder.exports.planning.plan import Plan, plan_without_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
 from recorder.exports.runner.lease import ExportClaim
@@ -29,7 +29,7 @@ from recorder.exports.runner.session_index import delete_session_index_rows, has
 from recorder.exports.runner.shard_store import (
     make_shard_task,
     plan_folder,
-    read_shards,
+    read_shard_rows,
     store_export_plan,
     written_shard_of_row,
 )
@@ -112,7 +112,7 @@ class _Rewriting:
         written = self._write_shards(shorter, files)
         lineage = self._make_lineage(dropped)
         with runtime.database.transaction(write=False) as db:
-            known = {shard.path: shard for shard in read_shards(db, row.id)}
+            known = {shard.path: shard for shard in read_shard_rows(db, row.id)}
         manifest = document | self._build_changes(shorter, files, written, known, lineage)
         data = format_manifest(manifest)
         self._announce_manifest(current=text, following=data)
@@ -236,7 +236,7 @@ class _Rewriting:
         entries = {entry["path"]: entry for entry in manifest["shards"]}
         totals = manifest["totals"]
         with self._claim.transaction_in_any_status() as (db, row):
-            for shard in read_shards(db, row.id):
+            for shard in read_shard_rows(db, row.id):
                 entry = entries.get(shard.path)
                 if entry is None:
                     db.delete(shard)

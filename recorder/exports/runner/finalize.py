@@ -16,7 +16,7 @@ from recorder.datasets.manifest import format_manifest
 from recorder.errors import InvalidDestination, InvalidState, NotFound, RecorderError
 from recorder.exports.card import dataset_card, read_statistics
 from recorder.exports.destinations import Destination, FileConflict, open_destination
-from recorder.exports.manifest import ExportFacts, build_manifest
+from recorder.exports.manifest_builder import ExportFacts, build_manifest
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard
@@ -30,7 +30,12 @@ from recorder.exports.runner.lease import (
     lock_export,
 )
 from recorder.exports.runner.session_index import delete_export_index_rows
-from recorder.exports.runner.shard_store import Ledger, count_delivered_rows, read_shards, settle_reservation
+from recorder.exports.runner.shard_store import (
+    Ledger,
+    count_delivered_rows,
+    read_shard_rows,
+    settle_reservation,
+)
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
@@ -94,7 +99,7 @@ def remove_files(
     """
     if row.files_left:
         with runtime.database.transaction(write=False) as db:
-            shards = read_shards(db, row.id)
+            shards = read_shard_rows(db, row.id)
         is_ours = (row.error or {}).get("code") != FileConflict.code
         paths = [shard.path for shard in shards if shard.is_done or is_ours]
         try:

@@ -9,13 +9,13 @@ from sqlmodel import col, select
 
 from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.manifest import Lineage, read_own_manifest
+from recorder.exports.manifest_builder import Lineage, read_own_manifest
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.requests.validation import export_series_of
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
-from recorder.exports.runner.shard_store import read_shards, read_stored_export_plan, written_shard_of_row
+from recorder.exports.runner.shard_store import read_shard_rows, read_stored_export_plan, written_shard_of_row
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -86,7 +86,7 @@ def open_parent_export(runtime: Runtime, export_id: str) -> Parent | None:
     """Return an export as a source of files; None if its manifest, plan or destination is gone."""
     with runtime.database.transaction(write=False) as db:
         row = db.get(ExportRow, export_id)
-        shards = read_shards(db, export_id)
+        shards = read_shard_rows(db, export_id)
     if row is None or row.plan_key is None:
         return None
     try:

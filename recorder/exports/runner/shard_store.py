@@ -13,7 +13,7 @@ from recorder.access.quota import reserve_quota_rows, settle_quota_rows
 from recorder.datasets.formats import FORMATS, FormatName
 from recorder.errors import QuotaExceeded
 from recorder.exports.destinations import resolve_export_location
-from recorder.exports.manifest import Lineage
+from recorder.exports.manifest_builder import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
@@ -59,7 +59,7 @@ def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
     if row.destination["kind"] not in CLIENT_DESTINATIONS:
         return 0
     counted = FORMATS[cast(FormatName, row.format)].kinds[0]
-    return sum(shard.rows for shard in read_shards(db, row.id) if shard.is_done and shard.kind == counted)
+    return sum(shard.rows for shard in read_shard_rows(db, row.id) if shard.is_done and shard.kind == counted)
 
 
 def store_export_plan(blobs: Blobs, plan: Plan, *, workspace_id: str, export_id: str) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def read_stored_export_plan(blobs: Blobs, key: str, *, most_bytes: int | None = 
     return Plan.from_json(zstandard.decompress(data))
 
 
-def read_shards(db: DbSession, export_id: str) -> list[ExportShardRow]:
+def read_shard_rows(db: DbSession, export_id: str) -> list[ExportShardRow]:
     """Return the planned shards of an export, by path."""
     statement = select(ExportShardRow).where(ExportShardRow.export_id == export_id)
     return list(db.exec(statement.order_by(col(ExportShardRow.path))))
@@ -184,7 +184,7 @@ class Ledger:
             row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
             row.is_indexed = True
             delete_session_index_rows(db, row.id, dropped or ())
-            known = {shard.path: shard for shard in read_shards(db, row.id)}
+            known = {shard.path: shard for shard in read_shard_rows(db, row.id)}
             stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]
             for shard in stale:
                 db.delete(known.pop(shard.path))
@@ -212,7 +212,7 @@ class Ledger:
     def list_unfinished_paths(self) -> set[str]:
         """Return the paths of the shards that are still to be written."""
         with self._claim.transaction() as (db, row):
-            return {shard.path for shard in read_shards(db, row.id) if not shard.is_done}
+            return {shard.path for shard in read_shard_rows(db, row.id) if not shard.is_done}
 
     def note(self, written: WrittenShard) -> None:
         """Store that a shard is done."""
@@ -228,7 +228,7 @@ class Ledger:
     def reopen(self, paths: set[str]) -> None:
         """Store that some shards are still to be written."""
         with self._claim.transaction() as (db, row):
-            for shard in read_shards(db, row.id):
+            for shard in read_shard_rows(db, row.id):
                 if shard.path in paths:
                     row.shards_done -= shard.is_done
                     shard.is_done, shard.reused_from = False, None
@@ -238,7 +238,9 @@ class Ledger:
         """Return the shards that are done, by path."""
         with self._claim.transaction() as (db, row):
             return {
-                shard.path: done for shard in read_shards(db, row.id) if (done := written_shard_of_row(shard))
+                shard.path: done
+                for shard in read_shard_rows(db, row.id)
+                if (done := written_shard_of_row(shard))
             }
 
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.webdataset import Sample, read_webdataset_samples
-from recorder.exports.verify.rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
-from recorder.rowset import SessionRows, events_digest, frames_digest, samples_digest
+from recorder.exports.verify.checked_rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
+from recorder.row_digests import SessionRows, events_digest, frames_digest, samples_digest
 
 #: Most problems that are listed: a dataset that is wholly wrong needs no line for each of its pictures.
 MOST_PROBLEMS = 200

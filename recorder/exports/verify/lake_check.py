@@ -23,13 +23,13 @@ from recorder.datasets.sources import FILE_ERRORS, copy_source_file
 from recorder.datasets.webdataset import read_webdataset_samples
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
-from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset
-from recorder.exports.verify.rows import read_events, read_frames
+from recorder.exports.verify.checked_rows import read_events, read_frames
+from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST, open_dataset
 from recorder.hashing import sha256_of
 from recorder.memory.queries.path_sessions import select_path
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.rowset import EventKey, events_digest, frames_digest, samples_digest
+from recorder.row_digests import EventKey, events_digest, frames_digest, samples_digest
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.lake_reads import retry_lake_read

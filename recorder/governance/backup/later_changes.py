@@ -19,7 +19,7 @@ from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_au
 from recorder.governance.backup.errors import AuditDoesNotFit
 from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
-from recorder.governance.purging.leased_run import run_purges
+from recorder.governance.purging.purge_runs import run_purges
 from recorder.governance.purging.requests import request_purge
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import HoldRow, PurgeCause, PurgeRow
@@ -74,7 +74,7 @@ class LaterChanges:
         try:
             with path.open("rb") as file:
                 for line in file:
-                    row = _parse_line(line)
+                    row = _parse_audit_line(line)
                     chains.add(row.workspace_id)
                     _append_next_entry(row, rows, heads)
         except OSError as error:
@@ -85,7 +85,7 @@ class LaterChanges:
         return cls(rows, is_given=True)
 
 
-def _parse_line(line: bytes) -> AuditRow:
+def _parse_audit_line(line: bytes) -> AuditRow:
     """Return the entry of a line whose content gives its hash.
 
     Raises:

@@ -7,11 +7,11 @@ The schedule, the backtest and the benchmark are this one function.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from recorder.memory.drift.appearance import Growth, find_growth
 from recorder.memory.drift.baseline_terms import Term, latest_baseline_term, next_baseline_term
 from recorder.memory.drift.changes import NoticedChange, report_order_of
-from recorder.memory.drift.disappearance import Fall, compute_fall_evidence, find_falls
 from recorder.memory.drift.explained_changes import is_fall_explained, is_growth_explained, leave_out_reported
+from recorder.memory.drift.falls import Fall, compute_fall_evidence, find_falls
+from recorder.memory.drift.growth import Growth, find_growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import Watch, inherit_watches, list_watched_subjects

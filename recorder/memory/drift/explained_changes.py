@@ -6,9 +6,9 @@ left out makes an edge around it, new work makes all other work rarer. One alarm
 
 from collections.abc import Collection
 
-from recorder.memory.drift.appearance import Growth
 from recorder.memory.drift.changes import NoticedChange
-from recorder.memory.drift.disappearance import Fall, compute_fall_evidence
+from recorder.memory.drift.falls import Fall, compute_fall_evidence
+from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
 from recorder.memory.drift.thresholds import DriftRules

@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.memory.drift.detector import DetectorState, TermCheck, detect_alarms
-from recorder.memory.drift.disappearance import misses_so_far
+from recorder.memory.drift.falls import misses_so_far
 from recorder.memory.drift.history import History
 from recorder.memory.drift.payloads import describe_alarm
 from recorder.memory.drift.store import (

@@ -3,9 +3,9 @@
 import numpy as np
 
 from recorder import clock
-from recorder.memory.drift.appearance import Growth
 from recorder.memory.drift.detector import Alarm
-from recorder.memory.drift.disappearance import Fall
+from recorder.memory.drift.falls import Fall
+from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, subject_id_of
 from recorder.memory.drift.subjects import PATH, Kind, Subject

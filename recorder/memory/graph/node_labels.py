@@ -84,7 +84,7 @@ class _Sharers:
 
 
 @dataclass(slots=True)
-class _Proof:
+class _LabelProof:
     """Sessions that gave a node one text, whatever its digits, and those of each spelling of the digits."""
 
     all: _Sharers = field(default_factory=_Sharers)
@@ -145,7 +145,7 @@ class NodeLabels:
 
     def __init__(self) -> None:
         #: Proofs by node and kind, then by the text's template.
-        self._proofs: defaultdict[tuple[int, TextKind], dict[str, _Proof]] = defaultdict(dict)
+        self._proofs: defaultdict[tuple[int, TextKind], dict[str, _LabelProof]] = defaultdict(dict)
         self._actors: set[int] = set()
         #: Texts of nodes that need no further session of an actor, with the last such actor: work that
         #: repeats gives the same texts again and again.
@@ -219,14 +219,14 @@ class NodeLabels:
         return proof.needs(given)
 
     def _add(self, node: int, template: str, given: LabelText) -> None:
-        self._proofs[node, given.kind].setdefault(template, _Proof()).add(given)
+        self._proofs[node, given.kind].setdefault(template, _LabelProof()).add(given)
         self._actors.add(given.actor)
 
     def _find_shared(self, node: int, kind: TextKind) -> str:
         """Return the name or words that sessions share; empty without such."""
         return next(iter(self._list_shared(self._proofs.get((node, kind), {}), _MAX_SHARED)), "")
 
-    def _list_shared(self, proofs: Mapping[str, _Proof], limit: int) -> list[str]:
+    def _list_shared(self, proofs: Mapping[str, _LabelProof], limit: int) -> list[str]:
         """Return the texts that sessions share, with digits where these are; none if the texts vary much."""
         min_actors = min(len(self._actors), MIN_ACTORS)
         shared = sorted(text for text, proof in proofs.items() if proof.all.are_enough(min_actors))

@@ -132,7 +132,7 @@ def split_ways(ways: VariantTable) -> list[Ints]:
     open_parts = [np.arange(len(ways.sizes))]
     while open_parts:
         rows = open_parts.pop()
-        divided = _find_other_way(ways.select_rows(rows))
+        divided = _find_divergent_variants(ways.select_rows(rows))
         if divided is None:
             parts.append(rows)
         else:
@@ -140,7 +140,7 @@ def split_ways(ways: VariantTable) -> list[Ints]:
     return parts
 
 
-def _find_other_way(ways: VariantTable) -> Mask | None:
+def _find_divergent_variants(ways: VariantTable) -> Mask | None:
     """Return which variants go another way than the one shown; None if too few do."""
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:

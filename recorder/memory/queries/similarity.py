@@ -30,7 +30,7 @@ class SimilarRow(NamedTuple):
     shared_nodes: tuple[int, ...]
 
 
-class SimilarIndex:
+class SimilarityIndex:
     """The sessions of one version of a graph, ready to be compared."""
 
     def __init__(self, columns: GraphColumns) -> None:
@@ -111,9 +111,9 @@ def _multiply(matrix: Any, line: int) -> Floats:
     return products
 
 
-def index_similarity(columns: GraphColumns) -> SimilarIndex:
+def index_similarity(columns: GraphColumns) -> SimilarityIndex:
     """Return the index of a graph; made once for each version, so its weights are frozen with it."""
-    return columns.derive("similar", SimilarIndex)
+    return columns.derive("similar", SimilarityIndex)
 
 
 class _SharedNodes:

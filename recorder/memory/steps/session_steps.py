@@ -91,13 +91,13 @@ def session_steps(
         [(event["t_ms"], event.get("frame_id")) for event in ordered],
         [(frame.t_ms, frame.frame_id) for frame in shown],
     )
-    walk = StepWalk(collapse=collapse)
+    walk = StepBuilder(collapse=collapse)
     for event, index in zip(ordered, places, strict=True):
         walk.add(event, None if index is None else shown[index])
     return walk.steps
 
 
-class StepWalk:
+class StepBuilder:
     """The steps of a session, found event by event in `(t_ms, id)` order; see `session_steps`.
 
     Attributes:

@@ -7,9 +7,9 @@ from sqlmodel import col, select
 
 from recorder.errors import NotFound, ValidationFailed
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
+from recorder.memory_service.recovery_points import read_tag_times
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
-from recorder.recording.recovery_points import read_tag_times
 from recorder.storage.conditions import in_tenant
 from recorder.tenant import GraphScope
 

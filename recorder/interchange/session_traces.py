@@ -103,7 +103,7 @@ class LogReport:
     events: int
 
 
-def export_event_log(
+def write_event_log(
     client: Client,
     workflow: str,
     path: Path,

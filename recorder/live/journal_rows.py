@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.live.step_journal import LiveResult
+from recorder.live.journal_protocol import LiveResult
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import Actor, SessionCreate
@@ -17,7 +17,7 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
 from recorder.replay_service.drain_run import DECISION_TIME
 from recorder.replay_service.queue import end_replay, end_replay_as_failed
-from recorder.replay_service.rows import undeleted_session_conditions
+from recorder.replay_service.replay_rows import undeleted_session_conditions
 from recorder.replays.results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease

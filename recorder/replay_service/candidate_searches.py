@@ -13,11 +13,16 @@ from recorder.errors import NotFound, ValidationFailed
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.recording.sessions import find_session
-from recorder.replay_service.failures import find_failure
+from recorder.replay_service.candidate_search_process import (
+    SearchProcess,
+    SearchReply,
+    SearchStores,
+    SearchTask,
+)
+from recorder.replay_service.failed_sessions import find_failure
 from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, lock_recovery
-from recorder.replay_service.report import ReplayReport
-from recorder.replay_service.search_process import SearchProcess, SearchReply, SearchStores, SearchTask
+from recorder.replay_service.report import ReplayRunReport
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
@@ -39,7 +44,7 @@ SearchedRow = RecoveryRow | ReplayRow
 class CandidateSearches:
     """The searches of one run: those that wait, and the one under way."""
 
-    def __init__(self, runtime: Runtime, pauses: StorePauses, report: ReplayReport) -> None:
+    def __init__(self, runtime: Runtime, pauses: StorePauses, report: ReplayRunReport) -> None:
         self._runtime, self._pauses, self._report = runtime, pauses, report
         self._process = SearchProcess()
         self._waiting: dict[str, SearchedRow] = {}

@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.access.idempotency import purge_expired_answers
+from recorder.access.keyed_answers import purge_expired_answers
 from recorder.errors import RecorderError
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.runtime import Runtime

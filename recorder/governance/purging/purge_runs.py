@@ -15,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.governance.purging.purge_run import PurgeReport, PurgeRun
+from recorder.governance.purging.due_steps import PurgeReport, PurgeRun
 from recorder.governance.purging.requests import advance_purges
 from recorder.governance.purging.session_content import remove_session_contents
 from recorder.models.governance import PurgeRow
@@ -78,13 +78,13 @@ def run_purges(
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             run = PurgeRun(runtime, held)
             while not is_stopping() and (
-                run.work_on_due_steps() or _wait_for_purge_step(runtime, patience_s)
+                run.work_on_due_steps() or _wait_until_step_is_due(runtime, patience_s)
             ):
                 continue
             return run.report
 
 
-def _wait_for_purge_step(runtime: Runtime, patience_s: float) -> bool:
+def _wait_until_step_is_due(runtime: Runtime, patience_s: float) -> bool:
     """Wait a moment for the next step; return False if none becomes due within the patience."""
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)

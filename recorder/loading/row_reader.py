@@ -11,7 +11,7 @@ import pyarrow as pa
 from recorder.datasets import jsonl, parquet, webdataset
 from recorder.datasets.errors import FileDamaged, Unreadable
 from recorder.datasets.manifest import Shard
-from recorder.datasets.rows import EVENTS_AT_ONCE, SPLIT
+from recorder.datasets.row_values import EVENTS_AT_ONCE, SPLIT
 from recorder.datasets.sources import DatasetSource
 from recorder.datasets.tables import TABLE_FORMATS
 from recorder.hashing import sha256_of

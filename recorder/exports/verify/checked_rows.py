@@ -16,9 +16,9 @@ import pyarrow as pa
 from recorder.datasets import jsonl
 from recorder.datasets.errors import Unreadable
 from recorder.datasets.formats import FormatName
-from recorder.datasets.rows import convert_to_unreadable
+from recorder.datasets.row_values import convert_to_unreadable
 from recorder.datasets.tables import TABLE_FORMATS
-from recorder.rowset import EventKey
+from recorder.row_digests import EventKey
 
 _ROWS_AT_ONCE = 10_000
 _IMAGES_AT_ONCE = 16

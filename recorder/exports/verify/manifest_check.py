@@ -21,7 +21,7 @@ from recorder.datasets.sources import (
     open_dataset_source,
 )
 from recorder.exports.verify.file_contents import MOST_PROBLEMS, FileContents, read_contents
-from recorder.rowset import SessionRows, row_set_sha256
+from recorder.row_digests import SessionRows, row_set_sha256
 
 #: Called with the bytes hashed so far and the bytes in all.
 Progress = Callable[[int, int], None]

@@ -145,14 +145,17 @@ def store_idempotency_answer(
         "created_at": now,
     }
     identity = dict(zip((column.key for column in _IDENTITY), key.identity, strict=True))
-    is_expired = _ANSWERS.c.created_at <= _compute_expiry_limit(now)
+    is_expired = _ANSWERS.c.created_at <= _compute_oldest_kept_time(now)
     insert_or_update(db, IdempotencyRow, {**identity, **answer}, update=answer, where=is_expired)
     purge_expired_answers(db, limit=_PURGED_BY_EACH)
 
 
 def count_expired_answers(db: DbSession, workspace_id: str, *, at: datetime) -> tuple[int, int]:
     """Return number and bytes of a workspace's answers that are older than 24 hours at an instant."""
-    expired = (_ANSWERS.c.workspace_id == workspace_id, _ANSWERS.c.created_at <= _compute_expiry_limit(at))
+    expired = (
+        _ANSWERS.c.workspace_id == workspace_id,
+        _ANSWERS.c.created_at <= _compute_oldest_kept_time(at),
+    )
     counts = select(func.count(), func.coalesce(func.sum(func.length(_ANSWERS.c.answer)), 0)).where(*expired)
     count, size_bytes = db.connection().execute(counts).one()
     return count, int(size_bytes)
@@ -169,7 +172,7 @@ def purge_expired_answers(
         at: instant at which they are that old; None is now.
         workspace_id: workspace of the answers; None is any.
     """
-    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _compute_expiry_limit(at or clock.now()))
+    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _compute_oldest_kept_time(at or clock.now()))
     if workspace_id is not None:
         expired = expired.where(_ANSWERS.c.workspace_id == workspace_id)
     # Rows that another transaction deletes are skipped, so that no transaction waits for another.
@@ -186,7 +189,7 @@ def _claim_idempotency_key(connection: Connection, key: RequestKey) -> None:
     columns = select(_ANSWERS.c.body_digest, _ANSWERS.c.status, _ANSWERS.c.answer)
     stored = connection.execute(
         columns.where(
-            tuple_(*_IDENTITY) == key.identity, _ANSWERS.c.created_at > _compute_expiry_limit(clock.now())
+            tuple_(*_IDENTITY) == key.identity, _ANSWERS.c.created_at > _compute_oldest_kept_time(clock.now())
         )
     ).one_or_none()
     if stored is None:
@@ -196,5 +199,5 @@ def _claim_idempotency_key(connection: Connection, key: RequestKey) -> None:
     raise AnswerKept(stored.status, bytes(stored.answer))
 
 
-def _compute_expiry_limit(now: datetime) -> datetime:
+def _compute_oldest_kept_time(now: datetime) -> datetime:
     return now - timedelta(hours=limits.IDEMPOTENCY_HOURS)

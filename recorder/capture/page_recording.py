@@ -256,10 +256,10 @@ class PageRecording:
 
     async def _take_last_frame(self, page: Any, captured: CapturedPage) -> None:
         until = time.monotonic() + _REST_S
-        version, _ = await captured.read_version()
+        version, _ = await captured.read_document_version()
         while time.monotonic() < until:
             await self._wait(page.wait_for_timeout(_QUIET_S * 1000))
-            now, is_loaded = await captured.read_version()
+            now, is_loaded = await captured.read_document_version()
             if now == version and is_loaded:
                 break
             version = now

@@ -1,27 +1,21 @@
-"""Memory graph queries: outliers, similar sessions, comparisons, graph view. Spec §4.2; contract §4."""
+"""Sessions ranked by the memory graph: outliers, and those most similar to one. Spec §4.2; contract §4."""
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.errors import InvalidCursor, SessionNotSealed
-from recorder.memory.drift.store import list_newly_alarmed_nodes
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
-from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.versions import was_rebuilt_since
-from recorder.memory.views.formats import GraphFormat, format_graph_view
-from recorder.memory.views.graph_view import GraphView, graph_view_of
-from recorder.models.memory import MemoryComparison, OutlierSession, SimilarSession
+from recorder.models.memory import OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
-from recorder.recording.recovery_points import list_recovery_anchors
 from recorder.recording.sessions import find_session, session_to_wire
 from recorder.storage.conditions import in_tenant
 from recorder.storage.list_pages import FetchedPage, fetch_list_page
@@ -148,75 +142,3 @@ def _path_id(columns: GraphColumns, row: int) -> str | None:
     # Not `columns.path[row]`, which looks up that of every row.
     path = int(columns.variant_path[columns.trace_variant[columns.trace[row]]])
     return None if path == NO_PATH else columns.paths[path].path_id
-
-
-def read_graph_view(
-    db: DbSession,
-    *,
-    tenant: Tenant,
-    workflow: str,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    outcome: Outcome | None = None,
-    actor_kind: ActorKind | None = None,
-    min_frequency: float = 0.0,
-) -> GraphView:
-    """Return the nodes and edges of the sessions that match, with recovery points and new nodes marked.
-
-    Args:
-        db: a transaction.
-        tenant: workspace and mode.
-        workflow: name of the workflow.
-        since: sessions that started at this instant or later.
-        until: sessions that started before this instant.
-        outcome: sessions with this outcome; None takes all.
-        actor_kind: sessions of this kind of actor; None takes all.
-        min_frequency: nodes and edges of fewer sessions than this share are left out; the others keep theirs.
-
-    Raises:
-        NotFound: for an unknown workflow.
-    """
-    scope = GraphScope(tenant, workflow)
-    anchors = list_recovery_anchors(db, scope, since=since, until=until, is_timed=False)
-    columns = anchors.columns
-    chosen = select_session_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
-    recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in anchors.anchors)
-    return graph_view_of(
-        columns,
-        chosen,
-        workflow=workflow,
-        min_frequency=min_frequency,
-        recovery=recovery,
-        new=list_newly_alarmed_nodes(db, scope, columns),
-    )
-
-
-def render_graph(db: DbSession, *, format: GraphFormat, **selection: Any) -> tuple[bytes, str]:
-    """Return the graph in a format, with its media type; `selection` is what `read_graph_view` takes.
-
-    Raises:
-        NotFound: for an unknown workflow.
-    """
-    return format_graph_view(read_graph_view(db, **selection), format)
-
-
-def compare_sessions(
-    db: DbSession,
-    *,
-    tenant: Tenant,
-    workflow: str,
-    selected: SessionSelection,
-    against: SessionSelection,
-    outcome: Outcome | None = None,
-    min_change: float,
-    limit: int,
-) -> MemoryComparison:
-    """Return the differences between two selections of a workflow's sessions.
-
-    Raises:
-        NotFound: for an unknown workflow.
-    """
-    columns = read_newest_columns(db, GraphScope(tenant, workflow))
-    return compare_selections(
-        columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
-    )
