@@ -1,4 +1,4 @@
-"""HTTP protocol for uvicorn that closes connections of slow clients, and those beyond a limit.
+"""HTTP protocol for uvicorn with deadlines for slow clients; it counts each open connection.
 
 Contract §1, hostile case 94.
 

@@ -1,4 +1,4 @@
-"""Administration of API keys: create, list and revoke them. Spec §4.5, §5; contract §1 (keys)."""
+"""Administration of API keys by clients: create, list and revoke. Spec §4.5, §5; contract §1 (keys)."""
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select

@@ -1,1 +1,1 @@
-"""Checks of a deployment for its operator."""
+"""Checks of a deployment, which `recorder doctor` runs for its operator. Contract §9."""

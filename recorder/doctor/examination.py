@@ -1,4 +1,4 @@
-"""Checks of a deployment for its operator: settings, stores, contents, sealing, clocks, ports. Contract §9.
+"""Run of all checks in order: settings, stores, contents, sealing, clocks, ports. Contract §9.
 
 Each check yields findings: one line each, with the next step where something is wrong. Checks read, except
 that a store is tested by writing one object and deleting it.

@@ -1,4 +1,4 @@
-"""Anchors: the events with which a replay begins and ends. Spec §4.6.
+"""Range of a replay: the events with which it begins and ends, its anchors. Spec §4.6.
 
 Events are ordered by `(t_ms, id)`, ids bytewise.
 """

@@ -1,4 +1,4 @@
-"""Failures of sealing: errors of one session's content, quarantine of sessions, division of failed batches.
+"""Failures of sealing: errors of one session, which is set aside in the end; division of failed batches.
 
 A session is set aside only for its content. Before a failure is counted, stores and database are checked;
 while one of them does not answer, nothing is counted. Spec §3.1; contract §2 (`seal_error`).

@@ -1,4 +1,4 @@
-"""Guard process, as the service holds it: it is told the process groups of all children (`orphan_guard`)."""
+"""Guard process, as the service holds it: it receives the process groups of all children (`orphan_guard`)."""
 
 import subprocess
 import sys

@@ -78,7 +78,7 @@ class ObjectStore(Destination):
 
     @cached_property
     def _store(self) -> ExportStore:
-        """ExportStore, opened when it is first needed; a probe opens its own, with shorter time limits."""
+        """Store, opened when it is first needed; a probe opens its own, with shorter time limits."""
         return self._open_store(self._patience)
 
     @contextmanager

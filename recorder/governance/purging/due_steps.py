@@ -1,4 +1,4 @@
-"""One purge run: the due steps of all purges, in which a failure stops no other workspace. Contract §2, §7.
+"""Due steps of purges: work of one purge run, in which a failure stops no other workspace. Contract §2, §7.
 
 Every step may be repeated. Purges that share a table of the lake are worked on together, and each such
 group, session or workspace fails and waits for itself.
