@@ -1,4 +1,4 @@
-"""API keys: form, hashes, scopes, authentication; creation of keys and workspaces. Spec §5, contract §1 (keys).
+"""API keys: form, hashes, scopes, authentication; creation of keys and workspaces. Spec §5, contract §1.
 
 Scopes are `read`, `write` and `admin`, each including the one before it; `replay:live` may follow.
 """
