@@ -1,4 +1,4 @@
-"""Manifest of an export: built from its plan and files, read back with its digest. Spec §2.5, contract §5."""
+"""Manifest of an export: built from plan and files, and read back with its digest. Spec §2.5, contract §5."""
 
 import hashlib
 from dataclasses import dataclass, field
