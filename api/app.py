@@ -23,7 +23,7 @@ from starlette.routing import Mount
 from api import errors
 from api.bodies.batches import EventBatches
 from api.bodies.body_limits import BodyMemory
-from api.bodies.masking import BodyMasking
+from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
@@ -50,7 +50,7 @@ from api.routes import (
     workflows,
 )
 from recorder import __version__
-from recorder.access.ratelimit.stream_slots import open_stream_slots
+from recorder.access.rate_limits.stream_slots import open_stream_slots
 from recorder.logs import configure_logs, logged_start
 from recorder.net.host_header import AllowedHosts
 from recorder.net.outbound_guard import AddressGuard

@@ -26,7 +26,7 @@ from recorder.audit.log import Origin
 from recorder.client import Client
 from recorder.live.claimed_replay import claim_live_replay, run_replay
 from recorder.live.plan import Planner
-from recorder.live.run_recording import RunRecording
+from recorder.live.run_recording import ReplayRunRecorder
 from recorder.live.step_execution import StepActor
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
@@ -92,7 +92,7 @@ def _left_out_capture() -> Iterator[None]:
     """Do live replays that record neither frames nor events, to see what recording them costs."""
     with (
         patch.object(StepActor, "take_frame", lambda _actor, _state: None),
-        patch.object(RunRecording, "add_event", lambda _recording, _event: None),
+        patch.object(ReplayRunRecorder, "add_event", lambda _recording, _event: None),
     ):
         yield
 

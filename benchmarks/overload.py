@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from recorder.access.rate_limits.stores import RedisBuckets
+from recorder.access.rate_limits.token_buckets import InProcessBuckets, TokenBucket
 from recorder.access.rate_tiers import Rate
-from recorder.access.ratelimit.stores import RedisBuckets
-from recorder.access.ratelimit.token_buckets import MemoryBuckets, TokenBucket
 from recorder.ids import new_id
 
 #: Of the two, the workspace's is the one that is reached: its keys ask for more together.
@@ -108,7 +108,7 @@ def _offer(
     ]
 
     async def run() -> _Report:
-        store = MemoryBuckets() if redis_url is None else RedisBuckets(redis_url, timeout_s=30)
+        store = InProcessBuckets() if redis_url is None else RedisBuckets(redis_url, timeout_s=30)
         # Connects, and takes nothing.
         await store.draw(pairs[0], cost=0)
         granted, requests, first_answer, last_answer = dict.fromkeys(keys, 0), 0, 0.0, 0.0

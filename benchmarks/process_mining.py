@@ -26,7 +26,7 @@ from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from recorder import clock
 from recorder.client import Client
-from recorder.importers.xes import import_xes_log
+from recorder.importers.trace_recordings import import_xes_log
 from recorder.interchange.event_logs import directly_follows, event_log_rows, write_dfg
 from recorder.interchange.session_traces import write_event_log
 from recorder.interchange.xes_reader import read_traces

@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.drain import Drain
+from pipelines.sealing_drain import Drain
 from recorder.runtime import Runtime
 from recorder.sealing import open_sealer
 from recorder.settings import Settings

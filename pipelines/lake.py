@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
+from pipelines.sealing_drain import deferred_interrupts
 from recorder.governance.maintenance_pass import MaintenanceReport, maintain_lake
 
 _TEXTS = ("workspace_id", "mode", "kind", "error")

@@ -12,12 +12,12 @@ import dagster as dg
 from pydantic import Field
 
 from pipelines.divergence_picture import make_divergence_metadata
-from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import dagster_instance_of, request_dagster_run
+from pipelines.sealing_drain import deferred_interrupts
+from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.drain_run import LEASE, ReplayRun, has_waiting_replays
 from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
-from recorder.replay_service.report import ReplayRunReport
 
 _POLL_S = 0.1
 

@@ -13,9 +13,9 @@ from typing import Any
 import dagster as dg
 
 from pipelines.dagster_records import remove_dagster_texts
-from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
+from pipelines.sealing_drain import deferred_interrupts
 from recorder import clock
 from recorder.audit.verify import Head
 from recorder.governance import erasures, retention, table_rewrites

@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import dagster as dg
 from pydantic import Field
 
-from pipelines.drain import Drain, deferred_interrupts
-from pipelines.drain_report import describe_drain_progress, describe_drain_run
 from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
+from pipelines.sealing_drain import Drain, deferred_interrupts
+from pipelines.sealing_report import describe_drain_progress, describe_drain_run
 from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_sealing_runs, longest_wait_s, open_sealer

@@ -19,9 +19,9 @@ from pydantic import Field
 
 from pipelines.dataset_checks import check_files, check_lake
 from pipelines.dataset_report import LoggedProgress, describe_dataset
-from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource, make_recorder_resource
 from pipelines.runs import QUEUE_TAG
+from pipelines.sealing_drain import deferred_interrupts
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
 from recorder.exports.runner.lease import ExportClaim

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Request, Response
 
-from api.bodies.masking import BodyMasking
+from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_checks import (
     check_event_body_file,
     check_frame_upload_file,
@@ -34,7 +34,7 @@ from recorder.recording.events import (
 )
 from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
 from recorder.recording.ingest_statements import RepeatedAnswer
-from recorder.recording.masking import event_documents
+from recorder.recording.item_masking import event_documents
 
 
 def respond_batch_accepted(answer: bytes) -> Response:

@@ -8,9 +8,9 @@ from typing import Any
 
 from recorder import clock
 from recorder.access.concurrency import KEY_SCOPE, WORKSPACE_SCOPE, WorkCount
+from recorder.access.rate_limits.stores import Buckets
+from recorder.access.rate_limits.token_buckets import Cost, Draw, Group, TokenBucket
 from recorder.access.rate_tiers import Tier
-from recorder.access.ratelimit.stores import Buckets
-from recorder.access.ratelimit.token_buckets import Cost, Draw, Group, TokenBucket
 from recorder.errors import NoFreeConnection, RateLimited, RecorderError
 
 Header = tuple[bytes, bytes]

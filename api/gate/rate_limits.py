@@ -9,9 +9,9 @@ from api.gate.bucket_decisions import Admission, BucketPlan, CallerPlan, draw_to
 from api.gate.endpoints import Endpoint
 from recorder.access.concurrency import WorkCount
 from recorder.access.keys import Caller
+from recorder.access.rate_limits.stores import Buckets, open_token_buckets
+from recorder.access.rate_limits.token_buckets import TokenBucket
 from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface
-from recorder.access.ratelimit.stores import Buckets, open_token_buckets
-from recorder.access.ratelimit.token_buckets import TokenBucket
 from recorder.settings import Settings
 
 _PLANS = 20_000

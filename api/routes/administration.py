@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from api.bodies.masking import AdmittedWorkspace
+from api.bodies.body_masking import AdmittedWorkspace
 from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.gate.authentication import CallerInvalidationDep

@@ -6,7 +6,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Depends, Header, Request, Response
 
 from api.bodies.batches import open_frame_upload, respond_batch_accepted
-from api.bodies.masking import BodyMasking
+from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.bodies.masking import Masked, MaskedSession, MaskedTag
+from api.bodies.body_masking import Masked, MaskedSession, MaskedTag
 from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
@@ -68,7 +68,7 @@ async def get_session_filter(
     )
 
 
-async def get_include(
+async def parse_include(
     include: Annotated[str | None, Query(description="Of `events,tags,frames_summary`.")] = None,
 ) -> frozenset[str]:
     """Return the members that `include=` names.
@@ -109,7 +109,7 @@ def get_session(
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
-    include: Annotated[frozenset[str], Depends(get_include)],
+    include: Annotated[frozenset[str], Depends(parse_include)],
 ) -> SessionDetail:
     """Return a session, with the related data that `include` names."""
     row = sessions.find_session(db, caller.tenant, session_id)

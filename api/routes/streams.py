@@ -12,7 +12,7 @@ from api.gate.responses import refuse_handshake
 from api.openapi.raw_body_routes import EVENT_STREAM
 from api.streams.connections import EventStream, close_websocket, run_websocket
 from api.strict_routes import QueryRules, StrictRoute, check_query_parameters
-from recorder.access.ratelimit.stream_slots import StreamSlots
+from recorder.access.rate_limits.stream_slots import StreamSlots
 from recorder.errors import InvalidEventId, RecorderError, ValidationFailed
 from recorder.recording.streams import Ending, Hub, Start, parse_last_event_id
 

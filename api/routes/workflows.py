@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from api.bodies.masking import AdmittedWorkflow
+from api.bodies.body_masking import AdmittedWorkflow
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep
 from api.errors import problem_responses
 from api.gate.authentication import CallerInvalidationDep

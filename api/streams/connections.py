@@ -12,7 +12,7 @@ from api.gate.slow_clients import ABORT
 from api.streams.websockets import SHARED_FRAMES
 from recorder import limits
 from recorder.access.keys import Caller
-from recorder.access.ratelimit.stream_slots import StreamSlots
+from recorder.access.rate_limits.stream_slots import StreamSlots
 from recorder.errors import RecorderError
 from recorder.metrics import STREAM_READERS
 from recorder.recording.streams import Ending, Hub, Reader, Segment, Start

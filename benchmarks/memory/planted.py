@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from recorder.memory.steps.action_tokens import key_of_texts
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.targets import key_of_texts
 
 PATHS = 8
 FAILURE_SHARE, RECOVERY_SHARE = 0.20, 0.60

@@ -16,7 +16,7 @@ from benchmarks.screens import session_screens
 from benchmarks.soak.samples import repeated_calls
 from recorder import clock
 from recorder.client import CapturedFrame, Client
-from recorder.client.listener import DeliveryListener
+from recorder.client.webhook_receiver import DeliveryListener
 from recorder.supervisor import Service
 
 WORKFLOW = "approve_invoice"

@@ -21,8 +21,8 @@ from recorder.cli import (
     drift,
     graphs,
     holds,
-    live,
     recipes,
+    replay_worker,
     replays,
     retention,
     service,
@@ -75,7 +75,7 @@ app.add_typer(service.database_app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)
-app.command("replay-worker")(live.replay_worker)
+app.command("replay-worker")(replay_worker.replay_worker)
 app.command("import")(sessions.import_)
 app.add_typer(graphs.app, name="log")
 app.command()(graphs.graph)

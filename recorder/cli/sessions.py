@@ -263,7 +263,7 @@ def import_(
 ) -> None:
     """Import recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
     from recorder.importers.miniwob.demonstration import import_folder
-    from recorder.importers.xes import import_xes_log, is_log, outcome_rules
+    from recorder.importers.trace_recordings import import_xes_log, is_log, outcome_rules
 
     try:
         rules = outcome_rules(success, error)

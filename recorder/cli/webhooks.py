@@ -10,7 +10,7 @@ import typer
 from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, open_client, port_option, print_json
 
 if TYPE_CHECKING:
-    from recorder.client.listener import ReceivedDelivery
+    from recorder.client.webhook_receiver import ReceivedDelivery
 
 Pulse = Annotated[
     Path | None, typer.Option(help="File to touch every second while the loop goes on.", show_default=False)
@@ -50,7 +50,7 @@ def listen(
     as_json: AsJson = False,
 ) -> None:
     """Print verified deliveries as they come, until Ctrl-C; its webhook is removed at the end."""
-    from recorder.client.listener import DeliveryListener
+    from recorder.client.webhook_receiver import DeliveryListener
 
     if key is None and secret is None:
         raise typer.BadParameter("give an API key to register with, or --secret", param_hint="--key")

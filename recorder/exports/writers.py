@@ -99,7 +99,7 @@ def _read_events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     if events["frame_seq"].null_count() == events.height:
         return events.with_columns(pl.lit(None, pl.String).alias(_BOUND))
     frames = _scan_task_rows("frames", task).select("session_id", "seq", "frame_id").collect()
-    indexes = _index_sessions(frames["session_id"], _list_task_sessions(task)["session_id"])
+    indexes = _number_sessions(frames["session_id"], _list_task_sessions(task)["session_id"])
     known = frames.with_columns(indexes).select(_ORDER.alias("frame"), pl.col("frame_id").alias(_BOUND))
     frame = pl.col(_INDEX).cast(pl.Int64) * 2**32 + pl.col("frame_seq")
     joined = events.with_columns(frame.alias("frame")).join(
@@ -139,13 +139,13 @@ def _sort_rows(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     """Return the rows in the order of the files, with the columns of their sessions in the plan."""
     sessions = _list_task_sessions(task).with_columns(workspace=pl.lit(task.tenant.workspace_id))
     collected = rows.collect()
-    indexes = _index_sessions(collected["session_id"], sessions["session_id"])
+    indexes = _number_sessions(collected["session_id"], sessions["session_id"])
     ordered = collected.drop("session_id").with_columns(indexes).sort(_ORDER)
     del collected  # frees the unsorted rows before the session columns are added
     return ordered.hstack(sessions.select(pl.col(_SESSION_COLUMNS).gather(ordered[_INDEX])))
 
 
-def _index_sessions(ids: pl.Series, sessions: pl.Series) -> pl.Series:
+def _number_sessions(ids: pl.Series, sessions: pl.Series) -> pl.Series:
     """Return the index of each row's session; in the lake the rows of a session are neighbours."""
     runs = ids.rle().struct.unnest()
     known = pl.DataFrame({"value": sessions}).with_row_index(_INDEX)

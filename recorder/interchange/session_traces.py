@@ -23,8 +23,8 @@ from recorder.interchange.event_logs import (
 from recorder.interchange.xes_reader import RESOURCE
 from recorder.interchange.xes_writer import OUTCOME, SESSION, UI_ACTION, UI_APPLICATION, UI_TARGET, write_xes
 from recorder.memory.graph.directly_follows import aggregate_log
+from recorder.memory.steps.action_tokens import text_template_of
 from recorder.memory.steps.session_steps import Step, session_steps
-from recorder.memory.steps.targets import text_template_of
 from recorder.memory.views.label_lines import one_line
 
 

@@ -73,7 +73,7 @@ def _is_instant(text: str) -> bool:
     return True
 
 
-def _parse_int(text: str) -> int:
+def _parse_xes_int(text: str) -> int:
     # Long texts are not even tried: the time of reading them grows with their square.
     number = int(text) if len(text) <= 20 else _LARGEST_INT + 1
     if abs(number) > _LARGEST_INT:
@@ -94,7 +94,7 @@ def _parse_boolean(text: str) -> bool:
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "date": parse_date,
-    "int": _parse_int,
+    "int": _parse_xes_int,
     "float": _parse_float,
     "boolean": _parse_boolean,
 }

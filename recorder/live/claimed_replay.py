@@ -26,7 +26,7 @@ from recorder.live.journal_rows import ReplayJournal, Stopped
 from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
 from recorder.live.run import LiveRun
-from recorder.live.run_recording import RunRecording
+from recorder.live.run_recording import ReplayRunRecorder
 from recorder.live.step_execution import StepActor
 from recorder.live.upload_files import InvalidFile, list_contents
 from recorder.masking.policies import load_masking_policies
@@ -238,7 +238,7 @@ def _do_replay(
     journal.set_steps(plan.total)
     with _sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
         caller = Caller(row.tenant, row.id, Scope("write"), TIERS[workspace.tier], masking=policies)
-        recording = RunRecording(runtime, caller, journal.start_session(), masker)
+        recording = ReplayRunRecorder(runtime, caller, journal.start_session(), masker)
         try:
             actor = StepActor(plan, policy, inputs, hidden, browser, proxy, mask, journal, recording, ends_at)
             return LiveRun(actor, row.kind).run()  # type: ignore[arg-type]

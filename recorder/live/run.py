@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from recorder.live.browser import BrowserLost, PageStuck
-from recorder.live.finding import find_target_problem
 from recorder.live.journal_protocol import LiveResult, LiveStatus, TimeSpent
 from recorder.live.plan import PlannedStep
 from recorder.live.step_execution import StepActor, compare_frames
+from recorder.live.target_search import find_target_problem
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recordings import InvalidRecording, RecordedStep
 from recorder.replays.results import Decision, Divergence, Mode, ReplayError, StepResult, Summary

@@ -26,7 +26,7 @@ from recorder.models.frame import FrameItem
 from recorder.recording.events import check_event_body, pack_event_batch
 from recorder.recording.frames import CheckedUpload, FrameUpload, discard_frame_object
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.masking import event_documents, frame_documents
+from recorder.recording.item_masking import event_documents, frame_documents
 from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.replays")
@@ -48,7 +48,7 @@ class _Frame:
     picture: bytes
 
 
-class RunRecording:
+class ReplayRunRecorder:
     """The session that a live replay records; `close` stores what is left."""
 
     def __init__(self, runtime: Runtime, caller: Caller, session_id: str, masker: Masker | None) -> None:

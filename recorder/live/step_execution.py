@@ -9,13 +9,13 @@ from typing import Any
 from recorder.capture.targets import describe_captured_target
 from recorder.live.action_messages import NOTHING_TO_DO, PERFORMED, list_signals, make_command
 from recorder.live.browser import Browser, BrowserLost
-from recorder.live.finding import VISITS, find_target_problem, was_problem_shown
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.journal_protocol import StepJournal, TimeSpent
 from recorder.live.live_page import LiveState, has_same_origin, map_url, read_state
 from recorder.live.plan import LivePlan, PlannedStep
 from recorder.live.proxy import FilteringProxy
-from recorder.live.run_recording import RunRecording
+from recorder.live.run_recording import ReplayRunRecorder
+from recorder.live.target_search import VISITS, find_target_problem, was_problem_shown
 from recorder.replays.budget import Budget
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import EventItem, InvalidRecording, RecordedFrame, RecordedStep
@@ -53,7 +53,7 @@ class StepActor:
     proxy: FilteringProxy
     mask: Callable[[Any], Any]
     journal: StepJournal
-    recording: RunRecording
+    recording: ReplayRunRecorder
     #: Time of the monotonic clock at which the replay ends.
     ends_at: float
     #: Whether the present step was sent, or may have been.

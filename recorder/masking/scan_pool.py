@@ -192,7 +192,7 @@ class _ScanProcess:
         deadline = time.monotonic() + job.budget_s * _CLOCK_FACTOR + _CLOCK_SECONDS
         try:
             _write(process.stdin.fileno(), encode_message(job), deadline)
-            while (report := _read_report(process.stdout.fileno(), deadline)).rule is not None:
+            while (report := _read_scan_report(process.stdout.fileno(), deadline)).rule is not None:
                 reports.append(report)
         except (EOFError, BrokenPipeError, TimeoutError) as error:
             self.discard()
@@ -243,7 +243,7 @@ class _ScanProcess:
 _reports = msgspec.msgpack.Decoder(Report)
 
 
-def _read_report(descriptor: int, deadline: float) -> Report:
+def _read_scan_report(descriptor: int, deadline: float) -> Report:
     size = int.from_bytes(_read(descriptor, 8, deadline), "big")
     return _reports.decode(_read(descriptor, size, deadline))
 

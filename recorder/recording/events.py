@@ -25,7 +25,7 @@ from recorder.recording.ingest_statements import (
     require_room,
     reserve_item_positions,
 )
-from recorder.recording.masking import mask_events
+from recorder.recording.item_masking import mask_events
 
 
 class TimedItem(msgspec.Struct):

@@ -26,7 +26,7 @@ from recorder.recording.ingest_statements import (
     require_recording,
     reserve_item_positions,
 )
-from recorder.recording.masking import mask_frames
+from recorder.recording.item_masking import mask_frames
 from recorder.recording.sessions import find_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database

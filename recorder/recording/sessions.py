@@ -34,7 +34,7 @@ from recorder.models.session import (
     SessionStatusRow,
 )
 from recorder.models.workflow import WorkflowRow
-from recorder.recording.masking import mask_session
+from recorder.recording.item_masking import mask_session
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import note_change
 from recorder.storage.upsert import insert_or_update

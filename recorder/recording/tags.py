@@ -10,7 +10,7 @@ from recorder.ids import is_client_id, new_timed_id
 from recorder.masking.masker import Changes
 from recorder.memory.storage import graph_store as graph
 from recorder.models.session import SessionRow, Tag, TagCreate, TagRow
-from recorder.recording.masking import mask_tag
+from recorder.recording.item_masking import mask_tag
 from recorder.recording.outcome_detection import rederive_outcome
 from recorder.recording.sessions import emit_session_event, find_session
 from recorder.storage.database import note_change

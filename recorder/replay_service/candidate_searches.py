@@ -19,10 +19,10 @@ from recorder.replay_service.candidate_search_process import (
     SearchStores,
     SearchTask,
 )
+from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.failed_sessions import find_failure
 from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, lock_recovery
-from recorder.replay_service.report import ReplayRunReport
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease

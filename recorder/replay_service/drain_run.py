@@ -24,13 +24,13 @@ from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.candidate_searches import CandidateSearches
+from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
 from recorder.replay_service.dry_tasks import Refusal, find_task_anchor_event, needs_search, read_dry_tasks
 from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays, set_ended
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
 from recorder.replay_service.replay_rows import undeleted_session_conditions
-from recorder.replay_service.report import ReplayRunReport
 from recorder.replay_service.result_cache import copy_cached_results, set_result_keys
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.replay_service.wire_objects import queue_replay_events

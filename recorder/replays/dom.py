@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from recorder.memory.steps.targets import element_role_of
+from recorder.memory.steps.action_tokens import element_role_of
 from recorder.replays.budget import Budget
 from recorder.replays.recordings import InvalidRecording
 

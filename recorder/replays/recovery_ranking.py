@@ -48,7 +48,7 @@ def rank_recovery_candidates(candidates: Iterable[RecoveryCandidate]) -> list[Ra
 
     Ties: the smaller median time to success, then the later `(t_ms, event_id)`, then the smaller frame id.
     """
-    ranked = sorted(map(_score_candidate, candidates), key=lambda entry: entry.candidate.frame_id or "")
+    ranked = sorted(map(_rate_candidate, candidates), key=lambda entry: entry.candidate.frame_id or "")
     ranked.sort(key=lambda entry: (entry.candidate.t_ms, entry.candidate.event_id), reverse=True)
     ranked.sort(key=_median_of)
     ranked.sort(key=lambda entry: -entry.score)
@@ -64,7 +64,7 @@ def compute_wilson_bound(successes: int, hits: int) -> float:
     return max(0.0, (share + square / (2 * hits) - spread) / (1 + square / hits))
 
 
-def _score_candidate(candidate: RecoveryCandidate) -> RankedCandidate:
+def _rate_candidate(candidate: RecoveryCandidate) -> RankedCandidate:
     bound = compute_wilson_bound(candidate.successes, candidate.hits)
     factor = max(0.0, 1 - _CONSEQUENCE_PENALTY * candidate.consequential_steps)
     replayability = 1.0 if candidate.replayability is None else candidate.replayability

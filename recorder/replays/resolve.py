@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recorder.memory.steps.targets import CONTROL_ROLES, normal_name
+from recorder.memory.steps.action_tokens import CONTROL_ROLES, normal_name
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_element_text
@@ -100,7 +100,7 @@ def resolve_target(
 
 def suggest(document: DomDocument, target: Mapping[str, Any]) -> tuple[Suggestion, ...]:
     """Return the elements that resemble a target, the best first; never acted on by themselves."""
-    wanted = _describe_target(target)
+    wanted = _describe_searched_target(target)
     scored = []
     for element in document.elements[:_SUGGESTION_VISITS]:
         if not element.visible or not (find_element_role(element) or element.tag == target.get("tag")):
@@ -220,7 +220,7 @@ _LIKENESS = {
 _WORDY = frozenset(("name", "text", "placeholder", "near"))
 
 
-def _describe_target(target: Mapping[str, Any]) -> dict[str, str]:
+def _describe_searched_target(target: Mapping[str, Any]) -> dict[str, str]:
     attrs = target.get("attrs") or {}
     given = {
         **{name: target.get(name) for name in ("name", "role", "text", "tag", "near")},

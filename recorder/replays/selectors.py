@@ -173,11 +173,11 @@ def make_selectors(document: DomDocument, element: DomElement) -> list[str]:
     text = " ".join(element.own_text.split())[:80]
     if text:
         selectors.append(f"text/{text}")
-    selectors.append(f"xpath/{_make_element_path(element)}")
+    selectors.append(f"xpath/{_make_css_path(element)}")
     return selectors
 
 
-def _make_element_path(element: DomElement) -> str:
+def _make_css_path(element: DomElement) -> str:
     parts = []
     node: DomElement | None = element
     while node is not None:

@@ -110,7 +110,7 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
     if row is None or row.waiting_since is None:
         return False
     log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures + 1)
-    if error.fault is not None and _count_sealing_fault(
+    if error.fault is not None and _count_sealing_failure(
         db, error.fault, workspace_id=row.workspace_id, session_id=row.id
     ):
         _defer_session(row)
@@ -152,7 +152,7 @@ def require_stores(runtime: Runtime) -> None:
     runtime.lake.ping()
 
 
-def _count_sealing_fault(db: DbSession, fault: str, *, workspace_id: str, session_id: str | None) -> bool:
+def _count_sealing_failure(db: DbSession, fault: str, *, workspace_id: str, session_id: str | None) -> bool:
     """Count an error that may be the service's; return whether the breaker is open.
 
     When it opens, the sessions that were set aside for the same error wait again.
@@ -240,7 +240,7 @@ def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
         row.failures, row.ended = row.failures + 1, row.begun
         row.not_before = clock.now() + scheduler.pace.batch_retry_after
         single = work.batch.session_ids[0] if len(work.batch.session_ids) == 1 else None
-        is_open = _count_sealing_fault(
+        is_open = _count_sealing_failure(
             db, type(error).__name__, workspace_id=work.batch.workspace_id, session_id=single
         )
         # While nothing can be sealed, repeating the batch does not help, but its halves may be sealed.

@@ -226,9 +226,9 @@ class Database:
         file = self._engine.url.database
         if self.is_sqlite and not (file and Path(file).is_file()):
             return False
-        return self.read_revision() is not None
+        return self.read_schema_revision() is not None
 
-    def read_revision(self) -> str | None:
+    def read_schema_revision(self) -> str | None:
         """Return the revision of the schema; None if there is none.
 
         Raises:

@@ -39,7 +39,7 @@ def count_session_rows(
     table = stored.open() if counts else None
     if table is None:
         return counts
-    wanted = _filter_sessions(counts)
+    wanted = _make_session_filter(counts)
     for file in stored.list_files(table, workflow=workflow, date=date):
         if wanted.may_match(file.bounds_of):
             for session_id, count in _count_in_file(stored, table, file, wanted).items():
@@ -53,7 +53,7 @@ def delete_sessions(
     """Delete the rows of sessions in partitions of a workflow in one commit; return their number."""
     if not session_ids or stored.open() is None:
         return 0
-    wanted = _filter_sessions(session_ids)
+    wanted = _make_session_filter(session_ids)
     rewritten: dict[str, tuple[int, LakeFile | None]] = {}
     for attempt in retry_commit_conflicts():
         table = stored.open_for_writing()
@@ -107,7 +107,7 @@ def compact_small_files(
     return replaced
 
 
-def _filter_sessions(session_ids: Collection[str]) -> RowFilter:
+def _make_session_filter(session_ids: Collection[str]) -> RowFilter:
     return RowFilter({session_id: bucket_of(session_id) for session_id in session_ids})
 
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from benchmarks.overload import Grants, overload
-from recorder.access.ratelimit.stores import (
+from recorder.access.rate_limits.stores import (
     TIMEOUT_S,
     Buckets,
     Presence,
@@ -18,7 +18,7 @@ from recorder.access.ratelimit.stores import (
     SharedBuckets,
     open_token_buckets,
 )
-from recorder.access.ratelimit.token_buckets import MemoryBuckets, TokenBucket
+from recorder.access.rate_limits.token_buckets import InProcessBuckets, TokenBucket
 from recorder.ids import new_id
 from tests.support.redis_server import running_redis
 from tests.support.sealed_sessions import make_settings
@@ -33,7 +33,7 @@ def a_bucket(size: int = 10, per_second: float = 0.001) -> TokenBucket:
 
 @asynccontextmanager
 async def shared(url: str) -> AsyncIterator[SharedBuckets]:
-    buckets = SharedBuckets(RedisBuckets(url), MemoryBuckets(), Presence("rate limits"))
+    buckets = SharedBuckets(RedisBuckets(url), InProcessBuckets(), Presence("rate limits"))
     try:
         yield buckets
     finally:

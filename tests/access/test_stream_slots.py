@@ -10,7 +10,7 @@ from multiprocessing.context import SpawnProcess
 import pytest
 
 from recorder.access.keys import Caller
-from recorder.access.ratelimit.stream_slots import RedisSlots, Slot, StreamSlots
+from recorder.access.rate_limits.stream_slots import RedisSlots, Slot, StreamSlots
 from recorder.errors import TooManyStreams
 from recorder.ids import new_id
 from recorder.tenant import Tenant

@@ -10,16 +10,16 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, TIERS, WEBHOOK_CALLS
-from recorder.access.ratelimit.stores import ARITHMETIC, RedisBuckets
-from recorder.access.ratelimit.token_buckets import (
+from recorder.access.rate_limits.stores import ARITHMETIC, RedisBuckets
+from recorder.access.rate_limits.token_buckets import (
     LONGEST_FILL_S,
     Group,
+    InProcessBuckets,
     Level,
-    MemoryBuckets,
     TokenBucket,
     draw,
 )
+from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, TIERS, WEBHOOK_CALLS
 from recorder.ids import new_id
 
 KEY = TokenBucket("key", "per_key", 4, 2.0)
@@ -203,7 +203,7 @@ def test_redis_forgets_a_bucket_that_has_had_time_to_fill(redis_url: str, connec
 def test_memory_forgets_what_was_quiet_for_as_long_as_any_bucket_takes_to_fill() -> None:
     async def run() -> None:
         clock = Clock()
-        store = MemoryBuckets(clock=clock)
+        store = InProcessBuckets(clock=clock)
         for n in range(1_000):
             await store.draw([TokenBucket(f"{n}", "per_address", 40, 20.0)])
         assert len(store) == 1_000
@@ -217,7 +217,7 @@ def test_memory_forgets_what_was_quiet_for_as_long_as_any_bucket_takes_to_fill()
 def test_memory_keeps_a_bucket_that_is_in_use_over_all_generations() -> None:
     async def run() -> None:
         clock, slow = Clock(), TokenBucket("slow", "per_key", 5, 5 / LONGEST_FILL_S)
-        store = MemoryBuckets(clock=clock)
+        store = InProcessBuckets(clock=clock)
         granted = 0
         for clock.now in range(0, 600, 7):
             granted += (await store.draw([slow]))[0]
@@ -228,7 +228,7 @@ def test_memory_keeps_a_bucket_that_is_in_use_over_all_generations() -> None:
 
 def test_a_flood_of_callers_does_not_fill_the_memory() -> None:
     async def run() -> None:
-        store = MemoryBuckets(capacity=100)
+        store = InProcessBuckets(capacity=100)
         for n in range(2_000):
             await store.draw([TokenBucket(f"{n}", "per_address", 40, 20.0)])
             await store.draw([TokenBucket(f"look {n}", "per_address", 40, 20.0)], cost=0)
@@ -239,7 +239,7 @@ def test_a_flood_of_callers_does_not_fill_the_memory() -> None:
 
 def test_a_bucket_takes_the_size_of_its_new_tier() -> None:
     async def run() -> list[tuple[bool, list[float]]]:
-        store = MemoryBuckets(clock=Clock())
+        store = InProcessBuckets(clock=Clock())
         grown = TokenBucket(KEY.name, "per_key", 40, 20.0)
         return [await store.draw([bucket]) for bucket in (KEY, grown, KEY)]
 
@@ -248,7 +248,7 @@ def test_a_bucket_takes_the_size_of_its_new_tier() -> None:
 
 def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> None:
     clock = Clock()
-    store = MemoryBuckets(clock=clock)
+    store = InProcessBuckets(clock=clock)
     slow, fast = Group(KEY), Group(TokenBucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
     drawn = [store.draw_now(group) for group in (slow, fast, slow, fast, slow)]
     assert drawn == [(True, [3.0]), (True, [2.0, 9.0]), (True, [1.0]), (True, [0.0, 8.0]), (False, [0.0])]
@@ -260,7 +260,7 @@ def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> N
 
 def test_a_group_in_use_is_kept_over_all_generations() -> None:
     clock = Clock()
-    store, group = MemoryBuckets(clock=clock), Group(TokenBucket("slow", "per_key", 5, 5 / LONGEST_FILL_S))
+    store, group = InProcessBuckets(clock=clock), Group(TokenBucket("slow", "per_key", 5, 5 / LONGEST_FILL_S))
     granted = 0
     for clock.now in range(0, 600, 7):
         granted += store.draw_now(group)[0]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from recorder.cli import app
 from recorder.client import ApiError, Client
-from recorder.importers.xes import import_xes_log, outcome_rules
+from recorder.importers.trace_recordings import import_xes_log, outcome_rules
 from recorder.interchange.event_logs import UnreadableLog
 from recorder.interchange.session_traces import NothingToExport, write_event_log
 from recorder.interchange.xes_reader import read_traces

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recorder.access.keys import authenticate_key
-from recorder.access.ratelimit.stream_slots import Slot, StreamSlots
+from recorder.access.rate_limits.stream_slots import Slot, StreamSlots
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
 from tests.support.recorded_sessions import execute

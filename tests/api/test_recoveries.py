@@ -18,11 +18,11 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.candidate_search_process import SearchProcess
 from recorder.replay_service.candidate_searches import MOST_SEARCHES, CandidateSearches
 from recorder.replay_service.candidates import list_recovery_candidates
+from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.drain_run import ReplayRun
 from recorder.replay_service.failed_sessions import Failure
 from recorder.replay_service.inputs import decrypt_inputs
 from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
-from recorder.replay_service.report import ReplayRunReport
 from recorder.replay_service.store_pauses import StorePauses
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all

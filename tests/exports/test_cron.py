@@ -9,7 +9,7 @@ from dagster._utils.schedules import cron_string_iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.exports.requests.recipes import InvalidCron, read_recipe_cron
+from recorder.exports.requests.cron import InvalidCron, read_recipe_cron
 
 START = datetime(2026, 1, 31, 22, 30, 15, tzinfo=UTC)
 LINES = [
@@ -62,13 +62,13 @@ def test_where_days_begin_with_a_star_both_must_match_as_in_debian() -> None:
 @given(line=st.sampled_from(LINES[:4]), seconds=st.integers(0, 400 * 86_400))
 def test_the_last_tick_is_the_one_before_the_next(line: str, seconds: int) -> None:
     cron, moment = read_recipe_cron(line, "Europe/Berlin"), START + timedelta(seconds=seconds)
-    last = cron.last_until(moment)
+    last = cron.find_last(moment)
     assert last is not None and last <= moment < cron.next_after(last)
 
 
 def test_the_last_tick_in_an_hour_that_comes_twice_is_the_one_that_came() -> None:
     tick = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
-    assert read_recipe_cron("30 2 * * *", "Europe/Berlin").last_until(tick + timedelta(minutes=30)) == tick
+    assert read_recipe_cron("30 2 * * *", "Europe/Berlin").find_last(tick + timedelta(minutes=30)) == tick
 
 
 @pytest.mark.parametrize(

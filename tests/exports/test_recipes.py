@@ -14,16 +14,15 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import DestinationNotAllowed, InvalidRange, NotFound, RecorderError
+from recorder.exports.requests.cron import InvalidCron, read_recipe_cron
 from recorder.exports.requests.recipe_ticks import queue_due_exports
 from recorder.exports.requests.recipes import (
-    InvalidCron,
     InvalidRecipe,
     ListedRecipe,
     RecipeExists,
     UnknownRecipe,
     add_recipe,
     list_recipes,
-    read_recipe_cron,
     read_recipe_request,
     remove_recipe,
     run_recipe,

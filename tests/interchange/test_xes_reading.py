@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.importers.xes import OutcomeRule, outcome_rules, recording_of_trace
+from recorder.importers.trace_recordings import OutcomeRule, outcome_rules, recording_of_trace
 from recorder.interchange import xes_reader
 from recorder.interchange.event_logs import LogTrace, UnreadableLog, event_log_rows
 from recorder.interchange.xes_reader import read_traces

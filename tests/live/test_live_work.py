@@ -24,7 +24,7 @@ from recorder.live.journal_rows import ReplayJournal, Stopped
 from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
 from recorder.live.run import LiveRun
-from recorder.live.run_recording import RunRecording
+from recorder.live.run_recording import ReplayRunRecorder
 from recorder.live.step_execution import StepActor
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.operations import LeaseRow
@@ -243,7 +243,7 @@ def test_what_a_run_records_is_masked_and_too_large_parts_are_left_out(caller: C
     session_id = journal.start_session()
     masker = Masker(compile_rules(('{"builtins":["email"]}',)), b"k" * 32)
     sender = AccessCaller(Tenant(caller.key.workspace_id, "live"), "replay")
-    recording = RunRecording(runtime, sender, session_id, masker)
+    recording = ReplayRunRecorder(runtime, sender, session_id, masker)
     dom = {"v": 1, "format": "nodes", "html": ["html", {}, ["p", {}, "ada@ledgerly.example"]]}
     image = picture(format="JPEG")
     frame_id = recording.add_frame(image, t_ms=5, url="http://x.example/", dom=dom, rects=[[1, 2, 3, 4]])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
+from recorder.memory.steps.action_tokens import describe_target, normal_name, text_template_of, url_template
 from recorder.memory.steps.screens import (
     NO_SCREEN,
     FrameScreen,
@@ -18,7 +19,6 @@ from recorder.memory.steps.screens import (
     event_screen,
     locate_elements_on_screen,
 )
-from recorder.memory.steps.targets import describe_target, normal_name, text_template_of, url_template
 from recorder.sealing.frame_digests import read_cells
 
 

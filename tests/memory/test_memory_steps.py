@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from recorder.event_types import EVENT_TYPES, is_action, is_raw_event_type, step_type
+from recorder.memory.steps.action_tokens import text_template_of
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
-from recorder.memory.steps.targets import text_template_of
 
 APPROVE = {"role": "button", "name": "Approve", "tag": "button"}
 USER = {"tag": "input", "attrs": {"id": "user"}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.drain import Drain, choose_drain_pause
+from pipelines.sealing_drain import Drain, choose_drain_pause
 from recorder.errors import Unavailable
 from recorder.runtime import Runtime
 from recorder.sealing import open_sealer

@@ -13,8 +13,8 @@ from recorder.models.session import TagCreate
 from recorder.recording import item_reads
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
+from recorder.recording.streams.catch_up import Opening, SealedCatchUp, Start, find_stream_opening
 from recorder.recording.streams.poll import POSITIONS, Advance, read_advances
-from recorder.recording.streams.resume import Opening, Start, SweptReplay, find_stream_opening
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
@@ -212,7 +212,7 @@ def test_what_was_swept_is_replayed_from_the_lake(runtime: Runtime, desk: Desk) 
     seal(runtime, swept=True)
     opening = opened(runtime, session_id, Start(is_from_start=True))
     assert opening.swept is not None
-    replay = SweptReplay(runtime.database, runtime.lake, opening.swept)
+    replay = SealedCatchUp(runtime.database, runtime.lake, opening.swept)
     portions = list(iter(replay.read, []))
     replay.close()
     replayed = [json.loads(text) for portion in portions for segment in portion for text in segment.texts]

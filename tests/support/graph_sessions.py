@@ -7,8 +7,8 @@ from pathlib import Path
 from sqlmodel import Session as DbSession
 
 from recorder.ids import new_id
+from recorder.memory.steps.action_tokens import key_of_texts
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.targets import key_of_texts
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow

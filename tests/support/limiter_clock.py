@@ -8,8 +8,8 @@ from typing import Any
 from api.gate.endpoints import Endpoint
 from api.gate.rate_limits import RateLimiter
 from recorder.access import keys
+from recorder.access.rate_limits.token_buckets import InProcessBuckets
 from recorder.access.rate_tiers import TIERS, SurfaceRates
-from recorder.access.ratelimit.token_buckets import MemoryBuckets
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -34,7 +34,7 @@ def stopped_clock(service: Service) -> Iterator[Clock]:
     """Fresh buckets that fill only as the test lets time pass."""
     limiting: RateLimiter = service.app.state.rate_limiter
     clock, callers, addresses = Clock(), limiting.callers, limiting.addresses
-    limiting.callers, limiting.addresses = MemoryBuckets(clock=clock), MemoryBuckets(clock=clock)
+    limiting.callers, limiting.addresses = InProcessBuckets(clock=clock), InProcessBuckets(clock=clock)
     try:
         yield clock
     finally:

@@ -14,12 +14,12 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError, Unavailable
+from recorder.exports.requests.cron import read_recipe_cron
 from recorder.exports.requests.queue import probe_draft_destination, queue_draft_export
 from recorder.exports.requests.recipes import (
     ListedRecipe,
     last_export,
     note_recipe_export,
-    read_recipe_cron,
     recipe_draft_at,
     recipe_key,
 )
@@ -85,7 +85,7 @@ def _claim_recipe_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> Recip
     if row is not None:
         cron = read_recipe_cron(row.cron, row.timezone)
         # At the earliest the tick that waits, even if the rules of the zone changed since.
-        row.last_at = max(row.next_at, cron.last_until(now) or row.next_at)
+        row.last_at = max(row.next_at, cron.find_last(now) or row.next_at)
         row.next_at = cron.next_after(now)
         db.add(row)
     return row

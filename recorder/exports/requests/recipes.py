@@ -1,13 +1,11 @@
-"""Recipes: saved requests with a cron line of five fields in a time zone. docs/recipes.md."""
+"""Recipes: saved requests for exports that are repeated by a cron line. docs/recipes.md."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 from sqlmodel import Session as DbSession
 from sqlmodel import select
@@ -21,86 +19,13 @@ from recorder.errors import (
     QuotaExceeded,
     json_pointer,
 )
+from recorder.exports.requests.cron import read_recipe_cron
 from recorder.exports.requests.queue import create_export, probe_draft_destination, require_exportable_draft
 from recorder.exports.requests.validation import dataset_name, draft_export
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
-from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
-
-_FIELDS = 5
-# 29 February comes every four years, and once in eight.
-_LOOKS_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=9 * 366))
-
-
-class InvalidCron(Invalid):
-    """The cron line has no time that ever comes, or the zone is unknown."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            f"{why} A cron line has five fields, minute hour day month weekday, such as `0 6 * * 1-5`."
-        )
-
-
-@dataclass(frozen=True)
-class Cron:
-    """Schedule of a cron line in a time zone; times that clocks skip or repeat follow Debian's cron."""
-
-    line: str
-    zone: ZoneInfo
-
-    def next_after(self, moment: datetime) -> datetime:
-        """Return the first instant after a moment, UTC.
-
-        Raises:
-            InvalidCron: if none comes in fifty years.
-        """
-        try:
-            return next(CronSim(self.line, moment.astimezone(self.zone))).astimezone(UTC)
-        except StopIteration as error:
-            raise InvalidCron("This day never comes.") from error
-
-    def last_until(self, moment: datetime) -> datetime | None:
-        """Return the last instant up to a moment, UTC; None if there was none for nine years.
-
-        The line is read forwards, as for ticks: backwards, an hour that clocks repeat gives other instants.
-        """
-        for reach in _LOOKS_BACK:
-            last, following = None, self.next_after(moment - reach)
-            while following <= moment:
-                last, following = following, self.next_after(following)
-            if last is not None:
-                return last
-        return None
-
-
-def read_recipe_cron(line: str, timezone: str) -> Cron:
-    """Return the schedule that a cron line describes.
-
-    Args:
-        line: five fields of `*`, numbers, names of months and days, ranges, steps and lists of them.
-        timezone: name of the zone whose clocks are meant, such as `Europe/Berlin`.
-
-    Raises:
-        InvalidCron: if there is none.
-    """
-    texts = line.upper().split()
-    if len(texts) != _FIELDS:
-        raise InvalidCron(f"This line has {counted(len(texts), 'field')}.")
-    cron = Cron(" ".join(texts), _parse_time_zone(timezone))
-    try:
-        cron.next_after(datetime(2024, 1, 1, tzinfo=UTC))
-    except CronSimError as error:
-        raise InvalidCron(f"{error}.") from error
-    return cron
-
-
-def _parse_time_zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidCron("The time zone is unknown; give a name such as UTC or Europe/Berlin.") from error
 
 
 class RecipeExists(Conflict):

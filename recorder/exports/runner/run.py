@@ -132,12 +132,12 @@ def run_export(
             row.spec = {"split": SplitRule(validation=0, test=0).model_dump()} | row.spec
             row.series_sha256 = export_series_of(row)
         db.add(row)
-    run = _Run(runtime, row, claim, executor)
+    run = _ExportRun(runtime, row, claim, executor)
     with claim.kept_alive():
         return run.finish()
 
 
-class _Run:
+class _ExportRun:
     """The work of one run, under its claim."""
 
     def __init__(self, runtime: Runtime, row: ExportRow, claim: ExportClaim, executor: ShardExecutor) -> None:

@@ -278,7 +278,7 @@ class _BackupRun:
             manifest_version=VERSION,
             id=backup_id,
             release=__version__,
-            schema_revision=self._runtime.database.read_revision() or "",
+            schema_revision=self._runtime.database.read_schema_revision() or "",
             engine=contents.engine,
             region=settings.region,
             deployment=deployment_digest(settings.secret),

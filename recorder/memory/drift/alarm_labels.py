@@ -12,8 +12,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select, update
 
 from recorder.memory.graph.node_labels import MIN_ACTORS, MIN_SESSIONS
+from recorder.memory.steps.action_tokens import text_template_of
 from recorder.memory.steps.step_labels import make_step_label
-from recorder.memory.steps.targets import text_template_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.drift import DriftAlarmRow
 from recorder.models.memory import GraphLabelRow, GraphNodeRow

@@ -14,8 +14,8 @@ import xxhash
 from recorder.memory.graph.node_labels import LabelText, NodeLabels
 from recorder.memory.graph.nodes import Node, NodeIndex, select_compared_features
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
+from recorder.memory.steps.action_tokens import signed
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.targets import signed
 from recorder.tenant import GraphScope
 
 #: Of a longer session the graph takes the beginning: no single one may hold up the others.

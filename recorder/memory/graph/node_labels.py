@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from recorder.memory.steps.action_tokens import key_of_texts, text_template_of
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.step_labels import make_step_label
-from recorder.memory.steps.targets import key_of_texts, text_template_of
 
 #: Sessions that must share a text before it is shown.
 MIN_SESSIONS = 3

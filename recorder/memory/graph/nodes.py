@@ -16,8 +16,8 @@ import numpy as np
 from recorder import ids
 from recorder.hashing import canonical_json
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
+from recorder.memory.steps.action_tokens import key_of_texts
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
-from recorder.memory.steps.targets import key_of_texts
 from recorder.tenant import GraphScope
 
 #: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).

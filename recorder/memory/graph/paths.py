@@ -16,7 +16,7 @@ from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import Node, make_unused_id
 from recorder.memory.graph.shown_way import VariantTable, choose_shown_way
-from recorder.memory.steps.targets import signed
+from recorder.memory.steps.action_tokens import signed
 from recorder.tenant import GraphScope
 
 #: Path of the sessions without any step: none.

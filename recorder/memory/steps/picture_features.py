@@ -7,7 +7,7 @@ cursor, a line of text. Both come from the cells that a picture is read into onc
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from recorder.memory.steps.targets import key_of_texts
+from recorder.memory.steps.action_tokens import key_of_texts
 
 #: Rises when equal pictures would get other features than before.
 PICTURE_VERSION = 2

@@ -14,9 +14,7 @@ from typing import Any
 
 import xxhash
 
-from recorder.memory.steps.picture_features import PICTURE_VERSION, picture_features
-from recorder.memory.steps.step_labels import describe_location
-from recorder.memory.steps.targets import (
+from recorder.memory.steps.action_tokens import (
     FIELD_ROLES,
     SCREEN_ROLES,
     element_role_of,
@@ -25,6 +23,8 @@ from recorder.memory.steps.targets import (
     text_template_of,
     url_template,
 )
+from recorder.memory.steps.picture_features import PICTURE_VERSION, picture_features
+from recorder.memory.steps.step_labels import describe_location
 
 #: Rises when equal screens would get other keys or tokens than before.
 STATE_VERSION = 1

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from recorder.event_types import TYPING, step_type
+from recorder.memory.steps.action_tokens import action_token, describe_target, key_of_texts
 from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
-from recorder.memory.steps.targets import action_token, describe_target, key_of_texts
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
 ALGO_VERSION = 2

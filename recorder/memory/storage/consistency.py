@@ -16,8 +16,8 @@ from sqlmodel import col, exists, select
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_session_paths
+from recorder.memory.steps.action_tokens import step_texts_of_label
 from recorder.memory.steps.session_steps import STEP_COLUMNS, Step
-from recorder.memory.steps.targets import step_texts_of_label
 from recorder.memory.storage.graph_store import read_rows
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import in_scope, read_head

@@ -20,11 +20,11 @@ from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.events import EventBatch
 from recorder.recording.ingest import IngestBatch
+from recorder.recording.streams.catch_up import SealedCatchUp, Start, find_stream_opening
 from recorder.recording.streams.messages import cut_messages_into_segments, make_event_messages
 from recorder.recording.streams.poll import Advance, read_advances
 from recorder.recording.streams.readers import Ending, Feed, Reader, StreamTimes, find_refused_keys
 from recorder.recording.streams.redis_pubsub import RedisWakeups
-from recorder.recording.streams.resume import Start, SweptReplay, find_stream_opening
 from recorder.recording.whole_reads import WholeReads
 from recorder.runtime import Runtime
 
@@ -132,7 +132,7 @@ class Hub:
                 self._feeds[session_id] = feed
             replay = None
             if opening.swept is not None:
-                swept = SweptReplay(self._runtime.database, self._runtime.lake, opening.swept)
+                swept = SealedCatchUp(self._runtime.database, self._runtime.lake, opening.swept)
                 held.callback(self._whole_reads.submit, swept.close)
                 replay = partial(self._whole_reads.run, caller.workspace_id, swept.read)
             reader = Reader(

@@ -45,7 +45,7 @@ _Kept = TypeVar("_Kept", TagRow, SessionStatusRow)
 _Item = tuple[int, str, bytes, bytes]
 
 
-class SweptReplay:
+class SealedCatchUp:
     """All messages of a session whose hot rows are gone, in portions; no transaction outlives one."""
 
     def __init__(self, database: Database, lake: Lake, row: SessionRow) -> None:

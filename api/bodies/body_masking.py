@@ -19,7 +19,7 @@ from recorder.models.session import SessionCreate, TagCreate
 from recorder.models.workflow import WorkflowUpdate
 from recorder.models.workspace import WorkspaceUpdate
 from recorder.recording.frames import CheckedUpload
-from recorder.recording.masking import frame_documents, session_document, tag_document
+from recorder.recording.item_masking import frame_documents, session_document, tag_document
 from recorder.recording.sessions import check_session
 from recorder.recording.tags import check_tag
 from recorder.recording.workflows import SessionWorkflows

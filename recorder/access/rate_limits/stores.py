@@ -12,7 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from recorder.access.ratelimit.token_buckets import Cost, Draw, Group, MemoryBuckets, TokenBucket
+from recorder.access.rate_limits.token_buckets import Cost, Draw, Group, InProcessBuckets, TokenBucket
 from recorder.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class SharedBuckets:
     processes should together.
     """
 
-    def __init__(self, shared: RedisBuckets, local: MemoryBuckets, presence: Presence) -> None:
+    def __init__(self, shared: RedisBuckets, local: InProcessBuckets, presence: Presence) -> None:
         self._shared = shared
         self._local = local
         self._presence = presence
@@ -234,9 +234,9 @@ def open_token_buckets(settings: Settings) -> tuple[Buckets, Buckets]:
     They are apart in memory, so that a flood of addresses does not push out the buckets of callers.
     """
     if settings.redis_url is None:
-        return MemoryBuckets(), MemoryBuckets()
+        return InProcessBuckets(), InProcessBuckets()
     shared, presence = RedisBuckets(settings.redis_url), Presence("rate limits")
     return (
-        SharedBuckets(shared, MemoryBuckets(), presence),
-        SharedBuckets(shared, MemoryBuckets(), presence),
+        SharedBuckets(shared, InProcessBuckets(), presence),
+        SharedBuckets(shared, InProcessBuckets(), presence),
     )

@@ -120,7 +120,7 @@ def draw_each(levels: Sequence[Level], *, now: float, costs: Sequence[float]) ->
 LONGEST_FILL_S = 60.0
 
 
-class MemoryBuckets:
+class InProcessBuckets:
     """Token buckets of this process; used from its event loop, so no lock is needed.
 
     Buckets are kept in two generations. A bucket that was not drawn on for a whole generation is full and is

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from recorder.access.keys import Caller
-from recorder.access.ratelimit.stores import AWAY, Presence, connect_redis
+from recorder.access.rate_limits.stores import AWAY, Presence, connect_redis
 from recorder.errors import TooManyStreams
 from recorder.settings import Settings
 
