@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from recorder.errors import Unavailable
 from recorder.hashing import bucket_of
 from recorder.storage.lake import Lake
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_files import write_file
+from recorder.storage.lake_schemas import LAYOUTS, Kind, TableLayout
 from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
 
@@ -234,3 +236,13 @@ def test_a_lake_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:
 def test_ping_leaves_nothing_behind(tmp_path: Path) -> None:
     Lake(str(tmp_path)).ping()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_statistics_of_a_file_are_those_of_all_its_row_groups() -> None:
+    schema = pa.schema([("bucket", pa.int64()), ("t_ms", pa.int64())])
+    columns = {"bucket": [1, 1, 2, 2, 3], "t_ms": [50, 60, 10, 90, 20]}
+    layout = TableLayout(schema, ("bucket",), "bucket,t_ms", row_group_rows=2)
+    file = write_file(pa.BufferOutputStream(), [pa.record_batch(columns, schema)], layout, {}, "a.parquet")
+    statistics = orjson.loads(file.statistics)
+    assert statistics["minValues"] == {"bucket": 1, "t_ms": 10}
+    assert statistics["maxValues"] == {"bucket": 3, "t_ms": 90}

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import orjson
 import pytest
@@ -159,6 +160,30 @@ def test_a_database_that_goes_away_is_waited_for(tmp_path_factory: pytest.TempPa
             hidden.rename(path)
             wait_until(lambda: receiver.received)
         assert statuses(database, webhook) == ["succeeded"]
+    database.close()
+
+
+def test_an_outcome_is_kept_while_the_database_is_away(tmp_path: Path) -> None:
+    path = tmp_path / "recorder.db"
+    database = Database(f"sqlite:///{path}")
+    database.migrate()
+    with database.transaction(write=True) as db:
+        workspace_id = create_workspace(db, "away", region="us", secret=b"tests").workspace_id
+    release = threading.Event()
+    with running_receiver(TAKEN, hold=release) as receiver:
+        webhook = webhook_to(database, workspace_id, receiver)
+        put_event(database, workspace_id=workspace_id)
+        with running_loop(database, lease_ms=60_000):
+            wait_until(lambda: receiver.received)
+            database.close()
+            hidden = path.rename(f"{path}.away")
+            path.mkdir()
+            release.set()
+            time.sleep(0.7)
+            path.rmdir()
+            hidden.rename(path)
+            wait_until(lambda: statuses(database, webhook) == ["succeeded"])
+    assert len(receiver.received) == 1
     database.close()
 
 
