@@ -38,6 +38,15 @@ def test_a_recording_without_frames_has_points_with_their_event(caller: Caller) 
     assert point["event_id"] == events[3]["id"]
 
 
+def test_a_session_that_failed_twice_came_back_after_the_last_failure(caller: Caller) -> None:
+    sealed_walks(caller, "abcd", tag="success")
+    session_id = stopped_walk(caller, "abxcd", failed_at=3_000)
+    add_tag(caller, session_id, "error", t_ms=100)
+    seal_all(caller)
+    (point,) = ask(caller, "recovery_points")["data"]
+    assert point["event_id"] == caller.get(f"/v1/sessions/{session_id}/events").json()["data"][3]["id"]
+
+
 def test_a_witness_that_a_frame_shows_is_preferred(caller: Caller) -> None:
     sealed_walks(caller, "abcd", tag="success")
     shown = stopped_walk(caller, "abxcd", failed_at=3_000, started_at="2024-03-01T00:00:00Z")

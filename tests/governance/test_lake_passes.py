@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,9 @@ from recorder import clock
 from recorder.governance.maintenance_pass import maintain_lake
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.sealing.cleanup import name_table_lease
+from recorder.sealing.cleanup import maintain, name_table_lease
 from recorder.storage import lake_maintenance
+from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import hold_lease
@@ -172,3 +174,25 @@ def replace_files(runtime: Runtime, tenant: Tenant, number: int) -> int:
         runtime.lake.append(kind, tenant, copy.cast(LAYOUTS[kind].schema), lane="tests", number=number)
     report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
     return sum(table.deleted.count for table in report.tables.values())
+
+
+def test_a_compaction_whose_lease_was_taken_stops_and_the_other_tables_go_on(
+    caller: Caller, tenant: Tenant
+) -> None:
+    sealed_sessions(caller, 3)
+    opened = caller.service.runtime
+
+    class RobbedLake(Lake):
+        """A lake whose table of events another run takes as its compaction begins."""
+
+        def compact(self, kind: Kind, tenant: Tenant, **options: Any) -> int:
+            if kind == "events":
+                name = name_table_lease(kind, tenant)
+                execute(opened, "UPDATE leases SET expires_ms = 0 WHERE name = :name", name=name)
+                with opened.database.transaction(write=True) as db:
+                    assert hold_lease(db, name, "another run", ttl_ms=60_000)
+            return super().compact(kind, tenant, **options)
+
+    runtime = replace(opened, lake=RobbedLake(opened.lake.url, compact_at_files=2))
+    done = maintain(runtime, "tests", [tenant])
+    assert done.compacted_files == 2 * 3

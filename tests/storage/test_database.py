@@ -1,8 +1,6 @@
 """Connections of the database: what uses one when the database closes leaves none open. Design §2."""
 
 import sqlite3
-import threading
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -22,17 +20,3 @@ def test_a_connection_in_use_is_closed_when_it_is_returned_to_a_closed_database(
             connection.execute("SELECT 1")
     else:
         assert connection.closed
-
-
-def test_a_new_file_that_another_process_has_locked_is_waited_for(tmp_path: Path) -> None:
-    file = tmp_path / "recorder.db"
-    other = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    release = threading.Timer(0.3, other.execute, ("COMMIT",))
-    release.start()
-    database = Database(f"sqlite:///{file}")
-    with database.transaction(write=False) as db:
-        assert db.connection().execute(text("PRAGMA journal_mode")).scalar() == "wal"
-    release.join()
-    database.close()
-    other.close()
