@@ -15,6 +15,7 @@ from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.runtime import Runtime
 from recorder.tenant import GraphScope, Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
+from tests.support.recorded_sessions import execute
 from tests.support.sealed_sessions import make_runtime
 
 LETTERS = BASELINE + "an" * NEEDED
@@ -98,3 +99,7 @@ def test_alarms_that_were_given_are_listed(runtime: Runtime, story: Story) -> No
     assert PATH_DISAPPEARED in " ".join(shown.stdout.split()) or "path_disapp" in shown.stdout
     assert json.loads(run(runtime, "list", "--mode", "test", "--json").stdout) == []
     assert len(json.loads(run(runtime, "list", "--limit", "1", "--json").stdout)) == 1
+    statement = "UPDATE drift_alarms SET created_at = '2020-01-01' WHERE event_id = :one"
+    execute(runtime, statement, one=listed[0]["event_id"])
+    (newest,) = json.loads(run(runtime, "list", "--limit", "1", "--json").stdout)
+    assert newest["event_id"] == listed[1]["event_id"]

@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from recorder.memory.drift.fall_evidence import FallEvidence, Trail
+from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
 from recorder.memory.drift.thresholds import (
     DriftRules,
     misses_needed,
@@ -87,3 +87,12 @@ def test_the_needed_sightings_grow_with_what_the_baseline_leaves_open() -> None:
 def test_at_most_three_in_so_many_are_expected_of_what_none_showed() -> None:
     # The rule of three: none of 500 leaves rates up to about 3 / 500.
     assert most_expected(0, 500, 100) == pytest.approx(0.6, abs=0.01)
+
+
+def test_a_subject_has_returned_with_the_sighting_that_reaches_the_odds() -> None:
+    before, after, fell_at, gap = 0.8, 0.2, 20, 7
+    needed = math.ceil(math.log(RULES.return_odds) / math.log(before / after))
+    is_seen = np.array([True] * 10 + [False] * (11 + gap) + [True] * needed)
+    for length, expected in ((len(is_seen), fell_at + gap + needed), (len(is_seen) - 1, None)):
+        trail = Trail(is_seen[:length], ~is_seen[:length], np.zeros(length, dtype=np.int64))
+        assert find_return(trail, fell_at, before=before, after=after, rules=RULES) == expected

@@ -114,3 +114,8 @@ def test_start_and_end_are_nodes_of_their_own() -> None:
     graph = network().graph
     assert graph.edges[START, "nde_Sign in"]["sessions"] == 412
     assert sum(figures["sessions"] for _, _, figures in graph.in_edges(END, data=True)) == 412
+
+
+def test_the_last_edge_takes_until_the_stop() -> None:
+    edges = network([("AB", "success", 3)]).graph.edges
+    assert [edges[way]["median_ms"] for way in (("nde_A", "nde_B"), ("nde_B", END))] == [1_000, 1_000]

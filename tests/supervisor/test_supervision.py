@@ -274,6 +274,22 @@ def test_leftovers_are_ended_and_other_processes_are_not(tmp_path: Path) -> None
             process.communicate()
 
 
+def test_a_group_that_was_released_outlives_the_guard() -> None:
+    guard = GuardProcess()
+    sleepers = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2)]
+    watched, released = sleepers
+    try:
+        for sleeper in sleepers:
+            guard.watch_group(sleeper.pid)
+        guard.release_group(released.pid)
+        guard.close()
+        assert watched.wait(10) < 0 and released.poll() is None
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+
+
 def test_a_guard_that_was_killed_has_a_successor(tmp_path: Path, clock: Clock) -> None:
     changes: list[list[int]] = []
     guard, child = GuardProcess(on_change=changes.append), make_child(tmp_path, clock)
