@@ -281,7 +281,7 @@ def test_a_second_request_while_one_is_open_answers_the_open_one(caller: Caller)
 def test_a_request_of_each_mode_opens_an_erasure_of_its_own(caller: Caller) -> None:
     tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
     body = {"subject": "ada", "scope": "all"}
-    tested, live = (one.post(ADDRESS, body).json()["id"] for one in (tester, caller))
+    tested, live = (each.post(ADDRESS, body).json()["id"] for each in (tester, caller))
     assert tested != live
     finish_erasures(caller)
     assert caller.get(f"{ADDRESS}/{live}").json()["status"] == "completed"

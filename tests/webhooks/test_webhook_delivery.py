@@ -1,6 +1,9 @@
 """The delivery loop against receivers of this machine. Spec §6.3, contract §6."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -11,10 +14,15 @@ import pytest
 
 from recorder import verify_signature
 from recorder.access.keys import create_workspace
-from recorder.models.webhook import WebhookCreated
+from recorder.audit.log import Origin
+from recorder.models.webhook import WebhookCreate, WebhookCreated
 from recorder.request_context import following_request
+from recorder.settings import Settings
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import POLL_S, DeliveryLoop
+from recorder.webhooks.endpoints import SecretBox, create_webhook
+from tests.support.databases import create_file
 from tests.support.delivery_loop import (
     AT_ONCE,
     BOX,
@@ -26,6 +34,7 @@ from tests.support.delivery_loop import (
     running_loop,
     wait_until,
 )
+from tests.support.deployment_processes import ROOT
 from tests.support.webhook_receiver import Answer, Receiver, running_receiver
 
 TAKEN = Answer(204)
@@ -184,6 +193,29 @@ def test_an_outcome_is_kept_while_the_database_is_away(tmp_path: Path) -> None:
             hidden.rename(path)
             wait_until(lambda: statuses(database, webhook) == ["succeeded"])
     assert len(receiver.received) == 1
+    database.close()
+
+
+def test_the_setting_decides_how_often_a_delivery_is_tried(tmp_path: Path) -> None:
+    database = Database(create_file(tmp_path))
+    settings = Settings.from_env({}, data_dir=tmp_path)
+    box = SecretBox(settings.secret)
+    with database.transaction(write=True) as db:
+        tenant = Tenant(
+            create_workspace(db, "once", region="us", secret=settings.secret).workspace_id, "live"
+        )
+        spec = WebhookCreate(url="https://10.0.0.1/", events=list(CREATED))
+        webhook = create_webhook(db, box, tenant, Origin.system(tenant.workspace_id, "tests"), spec)
+    put_event(database, workspace_id=tenant.workspace_id)
+    variables = {**os.environ, "RECORDER_WEBHOOK_ATTEMPTS": "1"}  # noqa: TID251
+    words = [sys.executable, "-m", "recorder.cli", "deliver", "--data", str(tmp_path)]
+    process = subprocess.Popen(words, cwd=ROOT, env=variables)
+    try:
+        wait_until(lambda: {"failed", "exhausted"} & set(statuses(database, webhook)))
+    finally:
+        process.terminate()
+        process.wait()
+    assert statuses(database, webhook) == ["exhausted"]
     database.close()
 
 
