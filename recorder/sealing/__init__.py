@@ -20,10 +20,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Maintenance": "maintenance",
+    "Maintenance": "cleanup",
     "SealedBatch": "sealer",
     "Sealer": "sealer",
-    "has_work": "maintenance",
+    "has_work": "cleanup",
     "is_sealing": "lanes",
     "list_sealing_runs": "lanes",
     "longest_wait_s": "lanes",
