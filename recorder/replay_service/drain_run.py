@@ -31,6 +31,7 @@ from recorder.replay_service.recovery_work import continue_recovery, fail_recove
 from recorder.replay_service.report import ReplayReport
 from recorder.replay_service.result_cache import copy_cached_results, set_result_keys
 from recorder.replay_service.rows import undeleted_session_conditions
+from recorder.replay_service.search_process import SearchProcess
 from recorder.replay_service.searches import CandidateSearches
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.replay_service.wire_objects import queue_replay_events
@@ -67,17 +68,36 @@ class _Computed(NamedTuple):
 class ReplayRun:
     """The work of one run, under its lease, which a thread renews."""
 
-    def __init__(self, runtime: Runtime, owner: str, *, turn_s: float = _TURN_S) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        owner: str,
+        *,
+        turn_s: float = _TURN_S,
+        process: DryProcess | None = None,
+        search_process: SearchProcess | None = None,
+    ) -> None:
+        """Prepare a run; no lease is taken yet.
+
+        Args:
+            runtime: the deployment.
+            owner: name of the run.
+            turn_s: seconds of replays of one workspace, until those of the next one begin.
+            process: replays; by default a process of its own.
+            search_process: searches for candidates; by default a process of its own.
+        """
         self._runtime = runtime
         self._owner = owner
         self._turn_s = turn_s
         self._held: HeldLease | None = None
         self._keeper: LeaseKeeper | None = None
-        self._process = DryProcess()
+        self._process = process or DryProcess()
         self._turns = WorkspaceTurns()
         self._pauses = StorePauses()
         self.report = ReplayReport()
-        self._searches = CandidateSearches(runtime, self._pauses, self.report)
+        self._searches = CandidateSearches(
+            runtime, self._pauses, self.report, search_process or SearchProcess()
+        )
 
     def take(self) -> bool:
         """Take the lease; False while another run has it."""
