@@ -29,8 +29,7 @@ _PROGRAM = (
 _CLOCK_FACTOR, _CLOCK_SECONDS = 20, 30.0
 _PIPE_BYTES = 1024 * 1024
 #: Waiting jobs of one workspace, and the longest wait after which a job is refused.
-WAITING_JOBS = 128
-WAITING_SECONDS = 20.0
+_MOST_WAITING, _LONGEST_WAIT_S = 128, 20.0
 
 
 class MaskingBusy(Unavailable):
@@ -117,8 +116,24 @@ class _Waiting:
 class ScanPool:
     """Scan processes of one API process; each starts when a job needs it."""
 
-    def __init__(self, processes: int, *, per_workspace: int = 1) -> None:
-        self._queue = FairQueue[_Waiting](per_owner=per_workspace, waiting=WAITING_JOBS)
+    def __init__(
+        self,
+        processes: int,
+        *,
+        per_workspace: int = 1,
+        most_waiting: int = _MOST_WAITING,
+        longest_wait_s: float = _LONGEST_WAIT_S,
+    ) -> None:
+        """Start no process yet.
+
+        Args:
+            processes: number of processes.
+            per_workspace: jobs of one workspace that run at once.
+            most_waiting: jobs of one workspace that wait.
+            longest_wait_s: a job that waited for longer is not run.
+        """
+        self._queue = FairQueue[_Waiting](per_owner=per_workspace, waiting=most_waiting)
+        self._longest_wait_s = longest_wait_s
         self._processes = [_ScanProcess() for _ in range(processes)]
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
@@ -157,15 +172,15 @@ class ScanPool:
             owner, waiting = taken
             try:
                 if waiting.future.set_running_or_notify_cancel():
-                    _settle_scan(waiting, process.run)
+                    _settle_scan(waiting, process.run, self._longest_wait_s)
             finally:
                 self._queue.finish(owner)
         process.discard()
 
 
-def _settle_scan(waiting: _Waiting, run: Callable[[Job], Report]) -> None:
+def _settle_scan(waiting: _Waiting, run: Callable[[Job], Report], longest_wait_s: float) -> None:
     try:
-        if time.monotonic() - waiting.since > WAITING_SECONDS:
+        if time.monotonic() - waiting.since > longest_wait_s:
             raise MaskingBusy
         waiting.future.set_result(run(waiting.job))
     except Exception as error:

@@ -44,9 +44,11 @@ SearchedRow = RecoveryRow | ReplayRow
 class CandidateSearches:
     """The searches of one run: those that wait, and the one under way."""
 
-    def __init__(self, runtime: Runtime, pauses: StorePauses, report: ReplayRunReport) -> None:
+    def __init__(
+        self, runtime: Runtime, pauses: StorePauses, report: ReplayRunReport, process: SearchProcess
+    ) -> None:
         self._runtime, self._pauses, self._report = runtime, pauses, report
-        self._process = SearchProcess()
+        self._process = process
         self._waiting: dict[str, SearchedRow] = {}
         #: Number of the last search of each workspace and mode.
         self._turns: dict[Tenant, int] = {}

@@ -23,6 +23,7 @@ from recorder import clock
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.replay_service.candidate_search_process import SearchProcess
 from recorder.replay_service.candidate_searches import CandidateSearches
 from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
@@ -67,17 +68,36 @@ class _Computed(NamedTuple):
 class ReplayRun:
     """The work of one run, under its lease, which a thread renews."""
 
-    def __init__(self, runtime: Runtime, owner: str, *, turn_s: float = _TURN_S) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        owner: str,
+        *,
+        turn_s: float = _TURN_S,
+        process: DryProcess | None = None,
+        search_process: SearchProcess | None = None,
+    ) -> None:
+        """Prepare a run; no lease is taken yet.
+
+        Args:
+            runtime: the deployment.
+            owner: name of the run.
+            turn_s: seconds of replays of one workspace, until those of the next one begin.
+            process: replays; by default a process of its own.
+            search_process: searches for candidates; by default a process of its own.
+        """
         self._runtime = runtime
         self._owner = owner
         self._turn_s = turn_s
         self._held: HeldLease | None = None
         self._keeper: LeaseKeeper | None = None
-        self._process = DryProcess()
+        self._process = process or DryProcess()
         self._turns = WorkspaceTurns()
         self._pauses = StorePauses()
         self.report = ReplayRunReport()
-        self._searches = CandidateSearches(runtime, self._pauses, self.report)
+        self._searches = CandidateSearches(
+            runtime, self._pauses, self.report, search_process or SearchProcess()
+        )
 
     def take(self) -> bool:
         """Take the lease; False while another run has it."""

@@ -86,6 +86,7 @@ class ReplayabilityWork:
         *,
         turn_s: float = _TURN_S,
         turn_pauses: float = _TURN_PAUSES,
+        failure_pause_s: float = _FAILURE_PAUSE_S,
     ) -> None:
         """Prepare a run.
 
@@ -94,10 +95,12 @@ class ReplayabilityWork:
             process: computes the values; by default one of its own.
             turn_s: seconds of a turn; a session that is under way then is computed to its end.
             turn_pauses: while replays wait, a turn is followed by a pause of this many times its duration.
+            failure_pause_s: pause of a session after a failure.
         """
         self._runtime = runtime
         self._turn_s = turn_s
         self._turn_pauses = turn_pauses
+        self._failure_pause_s = failure_pause_s
         self._process = process or ReplayabilityProcess()
         self._turns = WorkspaceTurns()
         #: Times of this process's monotonic clock until which sessions and workspaces wait for a store.
@@ -229,7 +232,7 @@ class ReplayabilityWork:
         """Count a failure of a session, which waits then; after the last one it has no value for good."""
         self._failures[row.id] += 1
         self.counts["failures"] += 1
-        self._paused[row.id] = time.monotonic() + _FAILURE_PAUSE_S
+        self._paused[row.id] = time.monotonic() + self._failure_pause_s
         log.warning("the replayability of session %s cannot be computed: %r", row.id, error)
         if self._failures[row.id] >= _MOST_FAILURES:
             log.error("session %s is left without replayability", row.id)

@@ -82,6 +82,7 @@ class Sealer:
         pace: SealingTimes | None = None,
         batch_limits: SealingBatchLimits | None = None,
         portion_limits: PortionLimits | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Prepare a run; no lease is taken yet.
 
@@ -91,11 +92,14 @@ class Sealer:
             pace: times between lanes and between attempts.
             batch_limits: size of a batch.
             portion_limits: size of one portion of work.
+            stopping: ends the run after the current portion once it is set; by default an event of its own.
         """
         self._runtime = runtime
         self._owner = owner
         self._portion_limits = portion_limits
-        self._scheduler = LaneScheduler(runtime, owner, pace=pace, batch_limits=batch_limits)
+        self._scheduler = LaneScheduler(
+            runtime, owner, pace=pace, batch_limits=batch_limits, stopping=stopping
+        )
         self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
         self._indexer = GraphIndexer()
         #: Paused preparations with the fence of the lease under which they were paused.
@@ -338,13 +342,21 @@ def open_sealer(
     pace: SealingTimes | None = None,
     batch_limits: SealingBatchLimits | None = None,
     portion_limits: PortionLimits | None = None,
+    stopping: threading.Event | None = None,
 ) -> Iterator[Sealer | None]:
     """Open a sealer that holds a permit; yield None if all permits are taken.
 
     Libraries are loaded before: the sessions of the first batch would wait two seconds for them.
     """
     _load_libraries()
-    sealer = Sealer(runtime, owner=owner, pace=pace, batch_limits=batch_limits, portion_limits=portion_limits)
+    sealer = Sealer(
+        runtime,
+        owner=owner,
+        pace=pace,
+        batch_limits=batch_limits,
+        portion_limits=portion_limits,
+        stopping=stopping,
+    )
     try:
         with reduced_garbage_collection(LARGE_BATCHES):
             yield sealer if sealer.take() else None

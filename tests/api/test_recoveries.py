@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlmodel import col, select
 
 from recorder.live.claimed_replay import claim_live_replay
@@ -481,15 +480,12 @@ def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
     assert replay_all(caller).recoveries == {"succeeded": 1}
 
 
-def test_a_search_that_takes_too_long_ends_its_recovery_alone(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_takes_too_long_ends_its_recovery_alone(caller: Caller) -> None:
     session_id = failing(caller)
     made = ask(caller, session_id)
     replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
-    run = ReplayRun(caller.service.runtime, "tests")
     # The process takes longer than this to start.
-    monkeypatch.setattr(run._searches, "_process", SearchProcess(seconds=0.1))
+    run = ReplayRun(caller.service.runtime, "tests", search_process=SearchProcess(seconds=0.1))
     assert run.take()
     while run.work_on_due_replays():
         pass

@@ -402,11 +402,10 @@ def test_a_replay_that_takes_longer_than_a_turn_ends_and_then_another_workspace_
     assert ended == [mine[0], theirs, mine[1]]
 
 
-def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_takes_too_long_fails_alone(caller: Caller) -> None:
     slow, quick = ask(caller, sealed_run(caller)), ask(caller, sealed_run(caller, workflow="reject"))
-    run = ReplayRun(caller.service.runtime, "tests")
     # The first request starts the process, which takes longer than this.
-    monkeypatch.setattr(run, "_process", DryProcess(seconds=0.01))
+    run = ReplayRun(caller.service.runtime, "tests", process=DryProcess(seconds=0.01))
     assert run.take() and run.work_on_due_replays()
     run.release()
     for replay in (slow, quick):

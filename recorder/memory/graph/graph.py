@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.node_labels import LabelText, NodeLabels
 from recorder.memory.graph.nodes import Node, NodeIndex, select_compared_features
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
@@ -80,10 +81,10 @@ def drop_repeats(numbers: Iterable[int]) -> tuple[int, ...]:
 class Graph:
     """Nodes, variants and paths of one workspace, mode and workflow."""
 
-    def __init__(self, scope: GraphScope) -> None:
+    def __init__(self, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> None:
         self.scope = scope
-        self.node_index = NodeIndex(scope)
-        self.path_index = PathIndex(scope)
+        self.node_index = NodeIndex(scope, bounds)
+        self.path_index = PathIndex(scope, bounds)
         self.node_labels = NodeLabels()
         #: The variant key of each trace.
         self.variant_of: dict[int, int] = {}

@@ -6,7 +6,7 @@ So many sessions are kept for each text as prove that, and no more.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -143,13 +143,17 @@ def _join_words(words: Sequence[str]) -> str:
 class NodeLabels:
     """Texts that name the nodes of one graph, with the sessions that prove each of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, settled: MutableMapping[tuple[int, TextKind, str], int] | None = None) -> None:
+        """Hold no text yet.
+
+        Args:
+            settled: keeps the texts of nodes that need no further session of an actor, with the last such
+                actor: work that repeats gives the same texts again and again.
+        """
         #: Proofs by node and kind, then by the text's template.
         self._proofs: defaultdict[tuple[int, TextKind], dict[str, _LabelProof]] = defaultdict(dict)
         self._actors: set[int] = set()
-        #: Texts of nodes that need no further session of an actor, with the last such actor: work that
-        #: repeats gives the same texts again and again.
-        self._settled: dict[tuple[int, TextKind, str], int] = {}
+        self._settled = {} if settled is None else settled
 
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
         """Take back stored texts, each with the number of its node."""

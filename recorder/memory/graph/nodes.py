@@ -15,6 +15,7 @@ import numpy as np
 
 from recorder import ids
 from recorder.hashing import canonical_json
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 from recorder.memory.steps.action_tokens import key_of_texts
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
@@ -24,9 +25,6 @@ from recorder.tenant import GraphScope
 SCREEN_JACCARD = 0.60
 #: Of a larger screen the smallest hashes are compared: a sample, equal on all screens that share them.
 COMPARED_FEATURES = 256
-#: Exemplars that a new micro-state is compared with, the oldest of its act (and of all screens): where every
-#: one is new and all share a part, time must not go with their square.
-MAX_EXEMPLARS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,9 @@ def live_number(nodes: Sequence[Node], number: int) -> int:
 
 @dataclass(slots=True)
 class _ExemplarIndex:
-    """Exemplar screens, searched for the nearest one."""
+    """At most so many exemplar screens, searched for the nearest one."""
 
+    most: int
     postings: InvertedIndex = field(default_factory=InvertedIndex)
     numbers: list[int] = field(default_factory=list)
 
@@ -103,7 +102,7 @@ class _ExemplarIndex:
         return self.numbers[best] if jaccard[best] >= jaccard_min else None
 
     def add(self, number: int, features: Sequence[int]) -> None:
-        if len(self.numbers) < MAX_EXEMPLARS:
+        if len(self.numbers) < self.most:
             self.postings.add(features)
             self.numbers.append(number)
 
@@ -111,13 +110,14 @@ class _ExemplarIndex:
 class NodeIndex:
     """The nodes of one graph, and which micro-states belong to each."""
 
-    def __init__(self, scope: GraphScope) -> None:
+    def __init__(self, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> None:
         self.scope = scope
+        self._most_exemplars = bounds.exemplars
         self.nodes: list[Node] = []
         self.number_of: dict[int, int] = {}
         self._ids: set[str] = set()
         self._by_act: dict[int, _ExemplarIndex] = {}
-        self._screens = _ExemplarIndex()
+        self._screens = _ExemplarIndex(bounds.exemplars)
 
     def restore(self, nodes: Iterable[Node], micro_states: Iterable[tuple[int, int]]) -> None:
         """Take back stored nodes, in order, and `(micro_key, node number)` pairs."""
@@ -162,7 +162,9 @@ class NodeIndex:
         self._ids.add(node.node_id)
         if node.merged_into is not None:
             return
-        self._by_act.setdefault(node.act, _ExemplarIndex()).add(node.number, node.features)
+        self._by_act.setdefault(node.act, _ExemplarIndex(self._most_exemplars)).add(
+            node.number, node.features
+        )
         if node.screen == node.number:
             self._screens.add(node.number, node.features)
 
@@ -170,8 +172,7 @@ class NodeIndex:
 #: Mean Jaccard similarity of the screens of two nodes from which on they are merged.
 MERGE_JACCARD = 0.45
 #: Screens of one act that are compared with each other; of more, each node is judged by a share of its own.
-#: An act of more nodes than this is left as it is: the time goes with their square.
-_MAX_SCREENS, _MAX_NODES = 2_000, 600
+_MAX_SCREENS = 2_000
 #: Features of a screen that count here: the smallest hashes, a sample.
 _MAX_FEATURES = 128
 #: Similarity that stands for "cannot be merged": a node with itself, or with a merged node.
@@ -188,7 +189,7 @@ class MergeCandidate:
     features: Sequence[int]
 
 
-def merged_nodes(shown: Iterable[MergeCandidate]) -> dict[int, int]:
+def merged_nodes(shown: Iterable[MergeCandidate], bounds: GraphBounds = GRAPH_BOUNDS) -> dict[int, int]:
     """Return the nodes that are merged, each with the older node that it is merged into."""
     by_act: defaultdict[int, list[MergeCandidate]] = defaultdict(list)
     for state in shown:
@@ -196,7 +197,7 @@ def merged_nodes(shown: Iterable[MergeCandidate]) -> dict[int, int]:
     merged: dict[int, int] = {}
     for states in by_act.values():
         nodes = sorted({state.node for state in states})
-        if 1 < len(nodes) <= _MAX_NODES:
+        if 1 < len(nodes) <= bounds.merged_nodes:
             merged |= _merge_alike_nodes(nodes, *_measure_similarity(nodes, states))
     return merged
 

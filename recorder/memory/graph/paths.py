@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
@@ -21,9 +22,8 @@ from recorder.tenant import GraphScope
 
 #: Path of the sessions without any step: none.
 NO_PATH = -1
-#: Most frequent variants of a path that new variants are compared with, and those of all paths: a batch takes
-#: no longer where each session of a workflow is a path of its own.
-_EXEMPLARS, _MAX_EXEMPLARS = 8, 16_000
+#: Most frequent variants of a path that new variants are compared with.
+_EXEMPLARS = 8
 
 
 @dataclass(slots=True)
@@ -60,8 +60,9 @@ def variant_key(node_ids: Iterable[str]) -> int:
 class PathIndex:
     """The variants and paths of one graph; a variant keeps the path it was given."""
 
-    def __init__(self, scope: GraphScope) -> None:
+    def __init__(self, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> None:
         self.scope = scope
+        self._bounds = bounds
         self.variants: dict[int, Variant] = {}
         self.paths: list[Path] = []
         self._features = FeatureCounts()
@@ -168,9 +169,9 @@ class PathIndex:
     def _list_exemplars(self) -> list[int]:
         """Return the variants that new ones are compared with; of too many those that most sessions took."""
         known = [key for keys in self._exemplars.values() for key in keys]
-        if len(known) <= _MAX_EXEMPLARS:
-            return known
-        return sorted(known, key=lambda key: (-self.variants[key].sessions, key))[:_MAX_EXEMPLARS]
+        if len(known) > self._bounds.path_exemplars:
+            known.sort(key=lambda key: (-self.variants[key].sessions, key))
+        return known[: self._bounds.path_exemplars]
 
     def _group(self, keys: Sequence[int]) -> list[list[int]]:
         if not keys:
@@ -178,7 +179,10 @@ class PathIndex:
         variants = [self.variants[key] for key in keys]
         vectors = self._features.vectors([variant.features for variant in variants])
         groups = group_variants(
-            vectors, [variant.nodes for variant in variants], [variant.sessions for variant in variants]
+            vectors,
+            [variant.nodes for variant in variants],
+            [variant.sessions for variant in variants],
+            self._bounds,
         )
         order = np.argsort(groups, kind="stable")
         ends = np.flatnonzero(np.diff(groups[order])) + 1

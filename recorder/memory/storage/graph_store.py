@@ -16,6 +16,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, insert, select, update
 
 from recorder.memory.drift.alarm_labels import replace_unshared_alarm_labels
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, select_compared_features
@@ -41,9 +42,9 @@ def graph_scope_of(row: SessionRow) -> GraphScope:
     return GraphScope(row.tenant, row.workflow)
 
 
-def load_graph(db: DbSession, scope: GraphScope) -> Graph:
+def load_graph(db: DbSession, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> Graph:
     """Return the newest version of a graph, ready for new sessions; rows of single sessions are not read."""
-    graph = Graph(scope)
+    graph = Graph(scope, bounds)
     states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
     nodes = sorted(read_rows(db, scope, *graph_table_columns(GraphNodeRow)), key=_get_number)
     graph.node_index.restore(map(node_of_row, nodes), ((row.micro_key, row.node) for row in states))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.graph import Graph, GraphChange
 from recorder.memory.graph.node_labels import actor_key
 from recorder.memory.steps.session_steps import Step
@@ -74,10 +75,18 @@ class GraphIndexer:
     Args:
         rebuild_budget_s: a rebuild that is predicted to take longer is left to the nightly one.
         kept_size: micro-states and variants of the graphs that are kept in memory.
+        bounds: how much of a graph a session is compared with.
     """
 
-    def __init__(self, *, rebuild_budget_s: float = _REBUILD_BUDGET_S, kept_size: int = _KEPT_SIZE) -> None:
+    def __init__(
+        self,
+        *,
+        rebuild_budget_s: float = _REBUILD_BUDGET_S,
+        kept_size: int = _KEPT_SIZE,
+        bounds: GraphBounds = GRAPH_BOUNDS,
+    ) -> None:
         self._rebuild_budget_s = rebuild_budget_s
+        self._bounds = bounds
         #: Measured duration of each graph's last rebuild, divided by the one that its size predicts.
         self._slowness: LRUCache[GraphScope, float] = LRUCache(_KEPT_GRAPHS)
         self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(
@@ -166,7 +175,7 @@ class GraphIndexer:
         """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
         held = self._held.pop(scope, None)
         if held is None or not _catch_up(db, scope, held, head):
-            held = _HeldGraph(load_graph(db, scope), head.version, head.writer)
+            held = _HeldGraph(load_graph(db, scope, self._bounds), head.version, head.writer)
         return held
 
     def _write(self, db: DbSession, part: _WorkflowPart, rows: Sequence[SessionRow], head: GraphHead) -> int:
@@ -175,7 +184,7 @@ class GraphIndexer:
         is_usable = held is not None and prepared_ids == {row.id for row in rows}
         if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
-            held = _HeldGraph(load_graph(db, part.scope), head.version, head.writer)
+            held = _HeldGraph(load_graph(db, part.scope, self._bounds), head.version, head.writer)
             change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows}, actors=part.actors)
         self._commits += 1
         writer = f"{self._name}:{self._commits}"
