@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,6 +17,7 @@ import msgspec
 
 from recorder.errors import Unavailable
 from recorder.masking.scan_process import Job, Report, encode_message
+from recorder.rotation import Rotation
 
 _Item = TypeVar("_Item")
 _ROOT = str(Path(__file__).parents[2])
@@ -55,7 +55,7 @@ class FairQueue(Generic[_Item]):
     def __init__(self, *, per_owner: int, waiting: int) -> None:
         self._per_owner = per_owner
         self._waiting = waiting
-        self._items: dict[str, deque[_Item]] = {}
+        self._rotation = Rotation[_Item]()
         self._working: dict[str, int] = {}
         self._is_closed = False
         self._changed = threading.Condition()
@@ -63,12 +63,9 @@ class FairQueue(Generic[_Item]):
     def put(self, owner: str, item: _Item) -> bool:
         """Add an item; return False if too many of the owner wait, or the queue is closed."""
         with self._changed:
-            items = self._items.setdefault(owner, deque())
-            if self._is_closed or len(items) >= self._waiting:
-                if not items:
-                    del self._items[owner]
+            if self._is_closed or len(self._rotation.list_of(owner)) >= self._waiting:
                 return False
-            items.append(item)
+            self._rotation.add(owner, item)
             self._changed.notify()
             return True
 
@@ -76,15 +73,10 @@ class FairQueue(Generic[_Item]):
         """Wait for the next item of the next owner; return None once the queue is closed."""
         with self._changed:
             while not self._is_closed:
-                for owner, items in self._items.items():
-                    if self._working.get(owner, 0) < self._per_owner:
-                        item = items.popleft()
-                        self._working[owner] = self._working.get(owner, 0) + 1
-                        # The owner goes to the end of the rotation, or leaves it.
-                        del self._items[owner]
-                        if items:
-                            self._items[owner] = items
-                        return owner, item
+                taken = self._rotation.take(lambda owner, _: self._working.get(owner, 0) < self._per_owner)
+                if taken is not None:
+                    self._working[taken[0]] = self._working.get(taken[0], 0) + 1
+                    return taken
                 self._changed.wait()
         return None
 
@@ -100,8 +92,7 @@ class FairQueue(Generic[_Item]):
         """Refuse further items; return those that wait."""
         with self._changed:
             self._is_closed = True
-            left = [item for items in self._items.values() for item in items]
-            self._items.clear()
+            left, self._rotation = list(self._rotation), Rotation()
             self._changed.notify_all()
         return left
 

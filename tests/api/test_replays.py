@@ -356,6 +356,7 @@ def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> No
 
 
 def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
+    replay_all(caller)  # those of other tests
     made = ask(caller, sealed_run(caller))
     for status, expected in (("suspended", {}), ("active", {"completed": 1})):
         with caller.service.runtime.database.transaction(write=True) as db:

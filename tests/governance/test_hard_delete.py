@@ -43,6 +43,7 @@ from tests.support.webhook_receiver import Answer, running_receiver
 @pytest.mark.parametrize("state", ["recording", "stopped", "sealed", "deleted"])
 def test_a_hard_delete_leaves_no_byte_of_a_session(caller: Caller, state: str) -> None:
     runtime = caller.service.runtime
+    finish_purges(runtime)  # those of other tests
     other = recorded_canary(caller)
     canary = recorded_canary(
         caller, is_stopped=state != "recording", is_sealed=state in ("sealed", "deleted")
