@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session as DbSession
 
-from recorder.memory.graph import communities, nodes, paths
+from recorder.memory.graph import communities, exemplars, nodes, paths
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.comparison import Side, compare_sides
@@ -69,7 +69,7 @@ def take_mixed(count: int) -> list[list[Step]]:
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds from which on time grows no faster than sessions, a few hundredths of what they are."""
-    monkeypatch.setattr(nodes, "MAX_EXEMPLARS", 50)
+    monkeypatch.setattr(exemplars, "MAX_EXEMPLARS", 50)
     monkeypatch.setattr(nodes, "_MAX_NODES", 50)
     monkeypatch.setattr(paths, "_MAX_EXEMPLARS", 50)
     monkeypatch.setattr(communities, "MAX_GROUPED", 50)
@@ -120,7 +120,7 @@ def test_a_micro_state_is_compared_with_the_oldest_exemplars_alone() -> None:
 
 
 def test_a_run_keeps_no_more_graphs_than_there_is_room_for(tmp_path: Path) -> None:
-    small, large = GraphIndexer(kept_size=10), GraphIndexer()
+    small, large = GraphIndexer(kept_bytes=10), GraphIndexer()
     scopes = [SCOPE, GraphScope(SCOPE.tenant, "refund"), GraphScope(SCOPE.tenant, "return")]
     for database in database_with(SCOPE, tmp_path):
         with database.transaction(write=True) as db:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from recorder.memory.graph.capacity import TEXT_BYTES
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.step_labels import make_step_label
 from recorder.memory.steps.targets import key_of_texts, text_template_of
@@ -25,6 +26,8 @@ _MAX_TEXTS = 8
 _MAX_SHARED = 2
 #: Shared places of a node that are listed, and shared spellings of the digits of a text.
 _MAX_LISTED = 3
+#: Texts that are remembered as settled: texts that differ in digits alone may be without number.
+_MAX_SETTLED = 50_000
 #: First words of places, those that say the most first.
 _PREPOSITIONS = ("near ", "in ", "on ")
 #: No key of an actor: those have 64 bits.
@@ -150,6 +153,8 @@ class NodeLabels:
         #: Texts of nodes that need no further session of an actor, with the last such actor: work that
         #: repeats gives the same texts again and again.
         self._settled: dict[tuple[int, TextKind, str], int] = {}
+        #: Estimated memory.
+        self.nbytes = 0
 
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
         """Take back stored texts, each with the number of its node."""
@@ -157,15 +162,24 @@ class NodeLabels:
             self._add(node, text_template_of(given.text), given)
 
     def add_session(
-        self, session_id: str, steps: Sequence[Step], number_of: Mapping[int, int], actor: int
+        self,
+        session_id: str,
+        steps: Sequence[Step],
+        number_of: Mapping[int, int],
+        actor: int,
+        *,
+        max_bytes: int | None = None,
     ) -> Iterator[LabelText]:
         """Add the texts of a session; yield those that have to be stored.
+
+        Without room no text is added, but for one of each actor of whom another one has to be told.
 
         Args:
             session_id: the session.
             steps: its steps.
             number_of: node of each micro-state.
             actor: key of its actor.
+            max_bytes: memory that all texts may take.
         """
         seen: set[tuple[int, TextKind, str]] = set()
         for step in steps:
@@ -177,7 +191,8 @@ class NodeLabels:
                 seen.add(text_key)
                 given = LabelText(step.micro_key, kind, text, session_id, actor)
                 template = text_template_of(text)
-                if self._needs(node, template, given):
+                has_room = max_bytes is None or self.nbytes < max_bytes or self._is_told_apart(actor)
+                if has_room and self._needs(node, template, given):
                     self._add(node, template, given)
                     yield given
 
@@ -207,6 +222,10 @@ class NodeLabels:
         _distinguish_labels_by_number(shown, lives)
         return [shown[number] for number in live]
 
+    def _is_told_apart(self, actor: int) -> bool:
+        """Check whether an actor is new to the graph and decides how many must share a text."""
+        return len(self._actors) < MIN_ACTORS and actor not in self._actors
+
     def _needs(self, node: int, template: str, given: LabelText) -> bool:
         proofs = self._proofs.get((node, given.kind), {})
         proof = proofs.get(template)
@@ -214,6 +233,8 @@ class NodeLabels:
             # An actor who is new to the graph changes what the others must share.
             return len(proofs) <= _MAX_TEXTS or given.actor not in self._actors
         if proof.is_settled(given):
+            if len(self._settled) == _MAX_SETTLED:
+                self._settled.clear()
             self._settled[node, given.kind, given.text] = given.actor
             return False
         return proof.needs(given)
@@ -221,6 +242,7 @@ class NodeLabels:
     def _add(self, node: int, template: str, given: LabelText) -> None:
         self._proofs[node, given.kind].setdefault(template, _Proof()).add(given)
         self._actors.add(given.actor)
+        self.nbytes += TEXT_BYTES + len(given.text)
 
     def _find_shared(self, node: int, kind: TextKind) -> str:
         """Return the name or words that sessions share; empty without such."""

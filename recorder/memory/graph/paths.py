@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
+from recorder.memory.graph.capacity import NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
@@ -68,6 +69,13 @@ class PathIndex:
         #: By path number the keys of its most frequent variants, the first of them the most frequent.
         self._exemplars: dict[int, list[int]] = {}
         self._ids: set[str] = set()
+        self._listed_bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Estimated memory of variants, paths and features."""
+        objects = VARIANT_BYTES * len(self.variants) + PATH_BYTES * len(self.paths)
+        return objects + self._listed_bytes + self._features.nbytes
 
     @property
     def sessions(self) -> int:
@@ -83,11 +91,10 @@ class PathIndex:
         """Take back stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
         features = self._features.number_features([sequence for _, sequence, _, _ in variants], nodes)
         for (key, sequence, path, sessions), numbers in zip(variants, features, strict=True):
-            self.variants[key] = Variant(key, sequence, path, 0, numbers)
+            self._keep(Variant(key, sequence, path, 0, numbers))
             self.count(key, sessions)
         for stored in paths:
-            self.paths.append(stored)
-            self._ids.add(stored.path_id)
+            self._keep_path(stored)
 
     def count(self, key: int, sessions: int) -> None:
         """Add so many sessions (or take away, if negative) to a variant."""
@@ -112,7 +119,7 @@ class PathIndex:
         unseen.sort(key=lambda key: (-counted[key][1], key))
         features = self._features.number_features([counted[key][0] for key in unseen], nodes)
         for key, numbers in zip(unseen, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
+            self._keep(Variant(key, counted[key][0], NO_PATH, 0, numbers))
         for key, (_, sessions) in counted.items():
             self.count(key, sessions)
         first = len(self.paths)
@@ -134,7 +141,7 @@ class PathIndex:
         keys = sorted(counted, key=lambda key: -counted[key][1])
         features = self._features.number_features([counted[key][0] for key in keys], nodes)
         for key, numbers in zip(keys, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
+            self._keep(Variant(key, counted[key][0], NO_PATH, 0, numbers))
             self.count(key, counted[key][1])
         return self._group([key for key in keys if counted[key][0]])
 
@@ -147,6 +154,15 @@ class PathIndex:
             [variant.nodes for variant in variants], [variant.sessions for variant in variants]
         )
         return variants[choose_shown_way(ways).row]
+
+    def _keep(self, variant: Variant) -> None:
+        self.variants[variant.variant_key] = variant
+        self._listed_bytes += NUMBER_BYTES * len(variant.nodes) + variant.features.nbytes
+
+    def _keep_path(self, path: Path) -> None:
+        self.paths.append(path)
+        self._ids.add(path.path_id)
+        self._listed_bytes += NUMBER_BYTES * len(path.nodes)
 
     def _join(self, unseen: Sequence[int]) -> list[int]:
         """Give variants the path of what they are like; returns those that are like nothing."""
@@ -189,8 +205,7 @@ class PathIndex:
         node_ids = [nodes[number].node_id for number in leader.nodes]
         path_id = make_unused_id("pth", self.scope, self._ids, node_ids)
         path = Path(len(self.paths), path_id, leader.variant_key, leader.nodes)
-        self.paths.append(path)
-        self._ids.add(path_id)
+        self._keep_path(path)
         for key in keys:
             self.variants[key].path = path.number
             self._rank(self.variants[key])
