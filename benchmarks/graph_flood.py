@@ -13,12 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from subprocess import PIPE, run
 from typing import Any
 
-import orjson
-
-from benchmarks.figures import Figure, at_most
 from recorder.ids import new_id
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.targets import key_of_texts
@@ -37,7 +33,9 @@ def _make_step(index: int, act: str, features: Sequence[int], names: tuple[str, 
     screen = str(hash(tuple(features)))
     key = key_of_texts(screen, "click", act)
     ordered = tuple(sorted(features))
-    return Step(index, key, screen, "click", act, "Click button", ordered, index, index, None, "evt_1", 1, names)
+    return Step(
+        index, key, screen, "click", act, "Click button", ordered, index, index, None, "evt_1", 1, names
+    )
 
 
 def _new_states(draw: random.Random, features: int = 256) -> Iterator[list[Step]]:
@@ -80,13 +78,22 @@ def _new_names(draw: random.Random) -> Iterator[list[Step]]:
     acts = [(f"b{number}", [draw.getrandbits(62) for _ in range(30)]) for number in range(2_000)]
     while True:
         yield [
-            _make_step(index, *acts[index % 2_000], (f"Click {'xyzuvwabc'[draw.randrange(9)]} {draw.randrange(10**6)} " + "n" * 60,))
+            _make_step(
+                index,
+                *acts[index % 2_000],
+                (f"Click {'xyzuvwabc'[draw.randrange(9)]} {draw.randrange(10**6)} " + "n" * 60,),
+            )
             for index in range(_STEPS)
         ]
 
 
 _FLOODS: dict[str, Callable[[random.Random], Iterator[list[Step]]]] = {
-    "states": _new_states, "small": _small_states, "alike": _alike_states, "ways": _new_ways, "short": _short_ways, "names": _new_names,
+    "states": _new_states,
+    "small": _small_states,
+    "alike": _alike_states,
+    "ways": _new_ways,
+    "short": _short_ways,
+    "names": _new_names,
 }
 
 
@@ -97,13 +104,40 @@ def main(flood: str, sessions: int, kw: dict[str, Any]) -> None:
         database.migrate()
         scope = GraphScope(_TENANT, "flood")
         with database.transaction(write=True) as db:
-            db.add(WorkflowRow(workspace_id=scope.workspace_id, mode=scope.mode, workflow=scope.workflow, created_at=_NOW, updated_at=_NOW))
-        from recorder.memory.graph.capacity import GraphCapacity; indexer = GraphIndexer(GraphCapacity.of_megabytes(**kw)) if kw else GraphIndexer()
+            db.add(
+                WorkflowRow(
+                    workspace_id=scope.workspace_id,
+                    mode=scope.mode,
+                    workflow=scope.workflow,
+                    created_at=_NOW,
+                    updated_at=_NOW,
+                )
+            )
+        from recorder.memory.graph.capacity import GraphCapacity
+
+        indexer = GraphIndexer(GraphCapacity.of_megabytes(**kw)) if kw else GraphIndexer()
         made = _FLOODS[flood](random.Random(1))
         print(f"start {_status('VmRSS'):.0f} MB", flush=True)
         for turn in range(sessions):
             steps = [next(made) for _ in range(batch)]
-            rows = [SessionRow(id=new_id("ses"), workspace_id=scope.workspace_id, mode=scope.mode, workflow=scope.workflow, status="sealed", created_at=_NOW, started_at=_NOW, stopped_at=_NOW, sealed_at=_NOW, duration_ms=10**7, outcome="success", seal_seq=turn + 1, actor_kind="human") for _ in steps]
+            rows = [
+                SessionRow(
+                    id=new_id("ses"),
+                    workspace_id=scope.workspace_id,
+                    mode=scope.mode,
+                    workflow=scope.workflow,
+                    status="sealed",
+                    created_at=_NOW,
+                    started_at=_NOW,
+                    stopped_at=_NOW,
+                    sealed_at=_NOW,
+                    duration_ms=10**7,
+                    outcome="success",
+                    seal_seq=turn + 1,
+                    actor_kind="human",
+                )
+                for _ in steps
+            ]
             began = time.process_time()
             with database.transaction(write=False) as db:
                 prepared = indexer.prepare(db, rows, dict(zip((r.id for r in rows), steps)))
@@ -113,13 +147,19 @@ def main(flood: str, sessions: int, kw: dict[str, Any]) -> None:
             end = time.process_time()
             prepared = rows = steps = None
             graph = next(iter(indexer._held.values())).graph
-            print(f"{turn + 1}: rss {_status('VmRSS'):.0f} peak {_status('VmHWM'):.0f} prepare {mid - began:.1f} s commit {end - mid:.1f} s states {len(graph.node_index.number_of)} nodes {len(graph.nodes)} variants {len(graph.path_index.variants)} paths {len(graph.paths)} features {len(graph.path_index._features._numbers)} settled {len(graph.node_labels._settled)} est {graph.state_bytes/1e6:.0f}+{graph.way_bytes/1e6:.0f} MB db {sum(p.stat().st_size for p in Path(folder).iterdir())/2**20:.0f}", flush=True)
+            print(
+                f"{turn + 1}: rss {_status('VmRSS'):.0f} peak {_status('VmHWM'):.0f} prepare {mid - began:.1f} s commit {end - mid:.1f} s states {len(graph.node_index.number_of)} nodes {len(graph.nodes)} variants {len(graph.path_index.variants)} paths {len(graph.paths)} features {len(graph.path_index._features._numbers)} settled {len(graph.node_labels._settled)} est {graph.state_bytes / 1e6:.0f}+{graph.way_bytes / 1e6:.0f} MB db {sum(p.stat().st_size for p in Path(folder).iterdir()) / 2**20:.0f}",
+                flush=True,
+            )
         began = time.process_time()
         import recorder.memory.storage.graph_store as gs
+
         indexer = graph = None
         with database.transaction(write=False) as db:
             g = gs.load_graph(db, scope)
-        print(f"load {time.process_time()-began:.1f} s rss {_status('VmRSS'):.0f} peak {_status('VmHWM'):.0f}")
+        print(
+            f"load {time.process_time() - began:.1f} s rss {_status('VmRSS'):.0f} peak {_status('VmHWM'):.0f}"
+        )
 
 
 def _status(name: str) -> float:

@@ -8,14 +8,13 @@ what is stored stays what a graph is made of: a rebuild, a query and an erasure 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from recorder import limits
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.targets import key_of_texts
 
-#: Memory of one graph, where the settings name no other.
-DEFAULT_MEGABYTES = 200
-#: Postings that may be read to find the nearest nodes of a batch's unseen micro-states: 2 to 4 s of CPU. Where
-#: all screens of 10,000 new states share a part, it takes 30 s without this bound.
-_COMPARISONS = 1_000_000_000
+#: Postings that may be read to find the nearest nodes of a batch's unseen micro-states: 1 to 3 s of CPU.
+#: Where all screens of 10,000 new states share a part, it takes 30 s without this bound.
+_COMPARISONS = 300_000_000
 #: Steps of all traces of a graph: they take no memory while sessions are sealed, but do in a rebuild.
 _TRACE_STEPS = 30_000_000
 #: Trace of the sessions whose ways were not kept; it has no steps.
@@ -47,7 +46,7 @@ class GraphCapacity:
         return cls(state_bytes=total // 3, way_bytes=total - total // 3)
 
 
-DEFAULT_CAPACITY = GraphCapacity.of_megabytes(DEFAULT_MEGABYTES)
+DEFAULT_CAPACITY = GraphCapacity.of_megabytes(limits.GRAPH_MEMORY_MB)
 
 
 def compute_other_act(kind: str) -> int:

@@ -25,6 +25,7 @@ from recorder.tenant import GraphScope
 #: Of a larger screen the smallest hashes are compared: a sample, equal on all screens that share them.
 COMPARED_FEATURES = 256
 
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node with its exemplar; `number` counts from 0 in the order of creation."""
@@ -150,9 +151,7 @@ class NodeIndex:
         leader = self._search(self._screens, features, SCREEN_JACCARD)
         return number if leader is None else leader
 
-    def _search(
-        self, exemplars: ExemplarIndex, features: Sequence[int], jaccard_min: float
-    ) -> int | None:
+    def _search(self, exemplars: ExemplarIndex, features: Sequence[int], jaccard_min: float) -> int | None:
         before = exemplars.comparisons
         number = exemplars.nearest(features, jaccard_min)
         self.comparisons += exemplars.comparisons - before

@@ -5,7 +5,7 @@ shown by the one that most of its sessions are near. A new variant joins the pat
 like; variants that are like none are grouped among themselves. A rebuild groups all of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,10 @@ NO_PATH = -1
 #: Most frequent variants of a path that new variants are compared with, and those of all paths: a batch takes
 #: no longer where each session of a workflow is a path of its own.
 _EXEMPLARS, _MAX_EXEMPLARS = 8, 16_000
+#: Features of exemplars of which vectors are made at once, about 60 bytes each.
+_FEATURES_AT_ONCE = 500_000
+#: Nodes of variants whose features are numbered at once.
+_NODES_AT_ONCE = 50_000
 
 
 @dataclass(slots=True)
@@ -58,6 +62,17 @@ def variant_key(node_ids: Iterable[str]) -> int:
     return signed(xxhash.xxh64_intdigest("\n".join(node_ids).encode()))
 
 
+def _split_by_nodes(sequences: Sequence[tuple[int, ...]]) -> Iterator[slice]:
+    """Yield parts of sequences with as many nodes as a few batches have: their features take 100 MB."""
+    start = nodes = 0
+    for index, sequence in enumerate(sequences):
+        nodes += len(sequence)
+        if nodes >= _NODES_AT_ONCE:
+            yield slice(start, index + 1)
+            start, nodes = index + 1, 0
+    yield slice(start, len(sequences))
+
+
 class PathIndex:
     """The variants and paths of one graph; a variant keeps the path it was given."""
 
@@ -89,10 +104,12 @@ class PathIndex:
         nodes: Sequence[Node],
     ) -> None:
         """Take back stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
-        features = self._features.number_features([sequence for _, sequence, _, _ in variants], nodes)
-        for (key, sequence, path, sessions), numbers in zip(variants, features, strict=True):
-            self._keep(Variant(key, sequence, path, 0, numbers))
-            self.count(key, sessions)
+        for some in _split_by_nodes([sequence for _, sequence, _, _ in variants]):
+            part = variants[some]
+            features = self._features.number_features([sequence for _, sequence, _, _ in part], nodes)
+            for (key, sequence, path, sessions), numbers in zip(part, features, strict=True):
+                self._keep(Variant(key, sequence, path, 0, numbers))
+                self.count(key, sessions)
         for stored in paths:
             self._keep_path(stored)
 
@@ -169,9 +186,15 @@ class PathIndex:
         known = self._list_exemplars()
         if not unseen or not known:
             return list(unseen)
-        rows = [self.variants[key].features for key in (*known, *unseen)]
-        vectors = self._features.vectors(rows)
-        nearest, cosines = find_nearest(vectors[: len(known)], vectors[len(known) :])
+        vectors = self._features.vectors([self.variants[key].features for key in unseen])
+        nearest, cosines = np.zeros(len(unseen), dtype=np.int64), np.full(len(unseen), -1.0)
+        for some in self._split_by_features(known):
+            rows = self._features.vectors([self.variants[known[index]].features for index in some])
+            places, values = find_nearest(rows, vectors)
+            # Of equals the first.
+            is_nearer = values > cosines
+            nearest[is_nearer] = some.start + places[is_nearer]
+            cosines[is_nearer] = values[is_nearer]
         apart = []
         for key, index, cosine in zip(unseen, nearest.tolist(), cosines.tolist(), strict=True):
             if cosine < PATH_COSINE:
@@ -180,6 +203,17 @@ class PathIndex:
                 self.variants[key].path = self.variants[known[index]].path
                 self._rank(self.variants[key])
         return apart
+
+    def _split_by_features(self, keys: Sequence[int]) -> Iterator[range]:
+        """Yield the places of variants in parts of which the vectors take some 30 MB."""
+        start = features = 0
+        for index, key in enumerate(keys):
+            features += len(self.variants[key].features)
+            if features >= _FEATURES_AT_ONCE:
+                yield range(start, index + 1)
+                start, features = index + 1, 0
+        if start < len(keys):
+            yield range(start, len(keys))
 
     def _list_exemplars(self) -> list[int]:
         """Return the variants that new ones are compared with; of too many those that most sessions took."""

@@ -19,6 +19,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import clock
+from recorder.memory.graph.capacity import UNKEPT_TRACE
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.structure import Structure, no_rows, read_structure
 from recorder.memory.storage.graph_store import read_rows
@@ -31,6 +32,8 @@ OUTCOMES = ("success", "error", "abandoned")
 ACTOR_KINDS = ("", "human", "model", "script")
 #: `removed` of a session that is in the graph.
 NEVER = int(np.iinfo(np.int64).max)
+#: Row of a session that is not in the graph, and number of a trace that is not.
+NOWHERE = -1
 #: Bytes of all graphs together that stay in memory: a session with twenty steps takes about 300.
 _MAX_BYTES = 2**30
 
@@ -94,6 +97,12 @@ class GraphColumns(Structure):
     def path(self) -> Ints:
         """The path number of each row."""
         return self.variant_path[self.variant]
+
+    @property
+    def is_unkept(self) -> Mask:
+        """Rows of sessions whose way the graph had no room for."""
+        unkept: Mask = self.trace == self.trace_number.get(UNKEPT_TRACE, NOWHERE)
+        return unkept
 
     def current(self) -> Mask:
         """Return the rows of sessions that are in the graph."""
@@ -255,10 +264,6 @@ def _append_rows(rows: Any, new_rows: Any) -> Any:
 
 def _make_column(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
-
-
-#: Row of a session that is not in the graph.
-NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)

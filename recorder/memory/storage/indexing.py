@@ -33,6 +33,8 @@ _FIRST_REBUILD = 50
 #: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
 #: session should wait to be sealed.
 _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
+#: So do graphs whose ways take more: a rebuild takes several times as much.
+_MAX_REBUILT_BYTES = 25_000_000
 #: So do graphs whose rebuild is predicted to take longer than this.
 _REBUILD_BUDGET_S = 2.0
 #: Time of a rebuild for each variant and each session, as measured on graphs of 300 to 900 variants; it
@@ -233,7 +235,7 @@ class GraphIndexer:
     def _note_growth(self, scope: GraphScope, graph: Graph, added: int) -> None:
         """Remember a graph that has doubled by the sessions that were added, if its rebuild is quick."""
         sessions = graph.path_index.sessions
-        if len(graph.node_index.number_of) > _MAX_MICRO_STATES:
+        if len(graph.node_index.number_of) > _MAX_MICRO_STATES or graph.way_bytes > _MAX_REBUILT_BYTES:
             return
         has_doubled = _count_doublings(sessions) > _count_doublings(sessions - added)
         predicted_s = _predict_rebuild_s(graph) * self._slowness.get(scope, 1.0)
