@@ -58,8 +58,8 @@ class ExemplarIndex:
     def _compare(self, features: Sequence[int]) -> tuple[Floats, Floats]:
         """Return for each exemplar the number of features that it shares, and that it has."""
         if self._postings is None:
-            own = frozenset(features)
-            shared = np.array([len(own.intersection(few)) for few in self._few], dtype=np.float64)
+            wanted = frozenset(features)
+            shared = np.array([len(wanted.intersection(few)) for few in self._few], dtype=np.float64)
             return shared, np.array([len(few) for few in self._few], dtype=np.float64)
         shared = self._postings.overlaps(features)
         self.comparisons += int(shared.sum())

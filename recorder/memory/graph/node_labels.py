@@ -172,7 +172,7 @@ class NodeLabels:
     ) -> Iterator[LabelText]:
         """Add the texts of a session; yield those that have to be stored.
 
-        Without room no text is added, but for one of each actor of whom another one has to be told.
+        Without room no text is added, but for that which shows that the graph has another actor.
 
         Args:
             session_id: the session.
@@ -191,7 +191,7 @@ class NodeLabels:
                 seen.add(text_key)
                 given = LabelText(step.micro_key, kind, text, session_id, actor)
                 template = text_template_of(text)
-                has_room = max_bytes is None or self.nbytes < max_bytes or self._is_told_apart(actor)
+                has_room = max_bytes is None or self.nbytes < max_bytes or self._is_new_actor(actor)
                 if has_room and self._needs(node, template, given):
                     self._add(node, template, given)
                     yield given
@@ -222,7 +222,7 @@ class NodeLabels:
         _distinguish_labels_by_number(shown, lives)
         return [shown[number] for number in live]
 
-    def _is_told_apart(self, actor: int) -> bool:
+    def _is_new_actor(self, actor: int) -> bool:
         """Check whether an actor is new to the graph and decides how many must share a text."""
         return len(self._actors) < MIN_ACTORS and actor not in self._actors
 

@@ -37,6 +37,9 @@ NOWHERE = -1
 #: Bytes of all graphs together that stay in memory: a session with twenty steps takes about 300.
 _MAX_BYTES = 2**30
 
+#: Estimated bytes of a node, a path and a numbered key: objects of Python.
+_NODE_BYTES, _PATH_BYTES, _KEY_BYTES = 800, 300, 120
+
 Made = TypeVar("Made")
 
 Strings = npt.NDArray[np.bytes_]
@@ -84,9 +87,11 @@ class GraphColumns(Structure):
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays, which is nearly all of it."""
+        """Size of the arrays, and the estimated size of the objects beside them."""
         members = (getattr(self, member.name) for member in fields(self))
-        return sum(member.nbytes for member in members if isinstance(member, np.ndarray))
+        arrays = sum(member.nbytes for member in members if isinstance(member, np.ndarray))
+        listed = _NODE_BYTES * len(self.nodes) + sum(_PATH_BYTES + 8 * len(path.nodes) for path in self.paths)
+        return arrays + listed + _KEY_BYTES * (len(self.variant_number) + len(self.trace_number))
 
     @property
     def variant(self) -> Ints:
