@@ -18,6 +18,7 @@ from benchmarks import (
     export_workers,
     fsync,
     gate,
+    graph_flood,
     ingest,
     limiter,
     lists,
@@ -53,6 +54,7 @@ class Name(StrEnum):
     SEAL = "seal"
     SEAL_LANES = "seal-lanes"
     SEAL_MEMORY = "seal-memory"
+    GRAPH_FLOOD = "graph-flood"
     MINIWOB = "miniwob"
     LIST = "list"
     GATE = "gate"
@@ -88,6 +90,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.SEAL: sealing.measure,
     Name.SEAL_LANES: sealing_lanes.measure,
     Name.SEAL_MEMORY: seal_memory.measure,
+    Name.GRAPH_FLOOD: graph_flood.measure,
     Name.MINIWOB: miniwob.measure,
     Name.LIST: lists.measure,
     Name.GATE: gate.measure,

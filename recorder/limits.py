@@ -83,6 +83,9 @@ SIGNED_URL_SECONDS = (60, 604_800)
 SIGNED_URL_DEFAULT_SECONDS = 86_400
 HOSTED_EXPORT_DAYS = 30
 
+#: MB of memory that the graph of one workflow takes, where the settings name no other.
+GRAPH_MEMORY_MB = 200
+
 STREAM_RESUME_MINUTES = 30
 #: Sealing lanes of a workspace and mode, unless RECORDER_SEAL_SLOTS chooses another number.
 SEAL_SLOTS = 8

@@ -24,6 +24,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
 from recorder.garbage_collector import LARGE_BATCHES, reduced_garbage_collection
+from recorder.memory.graph.capacity import GraphCapacity
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
@@ -101,7 +102,7 @@ class Sealer:
             runtime, owner, pace=pace, batch_limits=batch_limits, stopping=stopping
         )
         self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
-        self._indexer = GraphIndexer()
+        self._indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
         #: Paused preparations with the fence of the lease under which they were paused.
         self._paused: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
         self._touched: set[Tenant] = set()

@@ -3,12 +3,14 @@
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.memory.graph.bounds import GraphBounds
+from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.comparison import SessionSelection, compare_selections
@@ -115,7 +117,7 @@ def test_a_micro_state_is_compared_with_the_oldest_exemplars_alone() -> None:
 
 
 def test_a_run_keeps_no_more_graphs_than_there_is_room_for(tmp_path: Path) -> None:
-    small, large = GraphIndexer(kept_size=10), GraphIndexer()
+    small, large = GraphIndexer(kept_bytes=10), GraphIndexer()
     scopes = [SCOPE, GraphScope(SCOPE.tenant, "refund"), GraphScope(SCOPE.tenant, "return")]
     for database in database_with(SCOPE, tmp_path):
         with database.transaction(write=True) as db:
@@ -162,7 +164,7 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
         stages[stage] = time.process_time() - began
         began = time.process_time()
 
-    indexer = GraphIndexer(bounds=BOUNDS)
+    indexer = GraphIndexer(replace(DEFAULT_CAPACITY, bounds=BOUNDS))
     for start in range(0, len(sessions), BATCH):
         some = sessions[start : start + BATCH]
         rows = [make_row(SCOPE) for _ in some]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
+from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeats
 from recorder.memory.graph.nodes import (
     MergeCandidate,
@@ -108,7 +109,7 @@ def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
     """Rebuild a graph; the same input gives the same graph."""
     states = [_with_features(recorded, state) for state in recorded.micro_states]
     index = _merged_nodes(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
-    graph = Graph(recorded.scope, recorded.bounds)
+    graph = Graph(recorded.scope, replace(DEFAULT_CAPACITY, bounds=recorded.bounds))
     graph.node_index = index
     variants: dict[int, tuple[tuple[int, ...], int]] = {}
     # By content, which decides among variants of equally many sessions: ids tell of the order things came in.
