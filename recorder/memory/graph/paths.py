@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from recorder.memory.graph.capacity import NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
+from recorder.memory.graph.capacity import EDGE_BYTES, NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
@@ -27,6 +27,8 @@ NO_PATH = -1
 _EXEMPLARS, _MAX_EXEMPLARS = 8, 16_000
 #: Features of exemplars of which vectors are made at once, about 60 bytes each.
 _FEATURES_AT_ONCE = 500_000
+#: Bits of the number of a node in the number of an edge.
+_NODE_BITS = 31
 #: Nodes of variants whose features are numbered at once.
 _NODES_AT_ONCE = 50_000
 
@@ -85,12 +87,14 @@ class PathIndex:
         self._exemplars: dict[int, list[int]] = {}
         self._ids: set[str] = set()
         self._listed_bytes = 0
+        #: Pairs of nodes that follow each other in a variant.
+        self._edges: set[int] = set()
 
     @property
     def nbytes(self) -> int:
         """Estimated memory of variants, paths and features."""
         objects = VARIANT_BYTES * len(self.variants) + PATH_BYTES * len(self.paths)
-        return objects + self._listed_bytes + self._features.nbytes
+        return objects + self._listed_bytes + EDGE_BYTES * len(self._edges) + self._features.nbytes
 
     @property
     def sessions(self) -> int:
@@ -175,6 +179,8 @@ class PathIndex:
     def _keep(self, variant: Variant) -> None:
         self.variants[variant.variant_key] = variant
         self._listed_bytes += NUMBER_BYTES * len(variant.nodes) + variant.features.nbytes
+        nodes = np.array(variant.nodes, dtype=np.int64)
+        self._edges.update((nodes[:-1] << _NODE_BITS | nodes[1:]).tolist())
 
     def _keep_path(self, path: Path) -> None:
         self.paths.append(path)
