@@ -34,7 +34,7 @@ KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 ROOMY = GraphCapacity.of_megabytes(1_000)
 NO_STATES, NO_WAYS = replace(ROOMY, state_bytes=0), replace(ROOMY, way_bytes=0)
 #: Room for about ten states and ten ways.
-SMALL = GraphCapacity(state_bytes=40_000, way_bytes=72_000)
+SMALL = GraphCapacity(state_bytes=40_000, way_bytes=88_000)
 
 
 def make_flood(sessions: int, steps: int, seed: int = 0) -> list[list[Step]]:

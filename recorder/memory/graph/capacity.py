@@ -26,6 +26,8 @@ UNKEPT_TRACE = key_of_texts("way that was not kept")
 NUMBER_BYTES = 40
 STATE_BYTES, NODE_BYTES, TEXT_BYTES = 2_000, 1_500, 800
 TRACE_BYTES, VARIANT_BYTES, PATH_BYTES, FEATURE_BYTES = 120, 600, 600, 300
+#: An edge of a view of the whole graph; a sealing run takes 100 bytes for it.
+EDGE_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
-from recorder.memory.graph.capacity import NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
+from recorder.memory.graph.capacity import EDGE_BYTES, NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
@@ -27,6 +27,8 @@ NO_PATH = -1
 _EXEMPLARS = 8
 #: Features of exemplars of which vectors are made at once, about 60 bytes each.
 _FEATURES_AT_ONCE = 500_000
+#: Bits of the number of a node in the number of an edge.
+_NODE_BITS = 31
 #: Nodes of variants whose features are numbered at once.
 _NODES_AT_ONCE = 50_000
 
@@ -86,12 +88,14 @@ class PathIndex:
         self._exemplars: dict[int, list[int]] = {}
         self._ids: set[str] = set()
         self._listed_bytes = 0
+        #: Pairs of nodes that follow each other in a variant.
+        self._edges: set[int] = set()
 
     @property
     def nbytes(self) -> int:
         """Estimated memory of variants, paths and features."""
         objects = VARIANT_BYTES * len(self.variants) + PATH_BYTES * len(self.paths)
-        return objects + self._listed_bytes + self._features.nbytes
+        return objects + self._listed_bytes + EDGE_BYTES * len(self._edges) + self._features.nbytes
 
     @property
     def sessions(self) -> int:
@@ -176,6 +180,8 @@ class PathIndex:
     def _keep(self, variant: Variant) -> None:
         self.variants[variant.variant_key] = variant
         self._listed_bytes += NUMBER_BYTES * len(variant.nodes) + variant.features.nbytes
+        nodes = np.array(variant.nodes, dtype=np.int64)
+        self._edges.update((nodes[:-1] << _NODE_BITS | nodes[1:]).tolist())
 
     def _keep_path(self, path: Path) -> None:
         self.paths.append(path)
