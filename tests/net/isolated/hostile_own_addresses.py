@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,10 @@ def test_a_name_that_turns_to_our_port_is_blocked_at_the_call(tmp_path: Path) ->
 
 
 def test_a_process_that_starts_to_listen_later_is_found(tmp_path: Path) -> None:
-    resolve, folder = Resolver(["127.0.0.1"]), tmp_path / "dagster"
-    own = OwnAddresses((), find_ports=lambda: listening_ports(folder), resolve=resolve, ports_kept_s=0.0)
-    guard = AddressGuard(AllowList.parse(EVERYTHING), resolve, own_addresses=own)
+    resolve = Resolver(["127.0.0.1"])
+    find_ports = partial(listening_ports, tmp_path / "dagster")
+    addresses = OwnAddresses((), find_ports=find_ports, resolve=resolve, ports_kept_s=0.0)
+    guard = AddressGuard(AllowList.parse(EVERYTHING), resolve, own_addresses=addresses)
     assert_passes(guard, "http://127.0.0.1:9/")
     with listener("127.0.0.1", tmp_path / "dagster") as port:
         assert_refused(guard, f"http://127.0.0.1:{port}/")
