@@ -10,6 +10,7 @@ from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
+from api.gate.idempotency import read_idempotency_header
 from api.negotiation import negotiate_format, respond_with_bytes
 from api.openapi.raw_body_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_compressed_body
@@ -38,7 +39,7 @@ async def append_frames(
     refuse_compressed_body(request)
     masking: BodyMasking = request.app.state.masking
     ingest: IngestWriter = request.app.state.ingest
-    batch_key = request.headers.get("idempotency-key")
+    batch_key = read_idempotency_header(request)
     async with open_frame_upload(request, caller, request.app.state.body_workers) as body:
         upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
         checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
