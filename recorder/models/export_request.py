@@ -80,7 +80,7 @@ SplitUnit = Literal["session", "actor"]
 
 
 def _accept_one_slug(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Take one slug as a list of one; an error then names the member, not an item of a list that nobody sent."""
+    """Take one slug as a list of one; its error then names the member, not an item of a list."""
     return [_SLUG.validate_python(value)] if isinstance(value, str) else check(value)
 
 
