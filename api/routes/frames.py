@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from api.bodies.batches import open_frame_upload, respond_batch_accepted
 from api.bodies.body_masking import BodyMasking
@@ -11,7 +11,7 @@ from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.gate.idempotency import read_idempotency_header
-from api.negotiation import negotiate_format, respond_with_bytes
+from api.negotiation import ByteRange, negotiate_format, respond_with_bytes
 from api.openapi.raw_body_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_compressed_body
 from recorder.errors import NotAcceptable, RecorderError, Unavailable
@@ -87,7 +87,7 @@ def get_image(
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
-    range_header: Annotated[str | None, Header(alias="Range")] = None,
+    range_header: ByteRange,
 ) -> Response:
     """Return the picture; `Range` selects a part of it."""
     row = sessions.find_session(db, caller.tenant, session_id)
