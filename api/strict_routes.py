@@ -191,7 +191,7 @@ def refuse_compressed_body(request: Request) -> None:
     Raises:
         UnsupportedMediaType: if it is.
     """
-    if request.headers.get("content-encoding", "identity") != "identity":
+    if any(coding != "identity" for coding in request.headers.getlist("content-encoding")):
         raise UnsupportedMediaType("the body without compression")
 
 

@@ -30,7 +30,8 @@ def require_media_type(header: str | None, *allowed: str, needed: str) -> str:
 
 
 def names_no_other_charset(header: str) -> bool:
-    """Return whether a `Content-Type` names UTF-8, or no charset."""
+    """Return whether a `Content-Type` names UTF-8 once, or no charset."""
     message = Message()
     message["content-type"] = header
-    return message.get_content_charset() in (None, *_UTF_8)
+    names = [name.lower() for name, _ in message.get_params(failobj=[])]
+    return message.get_content_charset() in (None, *_UTF_8) and names.count("charset") <= 1

@@ -136,6 +136,8 @@ def test_a_range_gives_a_part(owner: Caller) -> None:
         f"bytes 4-9/{len(whole)}",
     )
     assert tail.content == b"PAR1"
+    resumed = keyless(owner, shard["url"], **{"Range": "bytes=4-9", "If-Range": '"old"'})
+    assert (resumed.status_code, resumed.content) == (200, whole)
 
 
 def test_a_range_behind_the_end_is_416(owner: Caller) -> None:
