@@ -1,0 +1,150 @@
+"""Computation of dry replays for a drain run: the quick ones in one process, long ones beside them.
+
+A replay that is not done soon is stopped, and begun again in a process of its own. Decision 0044.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from recorder.models.replay import ReplayRow
+from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
+from recorder.replay_service.dry_tasks import Refusal, find_task_anchor_event, read_dry_tasks
+from recorder.replay_service.long_tasks import LongTasks
+from recorder.replay_service.workspace_turns import WorkspaceTurns
+from recorder.runtime import Runtime
+
+#: Replays whose recordings are read together, and whose results are stored together.
+_READ_TOGETHER, _STORED_TOGETHER = 25, 25
+#: A replay that takes longer is stopped, and begun again beside the others.
+_QUICK_S = 0.5
+#: Long replays at a time.
+_LONG_PLACES = 2
+#: Quick replays that have been read are computed, even if the turn ends by less than this before: to stop the
+#: process costs the start of another one.
+_GRACE_S = 0.5
+
+
+class ComputedReplay(NamedTuple):
+    """A replay that is to be stored, with its outcome."""
+
+    row: ReplayRow
+    outcome: Outcome | Refusal
+    anchor_event: dict[str, Any] | None = None
+
+
+class DryComputation:
+    """Processes of one run that compute dry replays."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        quick_s: float = _QUICK_S,
+        make_long_process: Callable[[], DryProcess] = lambda: DryProcess(is_long=True),
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            runtime: the deployment.
+            quick_s: seconds after which a replay is stopped, and computed beside the others.
+            make_long_process: makes the process of a long replay.
+        """
+        self._runtime = runtime
+        self._quick_s = quick_s
+        self._make_long_process = make_long_process
+        self._process, self._spare = DryProcess(), DryProcess()
+        self._turns = WorkspaceTurns()
+        #: Replays that take long.
+        self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, places=_LONG_PLACES)
+
+    def end(self) -> None:
+        """End the processes."""
+        self._process.end()
+        self._spare.end()
+        self.long.end()
+
+    def advance_long(self) -> Iterator[ComputedReplay]:
+        """Begin long replays that wait, and yield those that were computed."""
+        for _, computed in self.long.advance():
+            yield computed
+
+    def replay_each(
+        self, rows: Sequence[ReplayRow], until_s: float
+    ) -> Generator[list[ComputedReplay], None, None]:
+        """Yield computed replays in groups that are to be stored together, until the turn ends.
+
+        Args:
+            rows: all replays that are due, in the order in which each workspace's are done.
+            until_s: time of this process's monotonic clock at which the turn ends. It also ends with a replay
+                that takes long.
+        """
+        waiting = deque(self._turns.sort(rows))
+        while waiting:
+            together = [waiting.popleft() for _ in range(min(_READ_TOGETHER, len(waiting)))]
+            tasks = read_dry_tasks(self._runtime, together)
+            waiting.extendleft(reversed(together[len(tasks) :]))
+            is_cut = yield from self._replay_together(together[: len(tasks)], tasks, until_s)
+            if is_cut or time.monotonic() > until_s:
+                return
+
+    def _replay_together(
+        self, rows: Sequence[ReplayRow], tasks: Sequence[DryTask | Refusal], until_s: float
+    ) -> Generator[list[ComputedReplay], None, bool]:
+        """Yield computed replays in groups; return True if a long one, or the end of the turn, left some."""
+        todo: deque[tuple[ReplayRow, DryTask]] = deque()
+        computed = []
+        for row, given in zip(rows, tasks, strict=True):
+            if isinstance(given, DryTask):
+                todo.append((row, given))
+            else:
+                computed.append(ComputedReplay(row, given))
+        began_s = time.monotonic()
+        is_long = has_waited = False
+        with closing(self._process.replay_each([task for _, task in todo])) as outcomes:
+            for outcome in outcomes:
+                now_s = time.monotonic()
+                if not self._process.is_ready:
+                    began_s = now_s
+                is_long = outcome is None and now_s - began_s > self._quick_s
+                if outcome is not None or is_long:
+                    row, task = todo.popleft()
+                    self._turns.add_time(row.tenant, now_s - began_s)
+                    began_s = now_s
+                if is_long:
+                    self.long.add(row)
+                    break
+                if outcome is None:
+                    has_waited = True
+                    self._spare.start()  # this process may be stopped soon
+                else:
+                    computed.append(ComputedReplay(row, outcome, find_task_anchor_event(task)))
+                if outcome is None or len(computed) >= _STORED_TOGETHER:
+                    yield computed
+                    computed = []
+                if outcome is not None and now_s > until_s + (0 if has_waited else _GRACE_S):
+                    break
+        is_cut = is_long or bool(todo)
+        if is_cut:
+            self._process, self._spare = self._spare, self._process
+        yield computed
+        return is_cut
+
+    def _begin_long(self, row: ReplayRow) -> Generator[ComputedReplay | None, None, None]:
+        """Read and compute a replay in a process of its own; yield None until it is computed."""
+        (task,) = read_dry_tasks(self._runtime, [row])
+        if not isinstance(task, DryTask):
+            yield ComputedReplay(row, task)
+            return
+        process = self._make_long_process()
+        try:
+            with closing(process.replay_each([task], patience_s=0)) as outcomes:
+                for outcome in outcomes:
+                    if outcome is None:
+                        yield None
+                    else:
+                        yield ComputedReplay(row, outcome, find_task_anchor_event(task))
+        finally:
+            process.end()
