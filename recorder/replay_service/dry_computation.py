@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from recorder.models.replay import ReplayRow
 from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
-from recorder.replay_service.dry_tasks import Refusal, find_task_anchor_event, read_dry_tasks
-from recorder.replay_service.long_tasks import LongTasks
+from recorder.replay_service.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
+from recorder.replay_service.long_tasks import LongTasks, wait_in_thread
 from recorder.replay_service.workspace_turns import WorkspaceTurns
 from recorder.runtime import Runtime
 
@@ -84,21 +84,36 @@ class DryComputation:
         waiting = deque(self._turns.sort(rows))
         while waiting:
             together = [waiting.popleft() for _ in range(min(_READ_TOGETHER, len(waiting)))]
-            tasks = read_dry_tasks(self._runtime, together)
+            began_s = time.monotonic()
+            tasks = read_dry_tasks(self._runtime, together, leaves_huge=True)
             waiting.extendleft(reversed(together[len(tasks) :]))
-            is_cut = yield from self._replay_together(together[: len(tasks)], tasks, until_s)
+            read_s = (time.monotonic() - began_s) / len(tasks)
+            is_cut = yield from self._replay_together(together[: len(tasks)], tasks, until_s, read_s)
             if is_cut or time.monotonic() > until_s:
                 return
 
     def _replay_together(
-        self, rows: Sequence[ReplayRow], tasks: Sequence[DryTask | Refusal], until_s: float
+        self,
+        rows: Sequence[ReplayRow],
+        tasks: Sequence[DryTask | Refusal | HugeTask],
+        until_s: float,
+        read_s: float,
     ) -> Generator[list[ComputedReplay], None, bool]:
-        """Yield computed replays in groups; return True if a long one, or the end of the turn, left some."""
+        """Yield computed replays in groups; return True if a long one, or the end of the turn, left some.
+
+        Args:
+            rows: the replays.
+            tasks: their tasks.
+            until_s: as that of `replay_each`.
+            read_s: seconds that each was read for.
+        """
         todo: deque[tuple[ReplayRow, DryTask]] = deque()
         computed = []
         for row, given in zip(rows, tasks, strict=True):
             if isinstance(given, DryTask):
                 todo.append((row, given))
+            elif isinstance(given, HugeTask):
+                self.long.add(row)
             else:
                 computed.append(ComputedReplay(row, given))
         began_s = time.monotonic()
@@ -111,7 +126,7 @@ class DryComputation:
                 is_long = outcome is None and now_s - began_s > self._quick_s
                 if outcome is not None or is_long:
                     row, task = todo.popleft()
-                    self._turns.add_time(row.tenant, now_s - began_s)
+                    self._turns.add_time(row.tenant, now_s - began_s + read_s)
                     began_s = now_s
                 if is_long:
                     self.long.add(row)
@@ -134,7 +149,10 @@ class DryComputation:
 
     def _begin_long(self, row: ReplayRow) -> Generator[ComputedReplay | None, None, None]:
         """Read and compute a replay in a process of its own; yield None until it is computed."""
-        (task,) = read_dry_tasks(self._runtime, [row])
+        (task,) = yield from wait_in_thread(
+            lambda: read_dry_tasks(self._runtime, [row], leaves_huge=False), name="replay-read"
+        )
+        assert not isinstance(task, HugeTask)
         if not isinstance(task, DryTask):
             yield ComputedReplay(row, task)
             return

@@ -7,7 +7,9 @@ in a process of its own: neither other workspaces nor other replays of the same 
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Generic, Protocol, TypeVar
 
 from recorder.replay_service.workspace_turns import WorkspaceTurns
@@ -104,3 +106,22 @@ class LongTasks(Generic[AnyRow, Outcome]):
         below = [tenant for tenant in sorted(waiting) if begun[tenant] < most]
         tenant = self._turns.find_next(below or sorted(waiting))
         return next(row for row in self._waiting.values() if row.tenant == tenant)
+
+
+def wait_in_thread(call: Callable[[], Outcome], *, name: str) -> Generator[None, None, Outcome]:
+    """Call a function in a thread; yield None until it ends, and return its result.
+
+    A caller that leaves before does not wait for it.
+    """
+    done: Future[Outcome] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name=name, daemon=True).start()
+    while not done.done():
+        yield None
+    return done.result()

@@ -25,6 +25,8 @@ MOST_EVENTS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
 #: Sessions that are no larger are read together.
 _SMALL_EVENTS, _SMALL_BYTES, _SMALL_FRAMES = 1_000, 512 * 1024, 200
+#: To read sessions that are larger takes seconds.
+_HUGE_EVENTS, _HUGE_BYTES, _HUGE_FRAMES = 10_000, 4 * 1024 * 1024, 1_000
 _EVENT_COLUMNS = ("event_id", "t_ms", "type", "frame_id", "payload")
 _FRAME_COLUMNS = ("frame_id", "t_ms", "state_tokens", "dom_object", "dom_offset", "dom_length")
 
@@ -107,6 +109,11 @@ def read_sessions_with_recordings(runtime: Runtime, session_ids: Collection[str]
         for row in small
     }
     return FoundSessions(rows, recordings)
+
+
+def is_huge_session(row: SessionRow) -> bool:
+    """Return whether a session is so large that others would wait while it is read."""
+    return row.event_count > _HUGE_EVENTS or row.event_bytes > _HUGE_BYTES or row.frame_count > _HUGE_FRAMES
 
 
 def _is_small_session(row: SessionRow) -> bool:

@@ -19,8 +19,9 @@ from recorder.errors import Unavailable
 from recorder.limited_process import ProcessEnded
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry_process import RecordingMessage
-from recorder.replay_service.long_tasks import LongTasks
-from recorder.replay_service.recording import read_recording, read_sessions_with_recordings
+from recorder.replay_service.long_tasks import LongTasks, wait_in_thread
+from recorder.replay_service.process_replies import ReplayNotComputed
+from recorder.replay_service.recording import is_huge_session, read_recording, read_sessions_with_recordings
 from recorder.replay_service.replayability_process import (
     Replayability,
     ReplayabilityProcess,
@@ -52,8 +53,6 @@ _TURN_EVERY_S, _TURN_PAUSES = 2.0, 4.0
 _MOST_FAILURES, _FAILURE_PAUSE_S = 3, 60.0
 #: Pauses after a store did not answer: of the session, and of its workspace.
 _SESSION_PAUSE_S, _TENANT_PAUSE_S = 600.0, 10.0
-#: A session that could not be read: it has a pause.
-_UNREAD = Replayability(error=Unavailable("The store"))
 
 
 class ReplayabilityWork:
@@ -140,8 +139,6 @@ class ReplayabilityWork:
     def _advance_long(self, held: HeldLease) -> None:
         """Begin sessions that take long, and store the values of those that were computed."""
         for row, computed in self._long.advance():
-            if computed is _UNREAD:
-                continue
             values: dict[str, float | None] = {}
             self._add_value(row, computed, values, is_last=isinstance(computed.error, ProcessEnded))
             if values:
@@ -150,11 +147,19 @@ class ReplayabilityWork:
 
     def _begin_long(self, row: SessionRow) -> Generator[Replayability | None, None, None]:
         """Read a session and compute its value in a process of its own; yield None until it is computed."""
-        values: dict[str, float | None] = {}
-        recordings = self._read([row], values)
-        recording = recordings.get(row.id)
+        try:
+            recordings = yield from wait_in_thread(
+                lambda: _read_recordings(self._runtime, [row]), name="replayability-read"
+            )
+        except (Unavailable, OSError):
+            yield Replayability(error=Unavailable("A store"))
+            return
+        except (Exception, PanicException) as error:
+            yield Replayability(error=ReplayNotComputed(repr(error)))
+            return
+        recording = recordings[row.id]
         if recording is None:
-            yield Replayability() if row.id in {**recordings, **values} else _UNREAD
+            yield Replayability()
             return
         process = self._make_long_process()
         try:
@@ -202,8 +207,11 @@ class ReplayabilityWork:
     def _compute(self, rows: Sequence[SessionRow], until_s: float) -> dict[str, float | None]:
         """Return the values of the sessions for which the turn had time; a failed one has none yet."""
         values: dict[str, float | None] = {}
-        recordings = self._read(rows, values)
-        for row in rows:
+        quick = [row for row in rows if not is_huge_session(row)]
+        for row in filter(is_huge_session, rows):
+            self._long.add(row)
+        recordings = self._read(quick, values) if quick else {}
+        for row in quick:
             if row.id not in recordings:
                 continue
             recording = recordings[row.id]

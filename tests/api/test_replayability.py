@@ -78,7 +78,9 @@ def working(
     with database.transaction(write=True) as db:
         held = hold_lease(db, LEASE, "tests", ttl_ms=60_000)
     assert held is not None
-    yield ReplayabilityWork(caller.service.runtime, process, **chosen), held
+    work = ReplayabilityWork(caller.service.runtime, process, **chosen)
+    yield work, held
+    work.end()
     with database.transaction(write=True) as db:
         held.release(db)
 
@@ -190,7 +192,6 @@ def test_a_session_that_takes_long_is_computed_beside_the_others(
         beside = set()
         while work.take_turn(held):
             beside |= {*work._long.list_ids()}
-        work.end()
     assert beside == {long}
     assert [shown(caller, quick), shown(other, theirs), shown(caller, long)] == [1.0] * 3
     change(caller.service.runtime, long, replayability=None, replayability_at=None)
@@ -198,7 +199,6 @@ def test_a_session_that_takes_long_is_computed_beside_the_others(
     with working(caller, process, **hasty) as (work, held):
         while work.take_turn(held):
             pass
-        work.end()
     # It had all of its time once, and is not tried again.
     assert +work.counts == {"failures": 1, "left_out": 1} and shown(caller, long) is None
 
