@@ -16,15 +16,15 @@ from recorder.replay_service.long_tasks import LongTasks, wait_in_thread
 from recorder.replay_service.workspace_turns import WorkspaceTurns
 from recorder.runtime import Runtime
 
-#: Replays whose recordings are read together, and whose results are stored together.
-_READ_TOGETHER, _STORED_TOGETHER = 25, 25
+#: Replays whose recordings are read together, and whose results are stored together where none is slow.
+_READ_TOGETHER = 25
 #: A replay that takes longer is stopped, and begun again beside the others.
 _QUICK_S = 0.5
 #: Long replays at a time.
 _LONG_PLACES = 2
-#: Quick replays that have been read are computed, even if the turn ends by less than this before: to stop the
-#: process costs the start of another one.
-_GRACE_S = 0.5
+#: Replays that the process has at a time. To take one back costs the start of another process: they are
+#: computed even if the turn has ended, unless one of them takes longer than this.
+_SENT_TOGETHER, _SLOW_S = 10, 0.05
 
 
 class ComputedReplay(NamedTuple):
@@ -116,36 +116,56 @@ class DryComputation:
                 self.long.add(row)
             else:
                 computed.append(ComputedReplay(row, given))
-        began_s = time.monotonic()
-        is_long = has_waited = False
-        with closing(self._process.replay_each([task for _, task in todo])) as outcomes:
-            for outcome in outcomes:
-                now_s = time.monotonic()
-                if not self._process.is_ready:
-                    began_s = now_s
-                is_long = outcome is None and now_s - began_s > self._quick_s
-                if outcome is not None or is_long:
-                    row, task = todo.popleft()
-                    self._turns.add_time(row.tenant, now_s - began_s + read_s)
-                    began_s = now_s
-                if is_long:
-                    self.long.add(row)
-                    break
-                if outcome is None:
-                    has_waited = True
-                    self._spare.start()  # this process may be stopped soon
-                else:
-                    computed.append(ComputedReplay(row, outcome, find_task_anchor_event(task)))
-                if outcome is None or len(computed) >= _STORED_TOGETHER:
-                    yield computed
-                    computed = []
-                if outcome is not None and now_s > until_s + (0 if has_waited else _GRACE_S):
-                    break
-        is_cut = is_long or bool(todo)
-        if is_cut:
-            self._process, self._spare = self._spare, self._process
+        is_cut = False
+        while todo and not is_cut:
+            chunk = [todo.popleft() for _ in range(min(_SENT_TOGETHER, len(todo)))]
+            is_cut = yield from self._replay_chunk(chunk, computed, until_s, read_s)
         yield computed
         return is_cut
+
+    def _replay_chunk(
+        self,
+        chunk: Sequence[tuple[ReplayRow, DryTask]],
+        computed: list[ComputedReplay],
+        until_s: float,
+        read_s: float,
+    ) -> Generator[list[ComputedReplay], None, bool]:
+        """Compute some replays; yield groups, as `replay_each`, and return whether the turn ended.
+
+        Args:
+            chunk: the replays, with their tasks.
+            computed: those computed before; at the end those that are in no group.
+            until_s: as that of `replay_each`.
+            read_s: seconds that each was read for.
+        """
+        began_s = time.monotonic()
+        done = 0
+        with closing(self._process.replay_each([task for _, task in chunk])) as outcomes:
+            for outcome in outcomes:
+                now_s = time.monotonic()
+                if outcome is None and not self._process.is_ready:
+                    until_s += now_s - began_s
+                    began_s = now_s
+                    continue
+                used_s = now_s - began_s
+                row, task = chunk[done]
+                if outcome is None and used_s <= self._quick_s:
+                    self._spare.start()  # this process may be stopped soon
+                    yield computed[:]
+                    computed.clear()
+                    continue
+                self._turns.add_time(row.tenant, used_s + read_s)
+                began_s, done = now_s, done + 1
+                if outcome is None:
+                    self.long.add(row)
+                    break
+                computed.append(ComputedReplay(row, outcome, find_task_anchor_event(task)))
+                if used_s > _SLOW_S and now_s > until_s:
+                    break
+        if outcome is None or done < len(chunk):
+            self._process, self._spare = self._spare, self._process
+            return True
+        return time.monotonic() > until_s
 
     def _begin_long(self, row: ReplayRow) -> Generator[ComputedReplay | None, None, None]:
         """Read and compute a replay in a process of its own; yield None until it is computed."""

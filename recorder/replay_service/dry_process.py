@@ -235,10 +235,10 @@ def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
 def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     """Return a recording whose snapshots are read from the store when they are needed."""
     places = [frame.snapshot_place for frame in message.frames]
-    snapshots = StoredSnapshots(blobs, filter(None, places))
+    reader = _SnapshotReader(StoredSnapshots(blobs, filter(None, places)))
     frames = [
         RecordedFrame(
-            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, snapshots, snapshot)
+            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(reader.read_dom, snapshot)
         )
         for frame, snapshot in zip(message.frames, places, strict=True)
     ]
@@ -261,21 +261,38 @@ def open_events(message: RecordingMessage) -> list[EventItem]:
     return events
 
 
-def _read_dom(snapshots: StoredSnapshots, snapshot: SnapshotPlace | None) -> Mapping[str, Any] | None:
-    """Return a snapshot; None without one, or if its bytes are gone or damaged."""
-    if snapshot is None:
-        return None
-    try:
-        packed = snapshots.read(snapshot)
-    except KeyError:
-        return None
-    except Exception as error:  # clients of stores raise errors of many kinds
-        raise Unavailable("The blob store") from error
-    try:
-        size = zstandard.get_frame_parameters(packed).content_size
-        if not 0 < size <= limits.DOM_BYTES:
+class _SnapshotReader:
+    """Reader of the snapshots of one recording as values."""
+
+    def __init__(self, snapshots: StoredSnapshots) -> None:
+        self._snapshots = snapshots
+        self._decompressor = zstandard.ZstdDecompressor()
+        #: The last snapshot, packed and as a value.
+        self._last: tuple[bytes, Mapping[str, Any] | None] = b"", None
+
+    def read_dom(self, snapshot: SnapshotPlace | None) -> Mapping[str, Any] | None:
+        """Return a snapshot; None without one, or if its bytes are gone or damaged.
+
+        One that equals the snapshot read before, such as that of a page that did not change, is that object.
+        """
+        if snapshot is None:
             return None
-        value = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
-    except (zstandard.ZstdError, orjson.JSONDecodeError):
-        return None
-    return value if isinstance(value, dict) else None
+        try:
+            packed = self._snapshots.read(snapshot)
+        except KeyError:
+            return None
+        except Exception as error:  # clients of stores raise errors of many kinds
+            raise Unavailable("The blob store") from error
+        if packed != self._last[0]:
+            self._last = packed, self._unpack(packed)
+        return self._last[1]
+
+    def _unpack(self, packed: bytes) -> Mapping[str, Any] | None:
+        try:
+            size = zstandard.get_frame_parameters(packed).content_size
+            if not 0 < size <= limits.DOM_BYTES:
+                return None
+            value = orjson.loads(self._decompressor.decompress(packed))
+        except (zstandard.ZstdError, orjson.JSONDecodeError):
+            return None
+        return value if isinstance(value, dict) else None
