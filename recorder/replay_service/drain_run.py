@@ -23,7 +23,7 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.replay_service.dry_computation import ComputedReplay, DryComputation
 from recorder.replay_service.dry_process import Outcome
 from recorder.replay_service.dry_tasks import Refusal, needs_search
-from recorder.replay_service.due_replays import LEASE, list_due_replays
+from recorder.replay_service.due_replays import LEASE, list_due_replays, lock_due_replays
 from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays, set_ended
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
@@ -165,13 +165,13 @@ class ReplayRun:
 
     def _replay_due(self, until_s: float) -> bool:
         """Replay what is due, as the turns of the workspaces have it; return False if nothing is."""
+        full = self._computation.long.list_full_tenants()
+        with self._runtime.database.transaction(write=False) as db:
+            due = list_due_replays(db, limit=_AT_ONCE, without=self._list_waiting(), full=full)
+        if not due:
+            return False
         with self._held_transaction() as db:
-            rows = list_due_replays(
-                db,
-                limit=_AT_ONCE,
-                without=self._list_waiting(),
-                full=self._computation.long.list_full_tenants(),
-            )
+            rows = lock_due_replays(db, due)
             begun = [row for row in rows if row.status == "queued"]
             for row in begun:
                 row.status, row.started_at = "running", clock.now()

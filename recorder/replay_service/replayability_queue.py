@@ -19,8 +19,8 @@ _TENANT_COLUMNS: tuple[Any, ...] = (
     *(col(SessionRow.workspace_id), col(SessionRow.mode)),
     col(SessionRow.sealed_at),
 )
-# One workspace and mode after another, each with its oldest session. As expressions, not as columns: SQLite
-# then looks both up in the index.
+# One workspace and mode after another, each with its oldest session. As expressions, not as columns, and one
+# comparison for each: SQLite then looks both up in the index.
 _FIRST_OF_EACH_TENANT = text("""
     WITH RECURSIVE first(id) AS (
         SELECT (
@@ -29,12 +29,17 @@ _FIRST_OF_EACH_TENANT = text("""
             ORDER BY workspace_id, mode, sealed_at LIMIT 1
         )
         UNION ALL
-        SELECT (
+        SELECT COALESCE((
             SELECT id FROM sessions WHERE sealed_at IS NOT NULL AND replayability_at IS NULL
               AND deleted_at IS NULL AND waiting_since IS NULL
-              AND (workspace_id, mode) > (before.workspace_id || '', before.mode || '')
+              AND workspace_id = before.workspace_id || '' AND mode > before.mode || ''
             ORDER BY workspace_id, mode, sealed_at LIMIT 1
-        )
+        ), (
+            SELECT id FROM sessions WHERE sealed_at IS NOT NULL AND replayability_at IS NULL
+              AND deleted_at IS NULL AND waiting_since IS NULL
+              AND workspace_id > before.workspace_id || ''
+            ORDER BY workspace_id, mode, sealed_at LIMIT 1
+        ))
         FROM first JOIN sessions AS before ON before.id = first.id
     )
     SELECT sessions.workspace_id, sessions.mode, sessions.sealed_at

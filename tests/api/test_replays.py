@@ -175,15 +175,22 @@ def test_live_replays_draw_on_a_bucket_of_their_own(caller: Caller) -> None:
 
 
 def test_inputs_are_named_and_never_shown(caller: Caller) -> None:
-    made = ask(caller, sealed_run(caller), inputs={"password": "hush-hush-42"})
-    assert made["inputs"] == ["password"]
-    with caller.service.runtime.database.transaction(write=False) as db:
-        stored = db.get_one(ReplayRow, made["id"])
-        assert stored.input_values is not None and b"hush" not in stored.input_values
-        assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
-    replay_all(caller)
-    with caller.service.runtime.database.transaction(write=False) as db:
-        assert db.get_one(ReplayRow, made["id"]).input_values is None
+    allow_hosts(caller, "erp.example")
+    live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
+    inputs = {"password": "hush-hush-42"}
+    session_id = sealed_run(caller)
+    for sandbox in ("live", "dry"):
+        made = ask(live, session_id, sandbox=sandbox, inputs=inputs)
+        assert made["inputs"] == ["password"]
+        with caller.service.runtime.database.transaction(write=False) as db:
+            stored = db.get_one(ReplayRow, made["id"]).input_values
+            # A dry one types nothing, and keeps none.
+            assert stored is None if sandbox == "dry" else stored is not None and b"hush" not in stored
+            assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
+        assert "hush" not in caller.get("/v1/replays").text
+        assert live.post(f"/v1/replays/{made['id']}/cancel").status_code == 200
+        with caller.service.runtime.database.transaction(write=False) as db:
+            assert db.get_one(ReplayRow, made["id"]).input_values is None
     assert "hush" not in caller.get(f"/v1/replays/{made['id']}").text
 
 
