@@ -39,9 +39,9 @@ def measure(*, quick: bool = False) -> list[Figure]:
                     client.wait_sealed([hostile], timeout_s=_TIMEOUT_S)
                     _ask_for_replays(client, hostile, _REPLAYS_EACH)
             beside = _time_replays(quiet, session_ids, count=30 if quick else 200, first=20)
-            own = record_hostile_session(quiet)
-            quiet.wait_sealed([own], timeout_s=_TIMEOUT_S)
-            _ask_for_replays(quiet, own, 3)
+            hostile = record_hostile_session(quiet)
+            quiet.wait_sealed([hostile], timeout_s=_TIMEOUT_S)
+            _ask_for_replays(quiet, hostile, 3)
             inside = _time_replays(quiet, session_ids, count=20 if quick else 100, first=1_000)
             lags = _time_values(quiet, count=10 if quick else 20)
     detail = {"hostile workspaces": _HOSTILE, "hostile replays each": _REPLAYS_EACH}

@@ -113,7 +113,7 @@ class HiddenInputs:
                 attrs[name] = hidden
                 shown.add(index)
         # A page has thousands: they are searched together, apart from each other.
-        texts = [place for place in attributes if type(place[0][place[1]]) is str]
+        texts = [entry for entry in attributes if type(entry[0][entry[1]]) is str]
         changed = self._hide_texts(texts, "\0")
         shown.update(texts[number][2] for number in changed if texts[number][1] in _SHOWN_ATTRIBUTES)
         return HiddenPage(html, tuple(sorted(shown)), tuple(parts.unread))

@@ -55,7 +55,7 @@ def find_drag_start(page: Page, source: ElementHandle) -> Position:
 
 
 def drag(page: Page, start: Position, drop: ElementHandle, timeout: float) -> None:
-    """Press the button at a point, and release it on the middle of an element, which is scrolled into view.
+    """Move from a point to the middle of an element, scrolled into view, with the button pressed.
 
     Raises:
         playwright.sync_api.Error: if the page does not show that element; the button is not released.

@@ -20,8 +20,8 @@ from recorder.runtime import Runtime
 _READ_TOGETHER = 25
 #: A replay that takes longer is stopped, and begun again beside the others.
 _QUICK_S = 0.5
-#: Long replays at a time.
-_LONG_PLACES = 2
+#: Long replays at a time, and sessions that are known to take long.
+_LONG_PLACES, _MOST_LONG_SESSIONS = 2, 1_000
 #: Replays that the process has at a time. To take one back costs the start of another process: they are
 #: computed even if the turn has ended, unless one of them takes longer than this.
 _SENT_TOGETHER, _SLOW_S = 10, 0.05
@@ -57,6 +57,8 @@ class DryComputation:
         self._make_long_process = make_long_process
         self._process, self._spare = DryProcess(), DryProcess()
         self._turns = WorkspaceTurns()
+        #: Sessions of replays that were stopped: another one of them is not tried.
+        self._long_sessions: dict[str, None] = {}
         #: Replays that take long.
         self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, places=_LONG_PLACES)
 
@@ -110,10 +112,10 @@ class DryComputation:
         todo: deque[tuple[ReplayRow, DryTask]] = deque()
         computed = []
         for row, given in zip(rows, tasks, strict=True):
-            if isinstance(given, DryTask):
-                todo.append((row, given))
-            elif isinstance(given, HugeTask):
+            if isinstance(given, HugeTask) or row.session_id in self._long_sessions:
                 self.long.add(row)
+            elif isinstance(given, DryTask):
+                todo.append((row, given))
             else:
                 computed.append(ComputedReplay(row, given))
         is_cut = False
@@ -157,15 +159,23 @@ class DryComputation:
                 self._turns.add_time(row.tenant, used_s + read_s)
                 began_s, done = now_s, done + 1
                 if outcome is None:
-                    self.long.add(row)
+                    self._add_long(row)
                     break
                 computed.append(ComputedReplay(row, outcome, find_task_anchor_event(task)))
                 if used_s > _SLOW_S and now_s > until_s:
                     break
         if outcome is None or done < len(chunk):
             self._process, self._spare = self._spare, self._process
+            self._spare.start()
             return True
         return time.monotonic() > until_s
+
+    def _add_long(self, row: ReplayRow) -> None:
+        """Let a replay wait for its place, and note its session."""
+        self.long.add(row)
+        if len(self._long_sessions) >= _MOST_LONG_SESSIONS:
+            del self._long_sessions[next(iter(self._long_sessions))]
+        self._long_sessions[row.session_id] = None
 
     def _begin_long(self, row: ReplayRow) -> Generator[ComputedReplay | None, None, None]:
         """Read and compute a replay in a process of its own; yield None until it is computed."""

@@ -143,7 +143,7 @@ class DryProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the process has started, so that it computes what it has."""
+        """Return whether the process has started, so that it computes what it has."""
         return self._process.is_ready
 
     def start(self) -> None:

@@ -63,8 +63,8 @@ def read_dry_tasks(
         return read_dry_tasks(runtime, rows[:1], leaves_huge=leaves_huge)
     tasks: list[DryTask | Refusal | HugeTask] = []
     for row in rows:
-        found = [sessions.rows.get(row.session_id), sessions.rows.get(row.against_session_id or "")]
-        if leaves_huge and any(session is not None and is_huge_session(session) for session in found):
+        named = [sessions.rows.get(row.session_id), sessions.rows.get(row.against_session_id or "")]
+        if leaves_huge and any(session is not None and is_huge_session(session) for session in named):
             tasks.append(HugeTask())
             continue
         is_large = _is_large_task(sessions, row)

@@ -16,7 +16,7 @@ from recorder.replay_service.workspace_turns import WorkspaceTurns
 from recorder.tenant import Tenant
 
 #: Tasks that wait, in all and of one workspace and mode. A workspace with so many gets no further task.
-_MOST_WAITING, _MOST_OF_TENANT = 1_000, 20
+_MOST_WAITING, _MOST_OF_TENANT = 1_000, 5
 
 
 class Row(Protocol):

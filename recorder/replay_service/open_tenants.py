@@ -1,7 +1,7 @@
 """Workspaces with open replays or recoveries, and the first rows of each. Design §3.
 
-Each costs look-ups in an index, however many rows of it are open: to number 200,000 of them took more than a
-second in each turn of a run.
+Each costs a few searches of an index, however many of its rows are open: to number 200,000 of them took more
+than a second in each turn of a run.
 """
 
 from collections.abc import Collection

@@ -281,6 +281,7 @@ class ReplayabilityWork:
                 if time.monotonic() - began_s > self._quick_s:
                     break
         self._process, self._spare = self._spare, self._process
+        self._spare.start()
         return None
 
     def _make_task(self, recording: RecordingMessage) -> ReplayabilityTask:

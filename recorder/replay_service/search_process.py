@@ -85,7 +85,7 @@ class SearchProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the process has started, so that it searches."""
+        """Return whether the process has started, so that it searches."""
         return self._process.is_ready
 
     def search(self, task: SearchTask, *, patience_s: float) -> Generator[SearchReply | None, None, None]:

@@ -93,10 +93,10 @@ class CandidateSearches:
             return has_long
         if self._current is not None:
             row, replies = self._current
-            found = next(replies)
-            if found is not None:
+            current_reply = next(replies)
+            if current_reply is not None:
                 self._current = None
-                self._store(held, row, found)
+                self._store(held, row, current_reply)
             elif not self._process.is_ready:
                 self._began_s = time.monotonic()
             elif time.monotonic() - self._began_s > self._quick_s:

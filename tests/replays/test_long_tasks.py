@@ -64,11 +64,11 @@ def test_one_workspace_has_half_of_the_places_while_others_wait() -> None:
 
 def test_a_workspace_with_many_waiting_tasks_gets_no_further_one() -> None:
     computation = Computation(places=1)
-    for number in range(19):
+    for number in range(4):
         computation.tasks.add(Session(f"a{number}"))
     computation.tasks.add(Session("b0"))
     assert computation.tasks.list_full_tenants() == []
-    computation.tasks.add(Session("a19"))
+    computation.tasks.add(Session("a4"))
     assert computation.tasks.list_full_tenants() == [Tenant("a", "live")]
     computation.advance()
     assert computation.tasks.list_full_tenants() == []
