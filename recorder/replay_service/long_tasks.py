@@ -83,7 +83,11 @@ class LongTasks(Generic[AnyRow, Outcome]):
             del self._waiting[row.id]
             self._begun.append(_Begun(row, self._begin(row)))
         for task in list(self._begun):
-            outcome = next(task.outcomes)
+            try:
+                outcome = next(task.outcomes)
+            except BaseException:  # the row is listed again
+                self._begun.remove(task)
+                raise
             if outcome is not None:
                 task.outcomes.close()
                 self._begun.remove(task)

@@ -146,6 +146,9 @@ class CandidateSearches:
         except NotFound:
             yield SearchReply(is_gone=True)
             return
+        except ValidationFailed as error:
+            yield SearchReply(invalid=error.problems[0].message)
+            return
         process = SearchProcess()
         try:
             yield from process.search(task, patience_s=0)

@@ -51,4 +51,4 @@ class WorkspaceTurns:
     def add_time(self, tenant: Tenant, seconds: float) -> None:
         """Add the time that a piece of work of a workspace took."""
         self._used_s[tenant] = self._used_s.get(tenant, 0.0) + seconds
-        self._piece_s[tenant] = (self._piece_s.get(tenant, seconds) + seconds) / 2
+        self._piece_s[tenant] = ((self._piece_s.get(tenant) or seconds) + seconds) / 2
