@@ -78,9 +78,12 @@ def working(
     with database.transaction(write=True) as db:
         held = hold_lease(db, LEASE, "tests", ttl_ms=60_000)
     assert held is not None
-    work = ReplayabilityWork(caller.service.runtime, process, **chosen)
-    yield work, held
-    work.end()
+    # A busy machine makes no session of the tests a long one.
+    work = ReplayabilityWork(caller.service.runtime, process, **{"quick_s": 60.0, **chosen})
+    try:
+        yield work, held
+    finally:
+        work.end()
     with database.transaction(write=True) as db:
         held.release(db)
 
