@@ -30,6 +30,7 @@ from benchmarks import (
     neighbours,
     process_mining,
     reads,
+    replay_attack,
     replay_drain,
     replayability,
     resolve,
@@ -80,6 +81,7 @@ class Name(StrEnum):
     ERASURE = "erasure"
     RESOLVE = "resolve"
     REPLAY = "replay"
+    REPLAY_ATTACK = "replay-attack"
     LIVE = "live"
     REPLAYABILITY = "replayability"
 
@@ -116,6 +118,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.ERASURE: erasure.measure,
     Name.RESOLVE: resolve.measure,
     Name.REPLAY: replay_drain.measure,
+    Name.REPLAY_ATTACK: replay_attack.measure,
     Name.LIVE: live_steps.measure,
     Name.REPLAYABILITY: replayability.measure,
 }

@@ -1,6 +1,7 @@
 """Recoveries over HTTP: candidates, attempts, ends, events, and what goes with a purge. Contract §8."""
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -460,6 +461,27 @@ def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
     # The tests of this file share the database.
     for owner, recovery_id in [(other, made), *((caller, flood) for flood in floods)]:
         assert owner.post(f"/v1/recoveries/{recovery_id}/cancel").status_code == 200
+
+
+def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    made = [ask(caller, session_id)["id"] for session_id in [failing(caller)] * 2]
+    searches = CandidateSearches(runtime, StorePauses(), ReplayRunReport(), quick_s=0.0)
+    with lease_for_block(runtime.database, "searches", "tests", ttl_ms=60_000) as held:
+        assert held is not None
+        with runtime.database.transaction(write=False) as db:
+            rows = [db.get_one(RecoveryRow, recovery_id) for recovery_id in made]
+        assert all(map(searches.add, rows))
+        until, has_both = time.monotonic() + 60, False
+        while searches.advance(held) and time.monotonic() < until:
+            has_both |= len(searches._long.list_ids()) == 2
+            time.sleep(0.01)
+        assert has_both and searches.list_ids() == []
+        searches.end()
+    shown = [show(caller, recovery_id) for recovery_id in made]
+    assert [len(recovery["replay_ids"]) for recovery in shown] == [1, 1]
+    for recovery in shown:
+        assert caller.post(f"/v1/recoveries/{recovery['id']}/cancel").status_code == 200
 
 
 def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:

@@ -13,16 +13,17 @@ from sqlmodel import select
 from recorder import clock
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.drain_run import LEASE
-from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
+from recorder.replay_service.due_replays import LEASE
+from recorder.replay_service.replayability import ReplayabilityWork
 from recorder.replay_service.replayability_process import ReplayabilityProcess
+from recorder.replay_service.replayability_queue import has_waiting_sessions
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, hold_lease
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
-from tests.support.two_click_sessions import OTHER, PAGE, click, sealed_run, stopped_run
+from tests.support.two_click_sessions import OTHER, PAGE, click, long_run, sealed_run, stopped_run
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +69,21 @@ def process() -> Iterator[ReplayabilityProcess]:
 
 @contextmanager
 def working(
-    caller: Caller, process: ReplayabilityProcess, **chosen: float
+    caller: Caller, process: ReplayabilityProcess, **chosen: Any
 ) -> Iterator[tuple[ReplayabilityWork, HeldLease]]:
     """The work of a run that holds its lease, and tries failures again at once."""
     database = caller.service.runtime.database
     with database.transaction(write=True) as db:
         held = hold_lease(db, LEASE, "tests", ttl_ms=60_000)
     assert held is not None
-    yield ReplayabilityWork(caller.service.runtime, process, failure_pause_s=0.0, **chosen), held
+    # A busy machine makes no session of the tests a long one.
+    work = ReplayabilityWork(
+        caller.service.runtime, process, **{"quick_s": 60.0, "failure_pause_s": 0.0, **chosen}
+    )
+    try:
+        yield work, held
+    finally:
+        work.end()
     with database.transaction(write=True) as db:
         held.release(db)
 
@@ -186,6 +194,38 @@ def test_a_session_that_takes_too_long_ends_alone_without_a_value(caller: Caller
     assert shown(caller, hostile) is None
     assert change(caller.service.runtime, hostile).replayability_at is not None
     assert compute_all(caller, slow) == {}
+
+
+def test_a_session_that_takes_long_is_computed_beside_the_others(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    quick, other = sealed_run(caller), caller.service.make_caller()
+    long, theirs = long_run(caller), sealed_run(other)
+    with working(caller, process, quick_s=0.1) as (work, held):
+        beside = set()
+        while work.take_turn(held):
+            beside |= {*work._long.list_ids()}
+    assert beside == {long}
+    assert [shown(caller, quick), shown(other, theirs), shown(caller, long)] == [1.0] * 3
+    change(caller.service.runtime, long, replayability=None, replayability_at=None)
+    hasty = {"quick_s": 0.1, "make_long_process": lambda: ReplayabilityProcess(seconds=0.1)}
+    with working(caller, process, **hasty) as (work, held):
+        while work.take_turn(held):
+            pass
+    # It had all of its time once, and is not tried again.
+    assert +work.counts == {"failures": 1, "left_out": 1} and shown(caller, long) is None
+
+
+def test_sessions_in_a_pause_hold_up_no_other_workspace(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    other = caller.service.make_caller()
+    paused, theirs = sealed_run(caller), sealed_run(other)
+    with working(caller, process) as (work, held):
+        work._paused[paused] = time.monotonic() + 60
+        work._turns.add_time(change(caller.service.runtime, theirs).tenant, 60)
+        assert work.take_turn(held)
+        assert (shown(caller, paused), shown(other, theirs)) == (None, 1.0)
 
 
 def test_damaged_rows_of_one_session_leave_the_others_alone(
