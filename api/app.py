@@ -22,7 +22,7 @@ from starlette.routing import Mount
 
 from api import errors
 from api.bodies.batches import EventBatches
-from api.bodies.body_limits import BodyMemory
+from api.bodies.body_memory import BodyMemory
 from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
