@@ -35,6 +35,7 @@ from benchmarks import (
     seal_memory,
     sealing,
     sealing_lanes,
+    slow_bodies,
     streams,
     tiny_exports,
     webhooks,
@@ -59,6 +60,7 @@ class Name(StrEnum):
     LIMITER = "limiter"
     MASKING = "masking"
     NEIGHBOURS = "neighbours"
+    SLOW_BODIES = "slow-bodies"
     MEMORY_QUERIES = "memory-queries"
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
@@ -94,6 +96,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.LIMITER: limiter.measure,
     Name.MASKING: masking.measure,
     Name.NEIGHBOURS: neighbours.measure,
+    Name.SLOW_BODIES: slow_bodies.measure,
     Name.MEMORY_QUERIES: memory_queries.measure,
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,
