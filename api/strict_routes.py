@@ -191,7 +191,8 @@ def refuse_compressed_body(request: Request) -> None:
     Raises:
         UnsupportedMediaType: if it is.
     """
-    if any(coding != "identity" for coding in request.headers.getlist("content-encoding")):
+    encodings = ",".join(request.headers.getlist("content-encoding")).lower().split(",")
+    if any(encoding.strip() not in ("", "identity") for encoding in encodings):
         raise UnsupportedMediaType("the body without compression")
 
 

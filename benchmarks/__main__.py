@@ -37,6 +37,7 @@ from benchmarks import (
     seal_memory,
     sealing,
     sealing_lanes,
+    slow_bodies,
     streams,
     tiny_exports,
     webhooks,
@@ -62,6 +63,7 @@ class Name(StrEnum):
     LIMITER = "limiter"
     MASKING = "masking"
     NEIGHBOURS = "neighbours"
+    SLOW_BODIES = "slow-bodies"
     MEMORY_QUERIES = "memory-queries"
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
@@ -99,6 +101,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.LIMITER: limiter.measure,
     Name.MASKING: masking.measure,
     Name.NEIGHBOURS: neighbours.measure,
+    Name.SLOW_BODIES: slow_bodies.measure,
     Name.MEMORY_QUERIES: memory_queries.measure,
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,
