@@ -345,10 +345,7 @@ def open_sealer(
     portion_limits: PortionLimits | None = None,
     stopping: threading.Event | None = None,
 ) -> Iterator[Sealer | None]:
-    """Open a sealer that holds a permit; yield None if all permits are taken.
-
-    Libraries are loaded before: the sessions of the first batch would wait two seconds for them.
-    """
+    """Open a sealer that holds a permit; yield None if all permits are taken."""
     _load_libraries()
     sealer = Sealer(
         runtime,
@@ -366,7 +363,7 @@ def open_sealer(
 
 
 def _load_libraries() -> None:
-    """Load what a batch imports when it needs it; pyarrow loads pandas for the first values it converts."""
+    """Load what the first batch would wait two seconds for; pyarrow loads pandas for its first values."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     pa.array([""])

@@ -141,13 +141,7 @@ class Lake:
             yield from read_lake_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
-        self,
-        kind: Kind,
-        tenant: Tenant,
-        files: Sequence[LakeFile],
-        *,
-        lane: str,
-        number: int,
+        self, kind: Kind, tenant: Tenant, files: Sequence[LakeFile], *, lane: str, number: int
     ) -> bool:
         """Add data files under a number of a lane in one commit, durable when this returns.
 
