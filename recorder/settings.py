@@ -384,8 +384,7 @@ def _read_secret(env: Mapping[str, str], data: Path, *, create: bool) -> bytes:
 
 def store_secret(data: Path, secret: bytes) -> bytes:
     """Store a secret in a data folder that has none; return the one that is there."""
-    path = data / "secret"
-    fresh = data / f".secret.{secrets.token_hex(8)}"
+    path, fresh = data / "secret", data / f".secret.{secrets.token_hex(8)}"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(secret)
@@ -396,4 +395,10 @@ def store_secret(data: Path, secret: bytes) -> bytes:
     with suppress(FileExistsError):
         os.link(fresh, path)
     fresh.unlink()
+    # Without its entry on the disk, a start after a power cut would make another secret.
+    folder = os.open(data, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
     return path.read_bytes()

@@ -53,8 +53,15 @@ class PageStuck(Exception):
 class Browser:
     """The browser behind a proxy; every call may raise `BrowserLost` or `PageStuck`."""
 
-    def __init__(self, settings: Settings, proxy: FilteringProxy) -> None:
-        self._settings, self._proxy = settings, proxy
+    def __init__(self, settings: Settings, proxy: FilteringProxy, *, grace_s: float = _GRACE_S) -> None:
+        """Create a browser that is not started.
+
+        Args:
+            settings: the deployment.
+            proxy: carries all its requests.
+            grace_s: time for an answer beyond what a command may take by itself.
+        """
+        self._settings, self._proxy, self._grace_s = settings, proxy, grace_s
         #: The process that holds the browser, while it runs.
         self.process: subprocess.Popen[bytes] | None = None
         #: Where the browser may write; removed at the end.
@@ -147,7 +154,7 @@ class Browser:
             process.stdin.flush()
         except OSError as error:
             raise BrowserLost("The browser's process has ended.") from error
-        answer: dict[str, Any] = orjson.loads(self._read_line(timeout_ms / 1000 + _GRACE_S))
+        answer: dict[str, Any] = orjson.loads(self._read_line(timeout_ms / 1000 + self._grace_s))
         if "lost" in answer:
             raise BrowserLost(answer["lost"])
         return answer

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,11 +22,11 @@ from api.bodies.body_limits import PORTION_BYTES
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_checks import check_json_body_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
-from api.gate.bucket_decisions import CallerPlan
+from api.gate.bucket_decisions import Admission, CallerPlan
 from api.gate.rate_limits import RateLimiter
 from recorder import limits
 from recorder.access import keys
-from recorder.errors import InvalidJson, Overloaded, ValidationFailed
+from recorder.errors import InvalidJson, Overloaded, RateLimited, ValidationFailed
 from recorder.ids import new_id
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event
@@ -140,6 +141,39 @@ def test_small_bodies_are_charged_together(caller: Caller, clock: Clock) -> None
     assert bytes_left(caller) == before
     caller.post_raw(f"/v1/sessions/{session_id}/events", body)
     assert before - bytes_left(caller) == 3 * len(body)
+
+
+def test_a_refused_small_body_costs_nothing_and_leaves_what_is_owed(caller: Caller, clock: Clock) -> None:
+    session_id = caller.make_session()
+    body = body_of(100_000)[:90_000]  # no JSON any more
+    address = f"/v1/sessions/{session_id}/events"
+    for _ in range(2):
+        assert caller.post_raw(address, body).status_code == 400
+    send_bytes(caller, bytes_left(caller) - 100_000)
+    for _ in range(2):
+        assert_problem(caller.post_raw(address, body), 429, "rate_limited")
+    clock.now += 1.0
+    before = bytes_left(caller)
+    assert caller.post_raw(address, body).status_code == 400
+    assert before - bytes_left(caller) == 3 * len(body)
+
+
+def test_a_refusal_of_a_shared_limiter_leaves_what_is_owed(caller: Caller, clock: Clock) -> None:
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
+    who = keys.Caller(Tenant(caller.key.workspace_id, "live"), caller.key.key_id, tier=TIER)
+
+    def admit() -> Admission:
+        """Admit a body of 90,000 bytes in the way that may wait for Redis."""
+        call = partial(limiting.admit, who, None, body_bytes=90_000)
+        return caller.service.client.portal.call(call)  # type: ignore[union-attr]
+
+    assert [admit().error for _ in range(2)] == [None, None]
+    send_bytes(caller, bytes_left(caller) - 100_000)
+    assert all(isinstance(admit().error, RateLimited) for _ in range(2))
+    clock.now += 1.0
+    before = bytes_left(caller)
+    assert admit().error is None
+    assert before - bytes_left(caller) == 3 * 90_000
 
 
 def test_chunks_are_paid_for_as_they_come(caller: Caller, clock: Clock) -> None:

@@ -13,7 +13,7 @@ from api.app import create_app
 from recorder import clock
 from recorder.metrics import REGISTRY
 from recorder.models.governance import PurgeRow
-from tests.support.completed_work import make_webhook, shown_delivery
+from tests.support.completed_work import make_webhook, shown_delivery, shown_recording, streamed_over_socket
 from tests.support.factories import Caller, Service, assert_problem, event, frame
 from tests.support.recorded_sessions import execute
 from tests.support.sealed_sessions import make_settings
@@ -113,6 +113,17 @@ def test_requests_are_counted_by_route_and_status(caller: Caller) -> None:
     route = {"method": "GET", "route": "/v1/sessions/{session_id}"}
     assert grown(before, after, "recorder_http_requests_total", **route, status="404") == 3
     assert grown(before, after, "recorder_http_request_duration_seconds_count", **route) == 3
+
+
+def test_a_stream_is_counted_and_adds_no_duration(caller: Caller) -> None:
+    owner, session_id = shown_recording(caller)
+    before = scrape(caller.service)
+    streamed_over_socket(owner, session_id)
+    after = scrape(caller.service)
+    route = {"method": "GET", "route": "/v1/sessions/{session_id}/events/ws"}
+    assert grown(before, after, "recorder_http_requests_total", **route, status="101") == 1
+    durations = ("recorder_http_request_duration_seconds_count", frozenset(route.items()))
+    assert after.get(durations, 0.0) == before.get(durations, 0.0)
 
 
 def test_made_up_addresses_and_methods_share_a_label(caller: Caller) -> None:

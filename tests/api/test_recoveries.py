@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlmodel import col, select
 
+from recorder import limits
 from recorder.live.claimed_replay import claim_live_replay
 from recorder.live.journal_rows import ReplayJournal
 from recorder.models.operations import OutboxRow
@@ -211,6 +212,19 @@ def test_a_requested_recovery_point_is_the_only_candidate(caller: Caller) -> Non
     # The failed session never passed it: the donor's own pages are all there is.
     assert [candidate["event_id"] for candidate in shown["candidates"]] == [None]
     assert attempts_of(caller, shown)[0]["start"] is None
+
+
+def test_a_workspace_has_a_limit_of_open_recoveries(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPEN_REPLAYS", 2)
+    session_id = make_run(caller, *USUAL, error_event=True, seal=True)
+    for _ in range(2):
+        ask(caller, session_id)
+    body = {"session_id": session_id, "sandbox": "dry"}
+    assert_problem(caller.post("/v1/recoveries", body), 422, "limit_reached")
+    other = caller.service.make_caller()
+    ask(other, make_run(other, *USUAL, error_event=True, seal=True))
+    replay_all(caller)
+    ask(caller, session_id)
 
 
 def test_failures_by_an_error_event_and_by_a_named_tag(caller: Caller) -> None:

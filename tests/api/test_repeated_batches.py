@@ -77,6 +77,18 @@ def test_a_stored_batch_is_answered_after_the_stop_too(caller: Caller, kind: str
     assert_problem(send(caller, kind, session_id, item(kind, 1), key="batch-2"), 409, "invalid_state")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stored_batch_is_answered_to_its_tenant_alone_and_until_the_deletion(
+    caller: Caller, kind: str
+) -> None:
+    session_id, make_caller = caller.make_session(), caller.service.make_caller
+    send(caller, kind, session_id, item(kind, 1), key="batch-1")
+    for stranger in (make_caller(), make_caller(mode="test", workspace_id=caller.key.workspace_id)):
+        assert_problem(send(stranger, kind, session_id, item(kind, 1), key="batch-1"), 404, "not_found")
+    caller.delete(f"/v1/sessions/{session_id}")
+    assert_problem(send(caller, kind, session_id, item(kind, 1), key="batch-1"), 404, "not_found")
+
+
 def test_one_key_serves_events_and_frames_apart(caller: Caller) -> None:
     session_id = caller.make_session()
     for kind in KINDS:

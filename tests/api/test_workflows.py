@@ -10,7 +10,7 @@ from recorder import limits
 from recorder.models.operations import AuditRow
 from recorder.sealing import Sealer
 from tests.support.factories import Caller, assert_problem, event, footprint
-from tests.support.recorded_sessions import outbox_types
+from tests.support.recorded_sessions import execute, outbox_types
 
 DEFAULT_RULES = {
     "error_tags": ["error", "failed", "failure"],
@@ -158,12 +158,8 @@ def test_what_is_no_slug_is_not_there(caller: Caller, slug: str) -> None:
         assert problem["resource"] == "workflow"
 
 
-def test_workflows_are_listed_in_pages_newest_first(caller: Caller) -> None:
-    names = [f"flow_{n}" for n in range(5)]
-    for name in names[:3]:
-        caller.make_session(workflow=name)
-    for name in names[3:]:
-        patch(caller, name)
+def list_in_pages(caller: Caller) -> list[dict[str, Any]]:
+    """Return all workflows, read two at a time."""
     seen, cursor = [], ""
     while True:
         page = caller.get(f"/v1/workflows?limit=2{cursor}").json()
@@ -172,11 +168,31 @@ def test_workflows_are_listed_in_pages_newest_first(caller: Caller) -> None:
             break
         cursor = f"&cursor={page['next_cursor']}"
     assert page["next_cursor"] is None
+    return seen
+
+
+def test_workflows_are_listed_in_pages_newest_first(caller: Caller) -> None:
+    names = [f"flow_{n}" for n in range(5)]
+    for name in names[:3]:
+        caller.make_session(workflow=name)
+    for name in names[3:]:
+        patch(caller, name)
+    seen = list_in_pages(caller)
     assert seen == [get(caller, workflow["workflow"]) for workflow in seen]
     assert [item["created_at"] for item in seen] == sorted(
         (item["created_at"] for item in seen), reverse=True
     )
     assert sorted(item["workflow"] for item in seen) == names
+
+
+def test_pages_hold_each_workflow_of_one_moment_once(caller: Caller) -> None:
+    names = [f"flow_{n}" for n in range(5)]
+    for name in names:
+        patch(caller, name)
+    moment = "SELECT min(created_at) FROM workflows WHERE workspace_id = :one"
+    statement = f"UPDATE workflows SET created_at = ({moment}) WHERE workspace_id = :one"
+    execute(caller.service.runtime, statement, one=caller.key.workspace_id)
+    assert [item["workflow"] for item in list_in_pages(caller)] == names[::-1]
 
 
 def test_workspaces_and_modes_have_workflows_of_their_own(caller: Caller) -> None:

@@ -1,8 +1,8 @@
 """Captured actions: types, targets in shadow roots and frames, effects, pages, masking at the source."""
 
 import asyncio
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -248,6 +248,14 @@ def test_a_snapshot_is_bounded(page: Any, client: Client) -> None:
     assert 100_000 < size < 1_500_000
 
 
+def run_async(work: Callable[[], Coroutine[Any, Any, PageRecording]]) -> PageRecording:
+    """Run work of async Playwright in a thread: sync Playwright runs a loop in this one."""
+    with ThreadPoolExecutor(1) as threads:
+        recording = threads.submit(lambda: asyncio.run(work())).result()
+    assert recording.stats.errors == 0
+    return recording
+
+
 def test_async_pages_are_recorded_alike(client: Client) -> None:
     path = find_browser()
 
@@ -267,18 +275,42 @@ def test_async_pages_are_recorded_alike(client: Client) -> None:
             await browser.close()
             return recording
 
-    # Sync Playwright runs a loop in this thread.
-    made: list[PageRecording] = []
-    thread = threading.Thread(target=lambda: made.append(asyncio.run(run())))
-    thread.start()
-    thread.join()
-    (recording,) = made
-    assert recording.stats.errors == 0
+    recording = run_async(run)
     session = read_recorded(client, recording.id)
     assert [event["type"] for event in session.events] == ["fill", "click"]
     assert all(event["frame_id"] for event in session.events)
     assert len(session.frames) >= 2
     assert [tag.name for tag in session.tags] == ["done"]
+
+
+def test_the_last_frame_shows_the_page_after_it_has_loaded(client: Client) -> None:
+    path = find_browser()
+    html = """<p id=state>loading</p><img src=/slow.png>
+        <script>addEventListener("load", () => { state.textContent = "all of it" })</script>"""
+
+    async def answer(route: Any) -> None:
+        if route.request.url.endswith("/slow.png"):
+            await asyncio.sleep(0.7)
+            await route.fulfill(status=404)
+        else:
+            await route.fulfill(body=html, content_type="text/html")
+
+    async def run() -> PageRecording:
+        from playwright.async_api import async_playwright
+
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=path)
+            page = await browser.new_page()
+            await page.route("https://app.example/**", answer)
+            async with record(page, workflow="capture_test", client=client) as recording:
+                await page.goto("https://app.example/start", wait_until="commit")
+                await page.get_by_text("loading").wait_for()
+            await browser.close()
+            return recording
+
+    recording = run_async(run)
+    *_, last = client.list_frames(recording.id)
+    assert "all of it" in str(read_dom(client, recording.id, last["id"]))
 
 
 def test_drags_are_recorded_with_the_element_on_which_they_end(page: Any, client: Client) -> None:

@@ -100,7 +100,7 @@ def test_an_unknown_id_names_the_backups_that_exist(runtime: Runtime, tmp_path: 
     to, data = str(tmp_path / "backups"), str(runtime.settings.data_dir)
     made = make_backup(runtime, to)
     words = ["--data", str(tmp_path / "copy"), "--secret-file", f"{data}/secret"]
-    for backup_id in ("bkp_x", "bak_00000000000000000000000000"):
+    for backup_id in ("bkp_x", "bak_00000000000000000000000000", f"../backups/{made['id']}"):
         refused = run("restore", to, "--backup", backup_id, *words)
         assert isinstance(refused.exception, NoBackup)
         assert f"No backup in {to} has this id; it holds {made['id']}." in str(refused.exception)

@@ -197,6 +197,25 @@ def test_a_killed_rewriting_is_continued_with_what_was_purged_since(
     require_rewritten(runtime, folder, ids[:2], revision=3 if is_stored else 2)
 
 
+def test_a_purge_stays_open_while_an_export_with_its_session_cannot_be_read(
+    on_either_engine: Runtime,
+) -> None:
+    runtime = on_either_engine
+    ids = seal(runtime, [Recording(frames=[0]) for _ in range(8)])
+    folder = export(runtime)
+    plan_key = str(row_now(runtime, folder.name).plan_key)
+    plan = runtime.blobs.get(plan_key)
+    runtime.blobs.put(plan_key, b"damaged")
+    hide_for_purge(runtime, ids[0])
+    for _ in range(5):
+        make_due(runtime)
+        run_purges(runtime, "tests")
+    assert open_purges(runtime) == [(ids[0], "exports")]
+    runtime.blobs.put(plan_key, plan)
+    finish_purges(runtime)
+    require_rewritten(runtime, folder, ids[:1])
+
+
 def test_a_folder_that_is_not_ours_any_more_stays_as_it_is(on_either_engine: Runtime) -> None:
     runtime = on_either_engine
     ids = seal(runtime, [Recording() for _ in range(4)])

@@ -148,3 +148,19 @@ def test_nothing_of_the_lake_is_left_unsynced_when_a_batch_is_sealed(tmp_path: P
     assert any(path.suffix == ".parquet" for path in files)
     assert not [path for path in files if path.stat().st_ino in state.dirty]
     assert not [path for path in lake.rglob("*") if str(path) in state.pending]
+
+
+def test_a_power_cut_leaves_the_secret_that_was_used_first(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    disk = Disk.watch(data, tmp_path)
+    program = (
+        "import pathlib, sys; from recorder.settings import Settings\n"
+        "print(Settings.from_env({}, data_dir=pathlib.Path(sys.argv[1])).secret.decode())"
+    )
+    variables = {**os.environ, **disk.environment()}  # noqa: TID251
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(data)], cwd=ROOT, env=variables, text=True, capture_output=True
+    )
+    disk.cut(tmp_path / "after", None)
+    assert (tmp_path / "after" / "secret").read_text() == done.stdout.strip()

@@ -109,6 +109,19 @@ def test_the_counts_name_rewritten_files_and_visited_nodes(
     assert (erasure["counts"]["sessions"], erasure["counts"]["nodes"]) == (2, 3)
 
 
+def test_the_counts_are_sums_over_both_modes(caller: Caller) -> None:
+    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    word = new_word()
+    for each in (caller, tester):
+        assert each.request("PATCH", "/v1/workflows/checkout", json={"memory_graph": True}).status_code == 200
+        session_id = each.make_session(actor={"id": word, "kind": "human"})
+        each.add_events(session_id, event(0, "click", target={"role": "button", "name": "Pay"}))
+        each.post(f"/v1/sessions/{session_id}/stop")
+    seal_all(caller)
+    counts = erase(caller, word)["counts"]
+    assert (counts["sessions"], counts["events"], counts["nodes"]) == (2, 2, 2)
+
+
 def _list_files(caller: Caller, row: ExportRow) -> dict[str, bytes]:
     """Return the files of a hosted export by path."""
     folder = folder_of(caller.service.runtime, row)
@@ -265,6 +278,15 @@ def test_a_second_request_while_one_is_open_answers_the_open_one(caller: Caller)
     finish_erasures(caller)
 
 
+def test_a_request_of_each_mode_opens_an_erasure_of_its_own(caller: Caller) -> None:
+    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    body = {"subject": "ada", "scope": "all"}
+    tested, live = (one.post(ADDRESS, body).json()["id"] for one in (tester, caller))
+    assert tested != live
+    finish_erasures(caller)
+    assert caller.get(f"{ADDRESS}/{live}").json()["status"] == "completed"
+
+
 def test_an_erasure_waits_for_purges_that_had_begun_before(caller: Caller) -> None:
     runtime = caller.service.runtime
     earlier, later = recorded_canary(caller), recorded_canary(caller)
@@ -314,6 +336,9 @@ def test_an_erasure_leaves_other_workspaces_and_later_sessions_alone(caller: Cal
 def test_a_held_session_makes_an_erasure_fail_and_the_rest_is_erased(caller: Caller) -> None:
     actor = {"id": "ada", "kind": "human"}
     held, free = caller.make_session(actor=actor), caller.make_session(actor=actor)
+    # Test data, which is searched after live data, has no hold.
+    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    tested = tester.make_session(actor=actor)
     origin = Origin.operator(caller.key.workspace_id)
     with caller.service.runtime.database.transaction(write=True) as db:
         add_hold(db, origin, kind="session", value=held)
@@ -321,6 +346,7 @@ def test_a_held_session_makes_an_erasure_fail_and_the_rest_is_erased(caller: Cal
     assert (erasure["status"], erasure["error"]["code"]) == ("failed", "held")
     assert caller.get(f"/v1/sessions/{held}").status_code == 200
     assert caller.get(f"/v1/sessions/{free}").status_code == 404
+    assert tester.get(f"/v1/sessions/{tested}").status_code == 404
     with caller.service.runtime.database.transaction(write=True) as db:
         remove_hold(db, origin, kind="session", value=held)
     assert erase(caller, "ada")["status"] == "completed"

@@ -1,5 +1,6 @@
 """Claims, journals and ends of live replays, without a browser. Spec §4.6, contract §8."""
 
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.keys import Caller as AccessCaller
-from recorder.live.browser import NoBrowser, find_chromium
+from recorder.live.browser import Browser, NoBrowser, PageStuck, find_chromium
 from recorder.live.claimed_replay import (
     LEASE_PREFIX,
     claim_live_replay,
@@ -357,6 +358,17 @@ def test_a_missing_input_is_found_before_a_browser_starts(caller: Caller) -> Non
     assert "pin" in shown["error"]["message"]
     with caller.service.runtime.database.transaction(write=False) as db:
         assert not list(db.exec(select(ReplayStepRow).where(ReplayStepRow.replay_id == replay_id)))
+
+
+@pytest.mark.timeout(60)
+def test_a_browser_that_does_not_answer_in_time_is_ended(caller: Caller) -> None:
+    proxy = FilteringProxy(ReachableHosts(()), AddressGuard(AllowList.parse(())))
+    browser = Browser(caller.service.runtime.settings, proxy, grace_s=0.1)
+    silent = subprocess.Popen(["sleep", "300"], stdin=-1, stdout=-1, start_new_session=True)
+    browser.process = silent
+    with pytest.raises(PageStuck):
+        browser.call("click", timeout_ms=500)
+    assert (browser.process, silent.poll()) == (None, -signal.SIGKILL)
 
 
 def test_a_browser_that_is_not_there_is_named(caller: Caller) -> None:

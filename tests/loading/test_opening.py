@@ -1,5 +1,6 @@
 """Opening an export from any place: folders, stores, signed addresses; what is refused. docs/loading.md."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -98,6 +99,16 @@ def test_a_key_that_opens_nothing_is_named_as_the_argument_it_is(host: Host, tmp
         recorder.open_export(url, cache=tmp_path)
     with pytest.raises(KeyRefused, match="403 invalid_signature"):
         recorder.open_export(export["manifest_url"] + "0", cache=tmp_path)
+
+
+def test_only_this_user_can_read_a_cache_that_a_verification_makes(host: Host, tmp_path: Path) -> None:
+    dataset = recorder.open_export(host.export()["manifest_url"], cache=tmp_path / "cache")
+    before = os.umask(0o022)
+    try:
+        assert dataset.verify().is_valid
+    finally:
+        os.umask(before)
+    assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
 
 
 def test_damaged_bytes_are_not_kept(host: Host, tmp_path: Path) -> None:

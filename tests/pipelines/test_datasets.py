@@ -157,6 +157,22 @@ def test_the_checks_run_again_by_hand_look_at_the_newest_export_of_each_dataset(
     assert (first.passed, first.metadata["export_id"].value) == (True, before.id)
 
 
+def test_a_partition_is_checked_by_its_own_export_though_another_dataset_has_a_newer_one(
+    deployment: Deployment,
+) -> None:
+    row = deployment.queue()
+    (request,) = deployment.tick()
+    deployment.run(request)
+    deployment.materialize("new", {"workspace": "acme", "workflow": ["checkout"]})
+    # Run once more from the launchpad, which takes the configuration and not the tags.
+    again = deployment.materialize(
+        str(request.partition_key), request.run_config["ops"]["datasets"]["config"]
+    )
+    assert [check.metadata["export_id"].value for check in again.get_asset_check_evaluations()] == [
+        row.id
+    ] * 2
+
+
 def test_checks_without_any_dataset_pass(deployment: Deployment) -> None:
     assert [check.passed for check in rerun_checks(deployment)] == [True, True]
 

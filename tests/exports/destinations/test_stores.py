@@ -24,9 +24,11 @@ from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
+from tests.exports.destinations.conftest import Opened
 from tests.support.export_runs import ask
 from tests.support.faulty_proxy import faulty_line
 from tests.support.object_stores import BUCKET, EmulatedS3, EmulatedStore
+from tests.support.raw_servers import raw_server
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, make_settings, seal
 
 _MIB = 2**20
@@ -180,6 +182,16 @@ def test_what_an_object_says_of_its_bytes_is_not_believed(s3: EmulatedS3, tmp_pa
 def test_a_store_that_is_away_is_told_from_one_that_refuses(target: ExportLocation) -> None:
     with pytest.raises(Unavailable):
         open_location(replace(target, endpoint="http://127.0.0.1:9")).probe()
+
+
+@pytest.mark.timeout(60)
+def test_an_answer_of_google_without_bytes_ends_the_read(opened: Opened, tmp_path: Path, prefix: str) -> None:
+    there = target_in(opened("gcs"), tmp_path, prefix=prefix)
+    head = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 0\r\n"
+    with raw_server(head + b"Connection: close\r\n\r\n") as server:
+        location = replace(there, endpoint=f"http://127.0.0.1:{server.port}")
+        with pytest.raises(Unavailable):
+            b"".join(open_location(location).read_range("data/a", 0, 10))
 
 
 def test_an_export_lies_in_the_bucket_as_its_manifest_says(

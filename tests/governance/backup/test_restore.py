@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
+from sqlmodel import select
 
 from recorder.access.keys import create_key
 from recorder.audit.log import Origin, export_audit_entries
@@ -20,7 +21,9 @@ from recorder.governance.backup.errors import (
     WrongSecret,
 )
 from recorder.governance.holds import add_hold
+from recorder.models.operations import SealPortionRow
 from recorder.storage.deployment import WrongRegion
+from recorder.storage.leases import hold_lease
 from tests.governance.test_erasure import STAFF, erase
 from tests.support.backups import Deployments, problems, serving, with_service
 from tests.support.completed_work import patch, seal_all, sealed_session, stopped_session
@@ -172,6 +175,17 @@ def refused(deployments: Deployments, error: type[Exception], **options: Any) ->
     with pytest.raises(error):
         deployments.restore("refused", **options)
     assert {path.name for path in deployments.folder.iterdir()} == before
+
+
+def test_work_under_way_at_the_backup_is_free_in_the_copy(deployments: Deployments, caller: Caller) -> None:
+    session_id = caller.make_session()
+    with deployments.service.runtime.database.transaction(write=True) as db:
+        assert hold_lease(db, "tests", "a run of the deployment", ttl_ms=3_600_000) is not None
+        db.add(SealPortionRow(session_id=session_id, n=0, date="2026-01-01", state=b""))
+    deployments.back_up()
+    with deployments.restored() as service, service.runtime.database.transaction(write=True) as db:
+        assert hold_lease(db, "tests", "a run of the copy", ttl_ms=1_000) is not None
+        assert db.exec(select(SealPortionRow)).all() == []
 
 
 def test_what_does_not_belong_together_is_refused(deployments: Deployments, caller: Caller) -> None:
