@@ -1,6 +1,6 @@
 """Computation of dry replays for a drain run: the quick ones in one process, long ones beside them.
 
-A replay that is not done soon is stopped, and begun again in a process of its own. Decision 0047.
+A replay that is not done soon is stopped, and begun again in a process of its own. Decision 0049.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Tasks of a drain run that take long, a few at once beside the work on all others. Decision 0047.
+"""Tasks of a drain run that take long, a few at once beside the work on all others. Decision 0049.
 
 Content of clients decides how long a replay takes. What is not done soon is stopped, and begun again here,
 in a process of its own: neither other workspaces nor other replays of the same one wait for it.
