@@ -22,8 +22,8 @@ from starlette.routing import Mount
 
 from api import errors
 from api.bodies.batches import EventBatches
-from api.bodies.body_limits import BodyMemory
 from api.bodies.body_masking import BodyMasking
+from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
 from api.gate.access_log import AccessLog

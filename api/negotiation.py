@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
-from fastapi import Request, Response
+from fastapi import Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 
 from recorder.errors import NotAcceptable, RangeNotSatisfiable
@@ -47,6 +48,16 @@ def _parse_accept_quality(parameters: list[str]) -> float:
 def _allows_any_format(name: str, given: tuple[str, ...]) -> bool:
     return name == "*/*" or name == f"{given[0].partition('/')[0]}/*"
 
+
+async def get_range(
+    range_header: Annotated[str | None, Header(alias="Range")] = None,
+    if_range: Annotated[str | None, Header(alias="If-Range", include_in_schema=False)] = None,
+) -> str | None:
+    """Return the header `Range`; None with `If-Range`: no answer has a validator that could match it."""
+    return range_header if if_range is None else None
+
+
+ByteRange = Annotated[str | None, Depends(get_range)]
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 

@@ -191,7 +191,8 @@ def refuse_compressed_body(request: Request) -> None:
     Raises:
         UnsupportedMediaType: if it is.
     """
-    if request.headers.get("content-encoding", "identity") != "identity":
+    encodings = ",".join(request.headers.getlist("content-encoding")).lower().split(",")
+    if any(encoding.strip() not in ("", "identity") for encoding in encodings):
         raise UnsupportedMediaType("the body without compression")
 
 

@@ -18,6 +18,7 @@ from benchmarks import (
     export_workers,
     fsync,
     gate,
+    graph_flood,
     ingest,
     limiter,
     lists,
@@ -29,12 +30,14 @@ from benchmarks import (
     neighbours,
     process_mining,
     reads,
+    replay_attack,
     replay_drain,
     replayability,
     resolve,
     seal_memory,
     sealing,
     sealing_lanes,
+    slow_bodies,
     streams,
     tiny_exports,
     webhooks,
@@ -53,12 +56,14 @@ class Name(StrEnum):
     SEAL = "seal"
     SEAL_LANES = "seal-lanes"
     SEAL_MEMORY = "seal-memory"
+    GRAPH_FLOOD = "graph-flood"
     MINIWOB = "miniwob"
     LIST = "list"
     GATE = "gate"
     LIMITER = "limiter"
     MASKING = "masking"
     NEIGHBOURS = "neighbours"
+    SLOW_BODIES = "slow-bodies"
     MEMORY_QUERIES = "memory-queries"
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
@@ -78,6 +83,7 @@ class Name(StrEnum):
     ERASURE = "erasure"
     RESOLVE = "resolve"
     REPLAY = "replay"
+    REPLAY_ATTACK = "replay-attack"
     LIVE = "live"
     REPLAYABILITY = "replayability"
 
@@ -88,12 +94,14 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.SEAL: sealing.measure,
     Name.SEAL_LANES: sealing_lanes.measure,
     Name.SEAL_MEMORY: seal_memory.measure,
+    Name.GRAPH_FLOOD: graph_flood.measure,
     Name.MINIWOB: miniwob.measure,
     Name.LIST: lists.measure,
     Name.GATE: gate.measure,
     Name.LIMITER: limiter.measure,
     Name.MASKING: masking.measure,
     Name.NEIGHBOURS: neighbours.measure,
+    Name.SLOW_BODIES: slow_bodies.measure,
     Name.MEMORY_QUERIES: memory_queries.measure,
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,
@@ -113,6 +121,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.ERASURE: erasure.measure,
     Name.RESOLVE: resolve.measure,
     Name.REPLAY: replay_drain.measure,
+    Name.REPLAY_ATTACK: replay_attack.measure,
     Name.LIVE: live_steps.measure,
     Name.REPLAYABILITY: replayability.measure,
 }

@@ -50,7 +50,7 @@ def _refused_bodies() -> list[tuple[str, str, bytes]]:
 
 def _frame_uploads() -> list[tuple[str, str, bytes]]:
     """Make an upload of 60 MB: pictures that are good, as JSON and as multipart."""
-    return [_frames_json(45_000_000), _frames_multipart(60_000_000)]
+    return [_frames_json(45_000_000), make_multipart_upload(60_000_000)]
 
 
 def _frames_json(size: int) -> tuple[str, str, bytes]:
@@ -62,8 +62,9 @@ def _frames_json(size: int) -> tuple[str, str, bytes]:
     return "frames", _JSON, json.dumps({"frames": frames}).encode()
 
 
-def _frames_multipart(size: int) -> tuple[str, str, bytes]:
-    pictures = _pictures(size, count=8)
+def make_multipart_upload(size: int, *, count: int = 8) -> tuple[str, str, bytes]:
+    """Make an upload of so many bytes in so many pictures: address, content type and body."""
+    pictures = _pictures(size, count=count)
     items = [{"t_ms": n, "content_type": "image/png", "part": f"p{n}"} for n in range(len(pictures))]
     parts = [("frames", json.dumps(items).encode()), *((f"p{n}", data) for n, data in enumerate(pictures))]
     return "frames", "multipart/form-data; boundary=limit", _multipart(parts)

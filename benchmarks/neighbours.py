@@ -51,7 +51,10 @@ def measure(*, quick: bool = False) -> list[Figure]:
     figures = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
-        quiet_target, hostile = _workspace(settings, "quiet"), _workspace(settings, "hostile", keys=2)
+        quiet_target, hostile = (
+            create_workspace_sessions(settings, "quiet"),
+            create_workspace_sessions(settings, "hostile", keys=2),
+        )
         with serving(settings, environment={"RECORDER_LOG_LEVEL": "error"}) as server:
             _record(server, quiet_target[0], 1.0)
             before = _record(server, quiet_target[0], seconds)
@@ -88,7 +91,7 @@ def _quantile(latencies_ms: list[float], share: float) -> float:
     return statistics.quantiles(latencies_ms, n=1000, method="inclusive")[round(share * 1000) - 1]
 
 
-def _workspace(settings: Settings, name: str, *, keys: int = 1) -> list[Target]:
+def create_workspace_sessions(settings: Settings, name: str, *, keys: int = 1) -> list[Target]:
     """Create a workspace in the tier `default`; return a recording session for each of its keys."""
     runtime = Runtime.open(settings)
     try:
@@ -121,7 +124,7 @@ def _record(server: Server, target: Target, seconds: float) -> list[float]:
     events = [
         {"type": "ui.click", "t_ms": n, "target": {"role": "button", "name": "Save"}} for n in range(20)
     ]
-    request = _request(target, "events", "application/json", json.dumps({"events": events}).encode())
+    request = make_request(target, "events", "application/json", json.dumps({"events": events}).encode())
     return uvloop.run(_send_on_schedule(server, request, seconds))
 
 
@@ -140,7 +143,7 @@ async def _send_on_schedule(server: Server, request: bytes, seconds: float) -> l
                     talk = talk or await asyncio.open_connection(server.host, server.port)
                     talk[1].write(request)
                     async with asyncio.timeout(_PATIENCE_S):
-                        status, stays_open = await _read_answer(talk[0])
+                        status, stays_open = await read_answer(talk[0])
                 except (OSError, EOFError):  # a timeout is one
                     talk = None  # sent again on another connection: the batch waits so much longer
                     await asyncio.sleep(0.01)
@@ -190,7 +193,7 @@ def _attack(
     os.nice(10)
     attack = ATTACKS[number]
     requests = [
-        _request(target, last, kind, body, announced=not attack.drip)
+        make_request(target, last, kind, body, announced=not attack.drip)
         for target, (last, kind, body) in zip(itertools.cycle(targets), [*attack.bodies()] * 2, strict=False)
     ]
 
@@ -222,7 +225,7 @@ async def _keep_sending(
                     turn += 1
                     sending = asyncio.create_task(_send(writer, requests[turn % len(requests)], attack.drip))
                     try:
-                        status, stays_open = await _read_answer(reader)
+                        status, stays_open = await read_answer(reader)
                     finally:
                         sending.cancel()
                         # uvloop raises a RuntimeError where the service closed the connection.
@@ -267,7 +270,7 @@ async def _connection(
         writer.transport.abort()
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
+async def read_answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
     """Read an answer; return its status, and whether the connection stays open."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     headers = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
@@ -275,7 +278,7 @@ async def _read_answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
     return head.split(" ", 2)[1], headers.get("connection") != "close"
 
 
-def _request(target: Target, last: str, kind: str, body: bytes, *, announced: bool = True) -> bytes:
+def make_request(target: Target, last: str, kind: str, body: bytes, *, announced: bool = True) -> bytes:
     path = last if last.startswith("/") else f"/v1/sessions/{target.session_id}/{last}"
     length = f"Content-Length: {len(body)}" if announced else "Transfer-Encoding: chunked"
     head = (

@@ -34,9 +34,9 @@ def measure(*, quick: bool = False) -> list[Figure]:
         with run_service(settings, dagster=True) as service, Client(service.base_url, key) as client:
             session_ids = [record_session(client, number) for number in range(_SESSIONS)]
             client.wait_sealed(session_ids, timeout_s=_TIMEOUT_S)
-            cold = _time_replay(client, session_ids[0])
+            cold = time_replay(client, session_ids[0])
             warm = [
-                _time_replay(client, session_ids[number % _SESSIONS], number)
+                time_replay(client, session_ids[number % _SESSIONS], number)
                 for number in range(20 if quick else 200)
             ]
             replays = 1_000 if quick else 10_000
@@ -75,7 +75,7 @@ def record_session(client: Client, seed: int) -> str:
     return session_id
 
 
-def _time_replay(client: Client, session_id: str, number: int = 0) -> float:
+def time_replay(client: Client, session_id: str, number: int = 0) -> float:
     """Return the seconds of a replay that must be completed; another number asks for another result.
 
     Raises:

@@ -15,7 +15,7 @@ from benchmarks.replay_drain import record_session
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client
 from recorder.models.session import SessionRow
-from recorder.replay_service.drain_run import LEASE
+from recorder.replay_service.due_replays import LEASE
 from recorder.replay_service.replayability import ReplayabilityWork
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer

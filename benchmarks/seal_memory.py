@@ -51,7 +51,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 def _measure(events: int, *, is_overlapping: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
-        _record(settings, events, is_overlapping=is_overlapping)
+        record_session(settings, events, is_overlapping=is_overlapping)
         command = [sys.executable, "-m", "benchmarks.seal_memory", folder]
         answer = run(command, stdout=PIPE, check=True, cwd=Path(__file__).parents[1])
     output: dict[str, Any] = orjson.loads(answer.stdout.splitlines()[-1])
@@ -60,7 +60,7 @@ def _measure(events: int, *, is_overlapping: bool) -> dict[str, Any]:
     return output | {"kind": ", all batches overlapping" if is_overlapping else ""}
 
 
-def _record(settings: Settings, events: int, *, is_overlapping: bool) -> None:
+def record_session(settings: Settings, events: int, *, is_overlapping: bool = False) -> None:
     """Store a stopped session as ingest would have."""
     runtime = Runtime.open(settings)
     session_id, now, size = new_id("ses"), clock.now(), 0
@@ -105,22 +105,28 @@ def _batches(session_id: str, events: int, *, is_overlapping: bool) -> Iterator[
         yield row, len(body)
 
 
-def _seal(folder: Path) -> dict[str, Any]:
-    """Seal the one session of a deployment; the figures of this process."""
-    runtime = Runtime.open(Settings.from_env({}, data_dir=folder))
+def seal_all(runtime: Runtime) -> int:
+    """Seal what waits in a deployment; return the number of events."""
     sealer = Sealer(runtime, owner="bench")
-    before = _peak_mb()
-    began, cpu = time.perf_counter(), time.process_time()
     sealer.take()
     events = 0
     while (batch := sealer.seal_batch()) is not None:
         events += batch.events
-    seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     sealer.release()
+    return events
+
+
+def _seal(folder: Path) -> dict[str, Any]:
+    """Seal the one session of a deployment; the figures of this process."""
+    runtime = Runtime.open(Settings.from_env({}, data_dir=folder))
+    before = read_peak_mb()
+    began, cpu = time.perf_counter(), time.process_time()
+    events = seal_all(runtime)
+    seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     runtime.close()
     return {
         "events": events,
-        "peak_mb": _peak_mb(),
+        "peak_mb": read_peak_mb(),
         "before_mb": before,
         "seconds": seconds,
         "cpu_s": cpu_s,
@@ -128,7 +134,8 @@ def _seal(folder: Path) -> dict[str, Any]:
     }
 
 
-def _peak_mb() -> float:
+def read_peak_mb() -> float:
+    """Return the most memory that this process has had."""
     # Not `ru_maxrss`: that begins with the parent's memory.
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024

@@ -26,11 +26,17 @@ _TABLES = (
 )
 
 
-def rewrite_dagster_databases(instance: dg.DagsterInstance) -> tuple[int, list[str]]:
+def rewrite_dagster_databases(
+    instance: dg.DagsterInstance, *, lock_s: float = _LOCK_S
+) -> tuple[int, list[str]]:
     """Rewrite the databases of runs, events and ticks; return the bytes by which they shrank, and failures.
 
     Other processes may use them: writers wait while a file or table is rewritten (200 MB of SQLite: 2.2 s on
     a busy machine). A database whose lock is not free in time is left to the next run.
+
+    Args:
+        instance: the instance of Dagster.
+        lock_s: time for which a rewrite waits for its lock.
     """
     freed, failures, names = 0, [], list(_TABLES)
     for connect in _list_connection_openers(instance):
@@ -42,11 +48,11 @@ def rewrite_dagster_databases(instance: dg.DagsterInstance) -> tuple[int, list[s
                 present = sqlalchemy.inspect(connection).get_table_names()
                 for name in [name for name in names if name in present]:
                     names.remove(name)
-                    shrunk, why = _rewrite_dagster_table(connection, name)
+                    shrunk, why = _rewrite_dagster_table(connection, name, lock_s)
                     freed += shrunk
                     failures += [] if why is None else [why]
         if path is not None and Path(path).is_file():
-            shrunk, why = rewrite_sqlite_database(Path(path))
+            shrunk, why = rewrite_sqlite_database(Path(path), lock_s=lock_s)
             freed += shrunk
             failures += [] if why is None else [why]
     return freed, failures
@@ -67,11 +73,11 @@ def _list_connection_openers(
     return connects
 
 
-def rewrite_sqlite_database(path: Path) -> tuple[int, str | None]:
+def rewrite_sqlite_database(path: Path, *, lock_s: float = _LOCK_S) -> tuple[int, str | None]:
     """Rewrite a database of SQLite and truncate its log; return by how much it shrank, and why it is left."""
     before = _measure_sqlite_database(path)
     try:
-        with closing(sqlite3.connect(path, timeout=_LOCK_S, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(path, timeout=lock_s, isolation_level=None)) as connection:
             connection.execute("VACUUM")
             is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except sqlite3.OperationalError as error:
@@ -85,12 +91,12 @@ def _measure_sqlite_database(path: Path) -> int:
     return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
 
 
-def _rewrite_dagster_table(connection: Connection, name: str) -> tuple[int, str | None]:
+def _rewrite_dagster_table(connection: Connection, name: str, lock_s: float) -> tuple[int, str | None]:
     size = sqlalchemy.text(f"SELECT pg_total_relation_size('{name}')")
     before = connection.execute(size).scalar_one()
     try:
         # Dagster's connections commit each statement.
-        connection.execute(sqlalchemy.text(f"SET lock_timeout = {_LOCK_S * 1000:.0f}"))
+        connection.execute(sqlalchemy.text(f"SET lock_timeout = {lock_s * 1000:.0f}"))
         connection.execute(sqlalchemy.text(f"VACUUM (FULL, ANALYZE) {name}"))
     except sqlalchemy.exc.DBAPIError as error:
         return 0, f"The table {name} is left to the next run: {type(error.orig).__name__}."

@@ -58,7 +58,6 @@ REQUEST_TAG = "recorder/request_id"
 PARTITIONS = dg.DynamicPartitionsDefinition(name="datasets")
 
 _GROUP = "datasets"
-_EXPORTS_PER_TICK = 20
 _WORKSPACES_SHOWN = 50
 # Those in a pause take no place of a tick: so many are looked at, and so many of one workspace.
 _LOOKED_AT = 100
@@ -210,7 +209,7 @@ def take_up_exports(
     requests: list[dg.RunRequest] = []
     runs_by_export = _read_runs(instance, due)
     for row in due:
-        if len(requests) == _EXPORTS_PER_TICK:
+        if len(requests) == recorder.exports_per_tick:
             break
         if awaits_small_export_writer(row) and not _give_own_run_if_unclaimed(recorder, row):
             continue

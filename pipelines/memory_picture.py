@@ -67,6 +67,8 @@ def graph_metadata(view: GraphView, paths: Sequence[MemoryPath] = ()) -> dict[st
         "edges": dg.MetadataValue.int(sum(None not in (edge.source, edge.target) for edge in view.edges)),
         **_describe_graph_structure(view),
     }
+    if view.is_limited:
+        made["sessions_beyond_limit"] = dg.MetadataValue.int(view.beyond_limit)
     if paths:
         made["paths"] = dg.MetadataValue.md(paths_table(view, paths))
     return made

@@ -16,8 +16,10 @@ from pipelines.resources import RecorderResource
 from pipelines.runs import dagster_instance_of, request_dagster_run
 from pipelines.sealing_drain import deferred_interrupts
 from recorder.replay_service.drain_counts import ReplayRunReport
-from recorder.replay_service.drain_run import LEASE, ReplayRun, has_waiting_replays
-from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
+from recorder.replay_service.drain_run import ReplayRun
+from recorder.replay_service.due_replays import LEASE, has_waiting_replays
+from recorder.replay_service.replayability import ReplayabilityWork
+from recorder.replay_service.replayability_queue import has_waiting_sessions
 
 _POLL_S = 0.1
 
@@ -53,8 +55,8 @@ def replays(
     try:
         with deferred_interrupts(is_interrupted.set):
             while (now := time.monotonic()) - began < config.max_seconds and not is_interrupted.is_set():
-                is_busy = run.work_on_due_replays()
-                if values.take_turn(run.held, is_busy=is_busy) or is_busy:
+                has_worked = run.work_on_due_replays()
+                if values.take_turn(run.held, is_busy=run.is_busy) or has_worked:
                     worked = time.monotonic()
                 elif now - worked >= config.idle_seconds:
                     break

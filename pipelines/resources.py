@@ -29,6 +29,10 @@ class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     export_pause_s: float = 15
     #: Seconds after which a small export that no process claimed gets a run of its own.
     small_export_patience_s: float = 20
+    #: Exports for which one tick starts a run.
+    exports_per_tick: int = 20
+    #: Seconds that a run waits for the next step of a purge, such as the second pass after two minutes.
+    purge_patience_s: float = 130
 
     _runtime: Runtime | None = PrivateAttr(default=None)
 

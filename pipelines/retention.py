@@ -26,8 +26,6 @@ from recorder.runtime import Runtime
 from recorder.storage.leases import is_lease_held
 
 _GROUP = "retention"
-#: A run waits so long for the next step of a purge, such as the second pass two minutes after a request.
-_PATIENCE_S = 130.0
 _LONGEST_PAUSE_S = 60.0
 
 
@@ -103,7 +101,7 @@ def purged_sessions(
         removals = run_removals(
             recorder.runtime,
             context.run.run_id,
-            patience_s=_PATIENCE_S,
+            patience_s=recorder.purge_patience_s,
             is_stopping=is_interrupted.is_set,
             remove_texts=partial(
                 remove_dagster_texts, recorder.runtime, context.instance, context.run.run_id

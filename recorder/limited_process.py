@@ -54,6 +54,8 @@ class LimitedProcess:
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: threading.Thread | None = None
+        #: Whether the process has started, so that it works on the messages that it has.
+        self.is_ready = False
         #: Bytes after the last answer that was returned.
         self._received = bytearray()
 
@@ -85,10 +87,9 @@ class LimitedProcess:
         count = 0
         try:
             while count < len(messages):
-                if self._process is None:
-                    self._start(messages[count:])
-                elif count == 0:
-                    self._send(messages)
+                if count == 0 or self._process is None:
+                    self.start()
+                    self._send(messages[count:])
                 until_s = time.monotonic() + self._seconds
                 try:
                     while (line := self._read_line(until_s, patience_s)) is None:
@@ -104,24 +105,25 @@ class LimitedProcess:
             if count < len(messages):
                 self.end()
 
+    def start(self) -> None:
+        """Start the process, unless there is one; it need not wait for the first request."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", self._program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+
     def end(self) -> None:
         """End the process; a later request starts another one."""
-        process, self._process = self._process, None
+        process, self._process, self.is_ready = self._process, None, False
         self._received.clear()
         if process is not None:
             process.kill()
             if self._writer is not None:
                 self._writer.join()
             process.communicate()
-
-    def _start(self, messages: Sequence[bytes]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", self._program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        self._send(messages)
 
     def _send(self, messages: Sequence[bytes]) -> None:
         """Write messages in a thread, so that no answer waits for a message that does not fit the pipe."""
@@ -132,7 +134,9 @@ class LimitedProcess:
         self._writer.start()
 
     def _read_line(self, until_s: float, patience_s: float | None) -> bytes | None:
-        """Return the next line; None if it does not come within the patience.
+        """Return the next answer; None if it does not come within the patience.
+
+        The first line, which is empty, says that the process is ready.
 
         Raises:
             ProcessEnded: if the process ended, or the time did.
@@ -156,7 +160,10 @@ class LimitedProcess:
             self._received += chunk
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        return line
+        if line or self.is_ready:
+            return line
+        self.is_ready = True
+        return self._read_line(until_s, patience_s)
 
 
 def _write_lines(pipe: IO[bytes], messages: Sequence[bytes]) -> None:
@@ -181,6 +188,8 @@ def serve_requests(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
     # If the machine runs out of memory, the kernel ends this process before its parent.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("800")
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
         try:
             message = answer(line[:-1])

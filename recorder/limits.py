@@ -29,10 +29,18 @@ BODY_BYTES = 1024 * 1024
 BODY_MEMORY_BYTES = 512 * 1024 * 1024
 EMBEDDED_EVENTS = 1_000
 JSON_DEPTH = 64
-#: A request's head, and its body arrive within these; slower clients are cut off.
+#: A request's head arrives within this; slower clients are cut off.
 REQUEST_HEAD_SECONDS = 10
 REQUEST_HEAD_BYTES = 65_536
+#: Each header takes 200 bytes beside its own; WebSocket handshakes have the same limit.
+REQUEST_HEADERS = 128
+#: Heads that are still arriving, of all connections to a process together.
+ARRIVING_HEADS_BYTES = 64 * 1024 * 1024
+#: Answers that were written to connections, and that their clients have not read yet.
+UNREAD_ANSWERS_BYTES = 256 * 1024 * 1024
+#: A body arrives within this, or at this rate: in each such time so many bytes for each second.
 REQUEST_BODY_SECONDS = 30
+REQUEST_BODY_BYTES_PER_SECOND = 32_000
 #: A client that reads nothing of its answer for so long is cut off; a data loader pauses within a file.
 ANSWER_READ_SECONDS = 120
 #: Connections that a client address may have open to an API process, unless the settings name another number.
@@ -75,6 +83,9 @@ MASKING_GROWTH = 4
 
 LIST_DEFAULT = 100
 LIST_MAX = 500
+#: A page of events or frames, and the events of a session's `include`, end before so many bytes, after at
+#: least one item: 500 of the largest events are 32 MB, and 500 frames with the most rectangles 40 MB.
+PAGE_BYTES = 4 * 1024 * 1024
 SIMILAR_DEFAULT = 10
 EXCLUDED_SESSIONS = 10_000
 #: So many are shown wherever an export is; a longer list is shown by reading the export alone.
@@ -82,6 +93,9 @@ EXCLUDED_SESSIONS_SHOWN = 100
 SIGNED_URL_SECONDS = (60, 604_800)
 SIGNED_URL_DEFAULT_SECONDS = 86_400
 HOSTED_EXPORT_DAYS = 30
+
+#: MB of memory that the graph of one workflow takes, where the settings name no other.
+GRAPH_MEMORY_MB = 200
 
 STREAM_RESUME_MINUTES = 30
 #: Sealing lanes of a workspace and mode, unless RECORDER_SEAL_SLOTS chooses another number.

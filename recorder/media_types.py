@@ -1,11 +1,14 @@
 """Content types of request bodies: the type that an address takes, and its charset. Contract §1 (JSON in)."""
 
+import re
 from email.message import Message
 
 from recorder.errors import UnsupportedMediaType
 
 JSON = "application/json"
 _UTF_8 = ("utf-8", "utf8")
+#: Parameters in parts or with a language (RFC 2231) belong to mail; HTTP has none.
+_MAIL_PARAMETER = re.compile(r";[^=;]*\*")
 
 
 def require_media_type(header: str | None, *allowed: str, needed: str) -> str:
@@ -25,12 +28,18 @@ def require_media_type(header: str | None, *allowed: str, needed: str) -> str:
     if kind not in allowed:
         raise UnsupportedMediaType(needed)
     if not names_no_other_charset(header or ""):
-        raise UnsupportedMediaType(f"{needed}, in UTF-8")
+        raise UnsupportedMediaType(f"{needed}, in UTF-8; a charset is named once or not at all")
     return kind
 
 
 def names_no_other_charset(header: str) -> bool:
-    """Return whether a `Content-Type` names UTF-8, or no charset."""
+    """Return whether a `Content-Type` names UTF-8 once, or no charset.
+
+    Readers differ in which of two charsets they take.
+    """
+    if _MAIL_PARAMETER.search(header):
+        return False
     message = Message()
     message["content-type"] = header
-    return message.get_content_charset() in (None, *_UTF_8)
+    names = [name.lower() for name, _ in message.get_params([])]
+    return names.count("charset") <= 1 and message.get_content_charset() in (None, *_UTF_8)

@@ -171,7 +171,7 @@ def parse_buckets(text: str) -> tuple[str, ...]:
     buckets = tuple(bucket.rstrip("/") for bucket in split_words(text))
     for bucket in buckets:
         protocol, _, name = bucket.partition("://")
-        if name.count("/") != {"s3": 0, "gs": 0, "az": 1}.get(protocol):
+        if name.count("/") != {"s3": 0, "gs": 0, "az": 1}.get(protocol) or not all(name.split("/")):
             raise InvalidSetting(
                 "RECORDER_EXPORT_BUCKETS", "s3://bucket, gs://bucket, az://account/container"
             )

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
+from recorder import limits
 from recorder.errors import Conflict, NotFound
 from recorder.setting_values import (
     ConnectionSettings,
@@ -46,9 +47,9 @@ VARIABLES: Final = frozenset(
     ALLOWED_HOSTS ALLOWED_OUTBOUND ANSWER_WITHIN AZURE_ENDPOINT BLOB_URL BODY_MEMORY_MB
     CHROMIUM COLD_STORAGE_CLASS COLD_URL CONNECTIONS CONNECTIONS_PER_ADDRESS
     DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL
-    DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LIVE_NO_SANDBOX
-    LIVE_OUTBOUND LIVE_PLACES LIVE_USER LOCAL_EXPORT_ROOT LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL
-    QUIET_HOUR REDIS_URL REGION S3_ENDPOINT
+    DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR EXPORT_URL GCS_ENDPOINT GRAPH_MEMORY_MB KEY LAKE_URL
+    LIVE_NO_SANDBOX LIVE_OUTBOUND LIVE_PLACES LIVE_USER LOCAL_EXPORT_ROOT LOG_LEVEL METRICS_TOKEN
+    OWN_ADDRESSES PUBLIC_URL QUIET_HOUR REDIS_URL REGION S3_ENDPOINT
     SEAL_LEASE_SECONDS SEAL_PROCESSES SEAL_RUNS SEAL_SLOTS SECRET SESSION_BYTES SESSION_EVENTS SESSION_FRAMES
     TRUSTED_PROXIES URL WEBHOOK_ATTEMPTS WEBHOOK_SECRET
     """.split()  # noqa: SIM905
@@ -155,6 +156,8 @@ class Settings:
     export_executor: str = "in_process"
     #: Most that one session holds; a batch beyond it is refused.
     session_size: SessionSize = SessionSize()  # noqa: RUF009
+    #: MB of memory that the graph of one workflow may take.
+    graph_memory_mb: int = limits.GRAPH_MEMORY_MB
     #: The largest number of processes that digest pictures and DOM snapshots for one sealing run.
     seal_processes: int = field(default_factory=lambda: count_cores())
 
@@ -221,6 +224,8 @@ class Settings:
                     for name, default in SessionSize()._asdict().items()
                 )
             ),
+            graph_memory_mb=parse_number_setting(env, "RECORDER_GRAPH_MEMORY_MB", 1, 100_000)
+            or Settings.graph_memory_mb,
             seal_processes=parse_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
             allowed_hosts=parse_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
             trusted_proxies=trusted_proxies,
@@ -274,10 +279,9 @@ class Settings:
             chosen["RECORDER_OWN_ADDRESSES"] = ",".join(self.own_addresses)
         if self.answer_within_s != Settings.answer_within_s:
             chosen["RECORDER_ANSWER_WITHIN"] = f"{self.answer_within_s:g}"
-        if self.webhook_attempts != Settings.webhook_attempts:
-            chosen["RECORDER_WEBHOOK_ATTEMPTS"] = str(self.webhook_attempts)
-        if self.body_memory_mb != Settings.body_memory_mb:
-            chosen["RECORDER_BODY_MEMORY_MB"] = str(self.body_memory_mb)
+        for name in ("webhook_attempts", "body_memory_mb", "graph_memory_mb"):
+            if getattr(self, name) != getattr(Settings, name):
+                chosen[f"{_PREFIX}{name.upper()}"] = str(getattr(self, name))
         chosen.update(self.connections.as_env())
         if self.log_level != Settings.log_level:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level

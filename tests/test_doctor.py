@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -240,7 +241,8 @@ def test_another_region_is_reported(runtime: Runtime, ports: Ports) -> None:
 def test_a_disk_that_is_nearly_full_is_reported(
     runtime: Runtime, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recorder.doctor.machine._FREE_SHARE", 1.0)
+    usage = shutil.disk_usage(runtime.settings.data_dir)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 25))
     (finding,) = findings(runtime, ports, "disk")
     assert finding.state == "warning" and "503" in finding.fix
 

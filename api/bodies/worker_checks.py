@@ -173,10 +173,10 @@ class _PartReader(MultiPartParser):
     """Reader of multipart bodies whose parts are UTF-8 or bytes."""
 
     def on_headers_finished(self) -> None:
-        """Refuse a part that names another charset."""
-        for name, value in self._current_part.item_headers:
-            if name == b"content-type" and not names_no_other_charset(value.decode("latin-1")):
-                raise UnsupportedMediaType("each part in UTF-8")
+        """Refuse a part that names another charset, or two types."""
+        types = [value for name, value in self._current_part.item_headers if name == b"content-type"]
+        if len(types) > 1 or not all(names_no_other_charset(value.decode("latin-1")) for value in types):
+            raise UnsupportedMediaType("each part with one Content-Type or none, in UTF-8")
         super().on_headers_finished()
 
 

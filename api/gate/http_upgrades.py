@@ -4,6 +4,8 @@ import asyncio
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 
 class UpgradeIgnoringProtocol(HttpToolsProtocol):
@@ -36,6 +38,17 @@ class UpgradeIgnoringProtocol(HttpToolsProtocol):
         """End the request, unless its head is parsed again."""
         if not self._is_upgrade_ignored:
             super().on_message_complete()
+
+    def is_websocket_handshake(self) -> bool:
+        """Return whether the head that is complete now is a valid WebSocket handshake."""
+        lines = [name + b": " + value + b"\r\n" for name, value in self.headers]
+        handshake = ServerProtocol()
+        method = self.scope["method"].encode()
+        handshake.receive_data(b"".join([method, b" ", self.url, b" HTTP/1.1\r\n", *lines, b"\r\n"]))
+        events = handshake.events_received()
+        if not events or not isinstance(events[0], Request):
+            return False
+        return handshake.accept(events[0]).status_code == 101
 
     def _parse(self, data: bytes) -> bool:
         """Parse bytes; return whether they are valid."""

@@ -139,17 +139,29 @@ def install_kept_answers(app: FastAPI) -> None:
         return Response(answer.body, answer.status, headers, media_type if answer.body else None)
 
 
-def _read_idempotency_key(request: Request, named: str | None) -> str | None:
+def read_idempotency_header(request: Request) -> str | None:
+    """Return the value of the header `Idempotency-Key`; None where none was sent.
+
+    Raises:
+        ValidationFailed: if the header is sent more than once, with different values.
+    """
     sent = request.headers.getlist(_HEADER)
-    for key, pointer, where in [(key, _HEADER, "header") for key in sent] + [(named, f"/{_FIELD}", "body")]:
+    if len(set(sent)) > 1:
+        message = f"{_HEADER} is sent more than once, with different values; send one of them."
+        raise ValidationFailed.of(_HEADER, "invalid_value", message=message, where="header")
+    return sent[0] if sent else None
+
+
+def _read_idempotency_key(request: Request, named: str | None) -> str | None:
+    sent = read_idempotency_header(request)
+    for key, pointer, where in [(sent, _HEADER, "header"), (named, f"/{_FIELD}", "body")]:
         if key is not None and not is_idempotency_key(key):
             message = f"An idempotency key takes 1 to {limits.BATCH_KEY_CHARACTERS} visible ASCII characters."
             raise ValidationFailed.of(pointer, "invalid_string", message=message, where=where)
-    keys = {*sent, named} - {None}
-    if len(keys) > 1:
+    if sent is not None and named is not None and sent != named:
         message = f"{_HEADER} and {_FIELD} differ; send one of them."
         raise ValidationFailed.of(f"/{_FIELD}", "invalid_value", message=message)
-    return keys.pop() if keys else None
+    return sent if named is None else named
 
 
 def _remove_answer_secrets(secrets: frozenset[str], answer: Any, body: bytes) -> bytes:

@@ -14,7 +14,10 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Final, Protocol
 
+from api.gate.held_bytes import HeldBytes
 from api.gate.rate_limits import client_network_of
+from api.gate.unread_answers import UnreadAnswer
+from recorder import limits
 from recorder.errors import NoFreeConnection, TooManyConnections
 from recorder.models.limits import ConnectionLimits
 
@@ -36,18 +39,47 @@ class WaitingConnection(Protocol):
     def make_room(self) -> bool:
         """Close the connection and end its count; return whether that could be done."""
 
+    def count_surplus_bytes(self) -> int:
+        """Return the bytes of the head that is arriving."""
+
+    def end_head(self) -> None:
+        """End a request whose head is arriving."""
+
 
 class OpenConnections:
-    """Counts of open connections, in one process; used from its event loop."""
+    """Counts of open connections, in one process; used from its event loop.
 
-    def __init__(self, per_address: int, per_process: int, *, trusted_proxies: Sequence[str] = ()) -> None:
+    Attributes:
+        heads: heads that are arriving, by the network of their client.
+        answers: answers that were written and not read yet.
+    """
+
+    def __init__(
+        self,
+        per_address: int,
+        per_process: int,
+        *,
+        trusted_proxies: Sequence[str] = (),
+        head_bytes: int = limits.ARRIVING_HEADS_BYTES,
+        answer_bytes: int = limits.UNREAD_ANSWERS_BYTES,
+    ) -> None:
         """Create the counts without connections.
 
         Args:
             per_address: the most of one client address; of IPv6 its first 64 bits are one address.
             per_process: the most of all addresses, of trusted proxies too.
             trusted_proxies: networks that may have more than `per_address`.
+            head_bytes: the most of all heads that are arriving.
+            answer_bytes: the most of all answers that are not read yet.
         """
+        self.heads = HeldBytes[WaitingConnection](
+            head_bytes,
+            measure=lambda connection: connection.count_surplus_bytes(),
+            end=lambda connection: connection.end_head(),
+        )
+        self.answers = HeldBytes[UnreadAnswer](
+            answer_bytes, measure=lambda answer: answer.count_bytes(), end=lambda answer: answer.reset()
+        )
         self.per_address = per_address
         self.per_process = per_process
         self._proxies = [ip_network(network) for network in trusted_proxies]
@@ -99,6 +131,7 @@ class OpenConnections:
     def remove_waiting(self, connection: WaitingConnection) -> None:
         """Remove a connection from those that wait, if it is one of them."""
         self._waiting.pop(connection, None)
+        self.heads.drop(connection)
 
     def _make_room(self) -> None:
         """Close the connection that has waited longest.

@@ -2,12 +2,6 @@
 
 import asyncio
 
-#: A client is refused so many times at once, and so often a second, without a wait.
-_BURST = 100
-_PER_SECOND = 100
-_LONGEST_S = 2.0
-#: Refusals that wait at a time, in this process; further ones are sent at once.
-_MAX_WAITING = 2_000
 _CLIENTS = 20_000
 
 
@@ -18,7 +12,24 @@ class RefusalPace:
     could take the whole process. Its connections wait instead, each for at most two seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        burst: int = 100,
+        per_second: float = 100,
+        longest_s: float = 2.0,
+        most_waiting: int = 2_000,
+    ) -> None:
+        """Begin without refusals.
+
+        Args:
+            burst: refusals of a client at once without a wait.
+            per_second: refusals of a client a second without a wait.
+            longest_s: longest wait of a refusal.
+            most_waiting: refusals that wait at a time, in this process; further ones are sent at once.
+        """
+        self._burst, self._per_second = burst, per_second
+        self._longest_s, self._most_waiting = longest_s, most_waiting
         #: When the last refusal of a client was due, on the event loop's clock.
         self._due: dict[str, float] = {}
         self._waiting = 0
@@ -30,12 +41,13 @@ class RefusalPace:
             client: workspace id, or the address of a request without a valid key.
         """
         now = asyncio.get_running_loop().time()
-        earliest = now - _BURST / _PER_SECOND
-        due = min(max(self._due.get(client, earliest), earliest) + 1 / _PER_SECOND, now + _LONGEST_S)
+        earliest = now - self._burst / self._per_second
+        due = max(self._due.get(client, earliest), earliest) + 1 / self._per_second
+        due = min(due, now + self._longest_s)
         if len(self._due) >= _CLIENTS:
             self._due.clear()
         self._due[client] = due
-        if due <= now or self._waiting >= _MAX_WAITING:
+        if due <= now or self._waiting >= self._most_waiting:
             return
         self._waiting += 1
         try:

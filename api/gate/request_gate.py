@@ -4,13 +4,15 @@ Request id → key → workspace status → scope → rate limit → version →
 checks the body. WebSocket handshakes pass the gate like any request.
 """
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBody
+from api.bodies.body_limits import SMALL_BYTES, BoundedBody, LargeBody
+from api.bodies.body_memory import BodyMemory
 from api.errors import make_internal_problem_response, make_problem_response
 from api.gate.authentication import CallerCache, KeyGuessThrottle, ScopeDenialAudit
 from api.gate.bucket_decisions import Admission, CallerPlan, Header, show_refusing_limit
@@ -29,11 +31,18 @@ from recorder.errors import (
     RateLimited,
     RecorderError,
     Unauthenticated,
+    UnsupportedMediaType,
 )
 from recorder.ids import IdCounter
 from recorder.request_context import follow
 
-_JOINED_HEADERS = (b"authorization", b"content-length", b"service-version", b"x-request-id")
+_JOINED_HEADERS = (
+    b"authorization",
+    b"content-length",
+    b"service-version",
+    b"transfer-encoding",
+    b"x-request-id",
+)
 _SMALL_DIGITS = len(str(SMALL_BYTES))
 
 
@@ -92,7 +101,9 @@ class RequestGate:
                     plan = await self._admit_request(scope, headers, endpoint, body_bytes)
             bounded_receive = _check_admitted_request(scope, receive, headers, endpoint, body)
             if body is not None:
-                self._admit_body(body, state)
+                self._admit_body(body, state, headers)
+            if body is not None or len(headers) < len(scope["headers"]):
+                _check_body_headers(headers, scope["headers"])
             await self._app(scope, bounded_receive, answer.send)
         except RecorderError as error:
             if isinstance(error, InsufficientScope):
@@ -120,7 +131,7 @@ class RequestGate:
         limit = limits.BODY_BYTES if endpoint is None else endpoint.body_bytes
         return LargeBody(receive, length, limit, self._body_memory, scope["state"])
 
-    def _admit_body(self, body: LargeBody, state: dict[str, Any]) -> None:
+    def _admit_body(self, body: LargeBody, state: dict[str, Any], headers: dict[bytes, bytes]) -> None:
         """Allow a large body to be read.
 
         Raises:
@@ -131,7 +142,13 @@ class RequestGate:
             body.admit("", None)
             return
         plan = self._rate_limiter.plan_of(caller, state["endpoint"])
-        body.admit(caller.workspace_id, TokenCharge(self._rate_limiter, plan, state))
+        charge = TokenCharge(self._rate_limiter, plan, state)
+        body.admit(caller.workspace_id, charge, partial(self._check_again, headers[b"authorization"]))
+
+    async def _check_again(self, authorization: bytes) -> None:
+        """Check that a key whose request arrived slowly is still valid, and its workspace active."""
+        caller = self._callers.get(authorization) or await self._callers.look_up(authorization)
+        caller.require_active()
 
     def _admit_cached(
         self, state: dict[str, Any], headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
@@ -235,6 +252,20 @@ def _apply_admission(admission: Admission, scope: Scope) -> None:
     scope["state"]["admission"] = admission
     if admission.error is not None:
         raise admission.error
+
+
+def _check_body_headers(headers: dict[bytes, bytes], sent: list[Header]) -> None:
+    """Check that the type of the body is named once, and that its transfer is not compressed.
+
+    Raises:
+        UnsupportedMediaType: if it is not so.
+    """
+    if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        raise UnsupportedMediaType(
+            "the body without compression, with Transfer-Encoding: chunked or with a Content-Length"
+        )
+    if sum(name == b"content-type" for name, _ in sent) > 1:
+        raise UnsupportedMediaType("one Content-Type header")
 
 
 def _check_admitted_request(

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Awaitable
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from api.bodies.body_limits import LargeBody
 from api.gate.bucket_decisions import Admission, Header
@@ -115,3 +116,16 @@ async def refuse_handshake(response: Response, scope: Scope, receive: Receive, s
     await receive()  # `websocket.connect`
     await send({"type": "websocket.accept"})
     await send({"type": "websocket.close", "code": websocket_close_code(response.status_code)})
+
+
+def serialize_answer(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
+    """Return the bytes of an answer that ends its connection, for a request that no application gets."""
+    headers: list[tuple[Any, Any]] = [
+        *response.raw_headers,
+        *common_answer_headers(request_id),
+        *limit_headers,
+    ]
+    if not any(name == b"connection" for name, _ in headers):
+        headers.append((b"connection", b"close"))
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return STATUS_LINE[response.status_code] + lines + b"\r\n" + bytes(response.body)

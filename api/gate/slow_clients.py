@@ -11,20 +11,15 @@ import asyncio
 import socket
 import struct
 from contextlib import suppress
-from typing import Any, ClassVar, Final
-
-from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-from websockets.http11 import Request
-from websockets.server import ServerProtocol
+from typing import ClassVar, Final
 
 from api.bodies.body_limits import IS_LATE
 from api.errors import make_problem_response
 from api.gate.bucket_decisions import Header, make_refusal_headers
 from api.gate.http_upgrades import UpgradeIgnoringProtocol
 from api.gate.open_connections import CONNECTIONS, OpenConnections
-from api.gate.rate_limits import RateLimiter
-from api.gate.responses import common_answer_headers
+from api.gate.rate_limits import RateLimiter, client_network_of
+from api.gate.responses import serialize_answer
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
 from recorder.errors import (
@@ -67,6 +62,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
 
     head_s: ClassVar[float] = limits.REQUEST_HEAD_SECONDS
     body_s: ClassVar[float] = limits.REQUEST_BODY_SECONDS
+    #: A body that takes longer than `body_s` brings so many bytes a second in each such time.
+    body_bytes_per_s: ClassVar[int] = limits.REQUEST_BODY_BYTES_PER_SECOND
     #: A client reads something of its answer within this time.
     read_s: ClassVar[float] = limits.ANSWER_READ_SECONDS
     #: From the notice that the body is late until the connection is closed, answered or not.
@@ -80,9 +77,13 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = True
         self._surplus_bytes = self._small_reads = 0
+        #: Bytes of the body since the deadline began.
+        self._arrived_bytes = 0
         #: Whether the rest of the connection is ignored, since it is malformed or was refused.
         self._is_refused = False
-        self._unread = UnreadAnswer(transport, read_s=self.read_s, reset=self._reset_connection)
+        self._unread = UnreadAnswer(
+            transport, read_s=self.read_s, reset=self._reset_connection, find_owner=self._find_answer_owner
+        )
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._check_deadline)
         #: Counts that hold this connection; None for other applications, and once it counts no longer.
         self._counts: OpenConnections | None = None
@@ -97,7 +98,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Pass a valid handshake to the WebSocket protocol, which sends pings."""
-        if not self._is_websocket_handshake():
+        if not self.is_websocket_handshake():
             self._phase = _HEAD
             self._refuse_request(MalformedRequest("Send a WebSocket handshake as a GET (RFC 6455 §4.1)."))
             return
@@ -109,10 +110,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer a malformed request with a problem document, after the requests before it."""
         if self._phase is not _BODY:
-            is_too_large = self._surplus_bytes > limits.REQUEST_HEAD_BYTES
-            self._refuse_request(
-                HeadTooLarge(limits.REQUEST_HEAD_BYTES) if is_too_large else MalformedRequest()
-            )
+            self._refuse_request(_make_head_error() if self._is_head_too_large() else MalformedRequest())
         elif self.pipeline or self.cycle.response_started:
             self._close_connection()
         else:  # the body is malformed: for the route the client is disconnected
@@ -134,8 +132,16 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._small_reads += 1
             if self._small_reads > _FREE_SMALL_READS and not self.transport.is_closing():
                 self._pause_small_reads()
-        if self._surplus_bytes > limits.REQUEST_HEAD_BYTES and not self._is_refused:
-            self._refuse_request(HeadTooLarge(limits.REQUEST_HEAD_BYTES))
+        self._bound_surplus_bytes()
+
+    def _bound_surplus_bytes(self) -> None:
+        """Refuse a request with too large a head, or with too much framing; count a head that is arriving."""
+        if self._is_refused:
+            return
+        if self._is_head_too_large():
+            self._refuse_request(_make_head_error())
+        elif self._phase is _HEAD and self._counts is not None:
+            self._counts.heads.hold(self, client_network_of(self.client[0] if self.client else ""))
 
     def on_message_begin(self) -> None:
         """Start the deadline of a head, also for a pipelined request."""
@@ -152,11 +158,11 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         """
         if self.should_ignore_upgrade():
             return
-        if (
+        if self._has_too_many_headers() or (
             self._surplus_bytes > limits.REQUEST_HEAD_BYTES
             and self._count_head_bytes() > limits.REQUEST_HEAD_BYTES
         ):
-            raise HeadTooLarge(limits.REQUEST_HEAD_BYTES)
+            raise _make_head_error()
         if len(self.pipeline) >= _PIPELINED_REQUESTS:
             raise MalformedRequest
         if not self.url.startswith(b"/"):
@@ -167,7 +173,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._unread.stop()  # bytes of the next answer would hide that this one was read
         self.scope["state"][ABORT] = self._reset_connection
         super().on_headers_complete()  # raises if the path is malformed
-        self._phase, self._since = _BODY, self.loop.time()
+        self._phase = _BODY
+        self._begin_body_time(self.loop.time())
         self._small_reads = 0
 
     def on_body(self, body: bytes) -> None:
@@ -176,6 +183,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         The end of the body, a deadline and the end of the connection wake it too.
         """
         self._surplus_bytes = max(0, self._surplus_bytes - (1 + _FRAMING) * len(body))
+        self._arrived_bytes += len(body)
         cycle = self.cycle
         if cycle is None or self.parser.should_upgrade() or len(cycle.body) + len(body) >= _WAKING_BYTES:
             super().on_body(body)
@@ -187,6 +195,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         super().on_message_complete()
         if not self._is_upgrade_ignored:
             self._phase, self._surplus_bytes = _IDLE, 0
+            self._forget_answered_request()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, if none was sent yet."""
@@ -196,6 +205,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._counts.add_waiting(self)
         if is_last:
             self._unread.watch()
+            self._forget_answered_request()
 
     def pause_writing(self) -> None:
         """Stop the application's writing, and wait for the client to read."""
@@ -215,6 +225,30 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         self._end_connection_count()
         self.transport.close()
         return True
+
+    def _forget_answered_request(self) -> None:
+        """Remove the request that was answered: an idle connection would hold its head until the next one."""
+        if self._phase is not _IDLE or self.transport.is_closing():
+            return
+        if not self.parser.should_upgrade() and not self._is_answering_request():
+            self.cycle = self.scope = None  # type: ignore[assignment]
+            self.headers, self.url = [], b""
+
+    def count_surplus_bytes(self) -> int:
+        """Return the bytes of the head that is arriving."""
+        return self._surplus_bytes
+
+    def end_head(self) -> None:
+        """End a request whose head is arriving."""
+        self._is_refused = True
+        self._close_connection()
+
+    def _find_answer_owner(self) -> str:
+        """Return the workspace that the answer is for, or the network of a client without a valid key."""
+        caller = None if self.cycle is None else self.cycle.scope["state"].get("caller")
+        if caller is not None:
+            return str(caller.workspace_id)
+        return client_network_of(self.client[0] if self.client else "")
 
     def _take_host_of_target(self) -> None:
         """Replace the value of `Host` by the host of an absolute target, which RFC 9112 §3.2.2 puts first."""
@@ -236,7 +270,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._write_answer(error, make_refusal_headers(error))
             self._close_connection()
         else:
-            self._counts = counts
+            self._counts, self._unread.held = counts, counts.answers
             counts.add_waiting(self)
 
     def _end_connection_count(self) -> None:
@@ -271,10 +305,16 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         if self._phase is _HEAD and self._is_answering_request():
             self._since = now  # pipelined: its deadline starts after the answer before it
         if self._phase is _BODY and self.flow.read_paused:
-            self._since = now  # the service has paused reading
+            self._begin_body_time(now)  # the service has paused reading
             return now + min(self.body_s, _PAUSE_S)
+        if self._phase is _BODY and self._arrived_bytes >= self.body_s * self.body_bytes_per_s:
+            self._begin_body_time(now)
         phase_s = {_HEAD: self.head_s, _BODY: self.body_s, _LATE: self.grace_s}.get(self._phase)
         return now + self.head_s if phase_s is None else self._since + phase_s
+
+    def _begin_body_time(self, now: float) -> None:
+        """Start the time in which the body, or enough bytes of it, must arrive."""
+        self._since, self._arrived_bytes = now, 0
 
     def _end_slow_phase(self) -> None:
         """Notify the route, answer, or close the connection, depending on the phase."""
@@ -290,6 +330,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
     def _refuse_request(self, error: RecorderError) -> None:
         """Answer a request that cannot be parsed, and close; requests before it are answered first."""
         self._is_refused = True
+        if self._counts is not None:
+            self._counts.heads.drop(self)
         if self._phase is not _HEAD or self.transport.is_closing():
             self._close_connection()
         elif self._is_answering_request():
@@ -316,23 +358,16 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
 
     def _write_answer(self, error: RecorderError, headers: list[Header]) -> None:
         request_id = self._ids.next()
-        self.transport.write(
-            _serialize_response(make_problem_response(error, request_id), request_id, headers)
-        )
+        self.transport.write(serialize_answer(make_problem_response(error, request_id), request_id, headers))
+
+    def _is_head_too_large(self) -> bool:
+        return self._surplus_bytes > limits.REQUEST_HEAD_BYTES or self._has_too_many_headers()
+
+    def _has_too_many_headers(self) -> bool:
+        return len(self.headers or ()) > limits.REQUEST_HEADERS
 
     def _count_head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def _is_websocket_handshake(self) -> bool:
-        """Return whether the request is a valid WebSocket handshake."""
-        lines = [name + b": " + value + b"\r\n" for name, value in self.headers]
-        handshake = ServerProtocol()
-        method = self.scope["method"].encode()
-        handshake.receive_data(b"".join([method, b" ", self.url, b" HTTP/1.1\r\n", *lines, b"\r\n"]))
-        events = handshake.events_received()
-        if not events or not isinstance(events[0], Request):
-            return False
-        return handshake.accept(events[0]).status_code == 101
 
     def _close_connection(self) -> None:
         """Close the connection; abort it if the client does not read the last bytes in time."""
@@ -357,13 +392,5 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._timer = None
 
 
-def _serialize_response(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
-    headers: list[tuple[Any, Any]] = [
-        *response.raw_headers,
-        *common_answer_headers(request_id),
-        *limit_headers,
-    ]
-    if not any(name == b"connection" for name, _ in headers):
-        headers.append((b"connection", b"close"))
-    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-    return STATUS_LINE[response.status_code] + lines + b"\r\n" + bytes(response.body)
+def _make_head_error() -> HeadTooLarge:
+    return HeadTooLarge(limits.REQUEST_HEAD_BYTES, limits.REQUEST_HEADERS)

@@ -1,44 +1,74 @@
-"""Deadline for clients that do not read their answer. Contract §1."""
+"""Deadline for clients that do not read their answer, and a cap on the bytes that they leave. Contract §1."""
 
 import asyncio
 from collections.abc import Callable
+
+from api.gate.held_bytes import HeldBytes
+
+#: Fewer bytes of a connection are not counted, which spares short answers the time.
+_COUNTED_BYTES = 16_384
 
 
 class UnreadAnswer:
     """Watch over the bytes of a connection's answers that its client has not read yet.
 
     It runs while nothing is written, so that their number falls if the client reads.
+
+    Attributes:
+        held: counts the bytes of all connections; None for other applications.
     """
 
-    def __init__(self, transport: asyncio.Transport, *, read_s: float, reset: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        *,
+        read_s: float,
+        reset: Callable[[], None],
+        find_owner: Callable[[], str],
+    ) -> None:
         """Create the watch; it does nothing before `watch`.
 
         Args:
             transport: holds the bytes.
             read_s: seconds within which a client must read something.
             reset: called if it reads nothing.
+            find_owner: returns the workspace or the address that asked for the answer.
         """
+        self.held: HeldBytes[UnreadAnswer] | None = None
         self._transport = transport
         self._read_s = read_s
-        self._reset = reset
+        self.reset = reset
+        self._find_owner = find_owner
         self._timer: asyncio.TimerHandle | None = None
+
+    def count_bytes(self) -> int:
+        """Return how many bytes are left."""
+        return self._transport.get_write_buffer_size()
 
     def watch(self) -> None:
         """Begin the deadline, if bytes are left and it is not running."""
-        unread = self._transport.get_write_buffer_size()
+        unread = self.count_bytes()
         if unread and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._read_s, self._check_progress, unread)
+            if self.held is not None and unread >= _COUNTED_BYTES:
+                self.held.hold(self, self._find_owner())
 
     def stop(self) -> None:
         """End the deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._drop_bytes()
+
+    def _drop_bytes(self) -> None:
+        if self.held is not None:
+            self.held.drop(self)
 
     def _check_progress(self, before: int) -> None:
         self._timer = None
-        if self._transport.get_write_buffer_size() >= before:
-            self._reset()
+        self._drop_bytes()
+        if self.count_bytes() >= before:
+            self.reset()
         else:
             self.watch()

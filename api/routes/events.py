@@ -8,6 +8,7 @@ from starlette.routing import Route
 from api.bodies.batches import EventBatches, respond_batch_accepted
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
+from api.gate.idempotency import read_idempotency_header
 from api.negotiation import negotiate_format
 from api.openapi.raw_body_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
 from api.streams.event_download import ARROW, JSON, NDJSON, Arrow, EventDownload, Ndjson
@@ -41,7 +42,7 @@ async def append_events(request: Request) -> Response:
         request.path_params["session_id"],
         body,
         content_type=request.headers.get("content-type"),
-        batch_key=request.headers.get("idempotency-key"),
+        batch_key=read_idempotency_header(request),
     )
     ingest: IngestWriter = request.app.state.ingest
     return respond_batch_accepted(await ingest.submit(batch))

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
-from api.negotiation import respond_with_stream
+from api.negotiation import ByteRange, respond_with_stream
 from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -239,7 +239,7 @@ def get_manifest(manifest: Manifest) -> dict[str, Any]:
 )
 def get_file(
     file: File,
-    range_header: Annotated[str | None, Header(alias="Range")] = None,
+    range_header: ByteRange,
 ) -> Response:
     """Return a file of a hosted export; `Range` selects a part of it."""
     headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}

@@ -3,14 +3,15 @@
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from api.bodies.batches import open_frame_upload, respond_batch_accepted
 from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import negotiate_format, respond_with_bytes
+from api.gate.idempotency import read_idempotency_header
+from api.negotiation import ByteRange, negotiate_format, respond_with_bytes
 from api.openapi.raw_body_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_compressed_body
 from recorder.errors import NotAcceptable, RecorderError, Unavailable
@@ -38,7 +39,7 @@ async def append_frames(
     refuse_compressed_body(request)
     masking: BodyMasking = request.app.state.masking
     ingest: IngestWriter = request.app.state.ingest
-    batch_key = request.headers.get("idempotency-key")
+    batch_key = read_idempotency_header(request)
     async with open_frame_upload(request, caller, request.app.state.body_workers) as body:
         upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
         checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
@@ -86,7 +87,7 @@ def get_image(
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
-    range_header: Annotated[str | None, Header(alias="Range")] = None,
+    range_header: ByteRange,
 ) -> Response:
     """Return the picture; `Range` selects a part of it."""
     row = sessions.find_session(db, caller.tenant, session_id)

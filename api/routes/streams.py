@@ -42,10 +42,8 @@ async def stream_events(
     ] = None,
 ) -> Response:
     """Stream server-sent events: from now on, from the start, or after the last message received."""
-    start = Start(
-        is_from_start=from_ is not None,
-        after=None if last_event_id is None else parse_last_event_id(last_event_id),
-    )
+    sent = [] if last_event_id is None else request.headers.getlist("last-event-id")
+    start = Start(is_from_start=from_ is not None, after=_read_last_position(sent))
     state = request.app.state
     return EventStream(state.streams, state.stream_slots, caller, session_id, start)
 
@@ -94,11 +92,17 @@ def _read_start(websocket: WebSocket) -> Start:
     begin = websocket.query_params.get("from")
     if begin not in (None, "start"):
         raise ValidationFailed.of("from", "invalid_value", message="from takes start.", where="query")
-    sent = {
-        *websocket.headers.getlist("last-event-id"),
-        *websocket.query_params.getlist("last_event_id"),
-    }
-    if len(sent) > 1:
-        raise InvalidEventId
-    after = parse_last_event_id(sent.pop()) if sent else None
+    headers = websocket.headers.getlist("last-event-id")
+    after = _read_last_position([*headers, *websocket.query_params.getlist("last_event_id")])
     return Start(is_from_start=begin is not None, after=after)
+
+
+def _read_last_position(sent: list[str]) -> int | None:
+    """Return the position of the last message received; None where none was sent.
+
+    Raises:
+        InvalidEventId: if it is malformed, or two that were sent differ.
+    """
+    if len(set(sent)) > 1:
+        raise InvalidEventId
+    return parse_last_event_id(sent[0]) if sent else None

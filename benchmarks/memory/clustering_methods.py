@@ -15,8 +15,8 @@ from sklearn.cluster import DBSCAN, HDBSCAN, AgglomerativeClustering
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.neighbors import NearestNeighbors
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS
 from recorder.memory.graph.communities import (
-    MAX_GROUPED,
     NEIGHBOURS,
     NO_GROUP,
     PATH_COSINE,
@@ -87,7 +87,7 @@ def group_by(method: Method, *, split: bool = False) -> Method:
     def group(variants: Variants) -> Ints:
         groups = np.full(len(variants.sequences), NO_GROUP, dtype=np.int64)
         usable = np.flatnonzero(np.diff(variants.vectors.indptr) * np.diff(variants.binary.indptr))
-        some, rest = usable[:MAX_GROUPED], usable[MAX_GROUPED:]
+        some, rest = usable[: GRAPH_BOUNDS.grouped], usable[GRAPH_BOUNDS.grouped :]
         groups[some] = _split(variants.part(some), method) if split else method(variants.part(some))
         if len(rest):
             nearest, cosine = find_nearest(variants.vectors[some], variants.vectors[rest])

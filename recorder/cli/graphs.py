@@ -66,6 +66,7 @@ def _format_graph_as_text(body: Mapping[str, Any], paths: Sequence[Mapping[str, 
     nodes = [node for node in body["nodes"] if node["id"] not in ("start", "end")]
     lines = [
         f"{counted(body['sessions'], 'session')}, {body['sessions_without_steps']:,} of them without steps",
+        *_describe_limit(body),
         f"{counted(len(nodes), 'node')}, {body['hidden_nodes']:,} more left out",
         f"likeliest path: {join_names(body['likeliest_path'], names) or '-'}",
         f"required for success: {join_names(body['required_nodes'], names) or '-'}",
@@ -83,6 +84,14 @@ def _format_graph_as_text(body: Mapping[str, Any], paths: Sequence[Mapping[str, 
             + (f" (optional: {optional})" if optional else "")
         )
     return "\n".join(lines) + "\n"
+
+
+def _describe_limit(body: Mapping[str, Any]) -> list[str]:
+    """Return the line that says what a graph had no room for; none for a graph with room."""
+    if not body.get("limited"):
+        return []
+    beyond = body["sessions_beyond_limit"]
+    return [f"the graph is full (RECORDER_GRAPH_MEMORY_MB): {beyond:,} of them counted without their way"]
 
 
 def _write_drawn_graph(out: Path, drawn: object) -> None:

@@ -195,7 +195,11 @@ def _show_nothing(replay: dict[str, Any]) -> None:
 
 
 def _ask_replay_decision(client: "Client", replay: dict[str, Any], steps: ReplaySteps) -> None:
-    """Show the step that a guided replay awaits, and send the decision that is typed."""
+    """Show the step that a guided replay awaits, and send the decision that is typed.
+
+    Raises:
+        typer.Abort: if the input has ended; the replay is aborted, as nothing can be typed any more.
+    """
     from recorder.client import ApiError
 
     number = replay["awaiting"]["step"]
@@ -204,24 +208,37 @@ def _ask_replay_decision(client: "Client", replay: dict[str, Any], steps: Replay
         for line in _describe_divergence(divergence):
             typer.echo(line, err=True)
     typer.echo(f"Step {number}: {steps.describe(number)}", err=True)
-    action = ""
-    while action not in _ACTIONS:
-        action = _ask_for_line(", ".join(_ACTIONS))
-    selector = _ask_for_line("Selector") if action == "retarget" else None
+    try:
+        action = ""
+        while action not in _ACTIONS:
+            action = _ask_for_line(", ".join(_ACTIONS))
+        selector = _ask_for_line("Selector") if action == "retarget" else None
+    except EOFError:
+        action, selector = "abort", None
+        typer.echo("The input has ended: the replay is aborted.", err=True)
+        has_ended = True
+    else:
+        has_ended = False
     try:
         client.decide_replay(replay["id"], number, action, selector=selector)
     except ApiError as error:
         if error.status != 409:
             raise
         typer.echo("The replay awaits no decision on this step any more.", err=True)
+    if has_ended:
+        raise typer.Abort
 
 
 def _ask_for_line(question: str) -> str:
-    """Return the line that is typed; `typer.prompt` would write a space to stdout, which has the steps."""
+    """Return the line that is typed; `typer.prompt` would write a space to stdout, which has the steps.
+
+    Raises:
+        EOFError: if the input has ended.
+    """
     typer.echo(f"{question}: ", nl=False, err=True)
     line = sys.stdin.readline()
     if not line:
-        raise typer.Abort
+        raise EOFError
     return line.strip()
 
 

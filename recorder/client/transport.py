@@ -58,13 +58,31 @@ class Transport:
     refused, or the answer was 429 or 503.
     """
 
-    def __init__(self, base_url: str, key: str, *, timeout_s: float, patience_s: float) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        key: str,
+        *,
+        timeout_s: float,
+        patience_s: float,
+        first_answer_s: float = _FIRST_ANSWER_S,
+    ) -> None:
+        """Open no connection before the first request.
+
+        Args:
+            base_url: address of the service.
+            key: API key.
+            timeout_s: seconds for each attempt.
+            patience_s: seconds for all attempts of a request.
+            first_answer_s: seconds for all attempts of a request while the service never answered.
+        """
         url = parse_service_address(base_url)
         check_key(key)
         self.base_url = str(url).rstrip("/")
         #: Pause before a broken stream is opened again; it doubles while nothing arrives.
         self.reconnect_pause_s = 0.2
         self._patience_s = patience_s
+        self._first_answer_s = first_answer_s
         self._has_answered = False
         self._http = httpx.Client(
             base_url=self.base_url,
@@ -170,7 +188,7 @@ class Transport:
 
     def _decide_retry(self, error: Exception, call: Call, *, waited_s: float) -> bool | float:
         """Return whether to repeat the call, or the seconds to wait before, with jitter for many clients."""
-        if not self._has_answered and waited_s > _FIRST_ANSWER_S:
+        if not self._has_answered and waited_s > self._first_answer_s:
             return False
         if not isinstance(error, ClientError) or not _may_repeat_call(error, call):
             return False

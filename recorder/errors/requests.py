@@ -86,8 +86,11 @@ class PayloadTooLarge(TooLarge):
 class HeadTooLarge(TooLarge):
     """Request line and headers are larger than allowed (413)."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"Request line and headers may hold at most {limit_bytes} bytes together.")
+    def __init__(self, limit_bytes: int, limit_headers: int) -> None:
+        super().__init__(
+            f"Request line and headers may hold at most {limit_bytes} bytes together; there may be at most "
+            f"{limit_headers} headers."
+        )
 
 
 class UnsupportedMediaType(RecorderError):
@@ -128,8 +131,9 @@ class RequestTimeout(RecorderError):
     code = "request_timeout"
     title = "Request timeout"
 
-    def __init__(self, seconds: int, *, part: str = "body") -> None:
-        super().__init__(f"The request's {part} did not arrive within {seconds} s; send it faster.")
+    def __init__(self, seconds: int, *, part: str, bytes_per_s: int | None = None) -> None:
+        rate = "" if bytes_per_s is None else f", or with {bytes_per_s // 1000} kB in each second"
+        super().__init__(f"The request's {part} did not arrive within {seconds} s{rate}; send it faster.")
 
 
 class NotAcceptable(RecorderError):

@@ -67,6 +67,7 @@ TABLES = (
     Holding("replay_steps", ("event_id", "locator", "frame_id", "delivery"), "content"),
     Holding("tags", ("name", "data", "event_id", "frame_id"), "content"),
     Holding("seal_portions", ("state",), "content"),
+    Holding("sweeps", ("session_id",), "content", "ids of sessions, until their hot rows are deleted"),
     Holding("outbox", ("data", "body"), "content"),
     Holding("webhook_deliveries", ("request_headers", "response"), "content"),
     Holding("idempotency_keys", ("answer", "body_digest"), "content"),

@@ -63,7 +63,14 @@ def has_waiting_erasures(db: DbSession) -> bool:
     return db.exec(_select_waiting().limit(1)).first() is not None
 
 
-def rewrite_tables(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> RewriteReport | None:
+def rewrite_tables(
+    runtime: Runtime,
+    owner: str,
+    *,
+    lease_ms: int = _LEASE_MS,
+    lock_timeout_ms: int = _LOCK_TIMEOUT_MS,
+    pause_s: float = _PAUSE_S,
+) -> RewriteReport | None:
     """Rewrite the tables that erasures wait for, one at a time, and end the erasures that wait for no more.
 
     A table is locked while it is rewritten. One whose lock is not free within two seconds is left to the
@@ -73,6 +80,8 @@ def rewrite_tables(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -
         runtime: the deployment.
         owner: name of the run.
         lease_ms: duration of the lease.
+        lock_timeout_ms: longest time for which a rewrite on PostgreSQL waits for the lock of its table.
+        pause_s: pause between the attempts to rewrite a table of PostgreSQL.
 
     Returns:
         What was rewritten, nothing if no erasure waits; None if another run is at work.
@@ -82,25 +91,31 @@ def rewrite_tables(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -
         Unavailable: if the database does not answer; the next run goes on.
     """
     report = RewriteReport()
+    rewriter = _TableRewriter(runtime, lock_timeout_ms, pause_s)
     with lease_for_block(runtime.database, LEASE, owner, ttl_ms=lease_ms) as held:
         if held is None:
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             for name in list_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite):
-                _rewrite_for_erasures(runtime, held, name, report)
+                rewriter.rewrite_for_erasures(held, name, report)
     if report.tables:
         report.erasures, _ = try_erasures(runtime, owner)
     return report
 
 
-def rewrite_small_file(runtime: Runtime, owner: str) -> int:
+def rewrite_small_file(runtime: Runtime, owner: str, *, most_bytes: int = _SMALL_FILE_BYTES) -> int:
     """Rewrite SQLite's file if erasures wait for it and writers need not wait for long.
+
+    Args:
+        runtime: the deployment.
+        owner: name of the run.
+        most_bytes: content of a file up to which it is rewritten.
 
     Returns:
         The number of erasures that ended. Others wait for the quiet hour.
     """
-    if not runtime.database.is_sqlite or runtime.database.measure_content() > _SMALL_FILE_BYTES:
+    if not runtime.database.is_sqlite or runtime.database.measure_content() > most_bytes:
         return 0
     with runtime.database.transaction(write=False) as db:
         if not has_waiting_erasures(db):
@@ -123,77 +138,88 @@ def rewrite_file_after_purges(runtime: Runtime, *, since: datetime) -> None:
         runtime.database.rewrite_file()
 
 
-def _rewrite_for_erasures(runtime: Runtime, held: HeldLease, name: str, report: RewriteReport) -> None:
-    """Rewrite a table if erasures wait for it, and note it for those alone that waited before."""
-    with runtime.database.transaction(write=False) as db:
-        waiting = [row.id for row in db.exec(_select_waiting()) if name in (row.stale_tables or "").split()]
-    if not waiting:
-        return
-    held.require_time()
-    why = _rewrite_sqlite_file(runtime) if name == SQLITE_FILE else _rewrite_postgres_table(runtime, name)
-    if why is not None:
-        report.failures[name] = why
-        log.warning("the table %s is not rewritten: %s", name, why)
-        return
-    report.tables += 1
-    with held.transaction(runtime.database) as db:
-        statement = select(ErasureRow).where(col(ErasureRow.id).in_(waiting)).with_for_update()
-        for row in db.exec(statement.order_by(col(ErasureRow.id))):
-            left = (row.stale_tables or "").split()
-            row.stale_tables = " ".join(table for table in left if table != name)
-            db.add(row)
+@dataclass(frozen=True)
+class _TableRewriter:
+    """Rewrites of one run, each of one table."""
 
+    runtime: Runtime
+    lock_timeout_ms: int
+    pause_s: float
 
-def _rewrite_sqlite_file(runtime: Runtime) -> str | None:
-    """Rewrite SQLite's file; return why it is left if it is."""
-    try:
-        is_done = runtime.database.rewrite_file()
-    except Unavailable:
-        return "its lock was not free in time, or there is no room for a second copy."
-    return None if is_done else "its log is being read. End transactions that stay open."
+    def rewrite_for_erasures(self, held: HeldLease, name: str, report: RewriteReport) -> None:
+        """Rewrite a table if erasures wait for it, and note it for those alone that waited before."""
+        with self.runtime.database.transaction(write=False) as db:
+            waiting = [
+                row.id for row in db.exec(_select_waiting()) if name in (row.stale_tables or "").split()
+            ]
+        if not waiting:
+            return
+        held.require_time()
+        why = self._rewrite_sqlite_file() if name == SQLITE_FILE else self._rewrite_postgres_table(name)
+        if why is not None:
+            report.failures[name] = why
+            log.warning("the table %s is not rewritten: %s", name, why)
+            return
+        report.tables += 1
+        with held.transaction(self.runtime.database) as db:
+            statement = select(ErasureRow).where(col(ErasureRow.id).in_(waiting)).with_for_update()
+            for row in db.exec(statement.order_by(col(ErasureRow.id))):
+                left = (row.stale_tables or "").split()
+                row.stale_tables = " ".join(table for table in left if table != name)
+                db.add(row)
 
-
-def _rewrite_postgres_table(runtime: Runtime, name: str) -> str | None:
-    """Rewrite a table; return why it is left if it is."""
-    why = None
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            time.sleep(_PAUSE_S)
+    def _rewrite_sqlite_file(self) -> str | None:
+        """Rewrite SQLite's file; return why it is left if it is."""
         try:
-            dead_rows = _vacuum_table(runtime, name)
-        except psycopg.errors.LockNotAvailable:
-            why = "its lock was not free in time. End transactions that stay open."
-            continue
-        except (psycopg.Error, SQLAlchemyError) as error:
-            # Messages may quote rows; the name of the error does not.
-            return f"{type(error).__name__}; the database's log tells more."
-        if dead_rows is None:
-            return (
-                "this user may not rewrite it. Make the user of RECORDER_DATABASE_URL owner of the database."
+            is_done = self.runtime.database.rewrite_file()
+        except Unavailable:
+            return "its lock was not free in time, or there is no room for a second copy."
+        return None if is_done else "its log is being read. End transactions that stay open."
+
+    def _rewrite_postgres_table(self, name: str) -> str | None:
+        """Rewrite a table; return why it is left if it is."""
+        why = None
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(self.pause_s)
+            try:
+                dead_rows = self._vacuum_table(name)
+            except psycopg.errors.LockNotAvailable:
+                why = "its lock was not free in time. End transactions that stay open."
+                continue
+            except (psycopg.Error, SQLAlchemyError) as error:
+                # Messages may quote rows; the name of the error does not.
+                return f"{type(error).__name__}; the database's log tells more."
+            if dead_rows is None:
+                return (
+                    "this user may not rewrite it. Make the user of RECORDER_DATABASE_URL owner of the "
+                    "database."
+                )
+            if not dead_rows:
+                return None
+            why = (
+                f"an open transaction still sees {dead_rows} of its dead rows. End transactions that stay "
+                "open."
             )
-        if not dead_rows:
-            return None
-        why = f"an open transaction still sees {dead_rows} of its dead rows. End transactions that stay open."
-    return why
+        return why
 
+    def _vacuum_table(self, name: str) -> int | None:
+        """Rewrite a table; return how many dead rows are still in it, None if the user may not rewrite it."""
+        dead_rows: list[int] = []
 
-def _vacuum_table(runtime: Runtime, name: str) -> int | None:
-    """Rewrite a table; return how many dead rows are still in it, None if the user may not rewrite it."""
-    dead_rows: list[int] = []
+        def note(diagnostic: Any) -> None:
+            # The message itself is in the server's language.
+            if diagnostic.source_function == "copy_table_data":
+                number = re.search("[0-9]+", diagnostic.message_detail or "")
+                dead_rows.append(int(number[0]) if number else 0)
 
-    def note(diagnostic: Any) -> None:
-        # The message itself is in the server's language.
-        if diagnostic.source_function == "copy_table_data":
-            number = re.search("[0-9]+", diagnostic.message_detail or "")
-            dead_rows.append(int(number[0]) if number else 0)
-
-    with closing(runtime.database.raw_connection()) as connection:
-        connection.autocommit = True
-        connection.add_notice_handler(note)
-        connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
-        analyze = "" if name == STATISTICS else ", ANALYZE"
-        connection.execute(f'VACUUM (FULL, VERBOSE{analyze}) "{name}"')
-    return dead_rows[-1] if dead_rows else None
+        with closing(self.runtime.database.raw_connection()) as connection:
+            connection.autocommit = True
+            connection.add_notice_handler(note)
+            connection.execute(f"SET lock_timeout = {self.lock_timeout_ms}")
+            analyze = "" if name == STATISTICS else ", ANALYZE"
+            connection.execute(f'VACUUM (FULL, VERBOSE{analyze}) "{name}"')
+        return dead_rows[-1] if dead_rows else None
 
 
 def _select_waiting() -> Any:

@@ -109,8 +109,12 @@ _PIECE = 65_536
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def read_pieces(path: Path) -> Iterator[bytes]:
+def read_pieces(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[bytes]:
     """Yield the content of a file, unpacked where it is gzip (whatever its name says).
+
+    Args:
+        path: the file.
+        most_bytes: content from which on it is refused.
 
     Raises:
         UnreadableLog: if it cannot be opened, is damaged, or holds too much.
@@ -120,9 +124,9 @@ def read_pieces(path: Path) -> Iterator[bytes]:
             packed = file.read(2) == _GZIP_MAGIC
             size = file.seek(0, 2)
             file.seek(0)
-            most = max(_ASKED_FROM, size * MOST_RATIO) if packed else MOST_BYTES
+            most = max(_ASKED_FROM, size * MOST_RATIO) if packed else most_bytes
             with gzip.GzipFile(fileobj=file) if packed else file as content:
-                yield from _read_bounded_file(path, content, min(most, MOST_BYTES))
+                yield from _read_bounded_file(path, content, min(most, most_bytes))
     except EOFError as error:
         raise UnreadableLog(path.name, None, "the gzip data is cut off") from error
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -154,7 +158,13 @@ _CHILDREN = "values"
 _SCOPES = frozenset(["trace", "event"])
 
 
-def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterator[LogTrace]:
+def read_traces(
+    path: Path,
+    *,
+    activity: Sequence[str] = (ACTIVITY,),
+    most_bytes: int = MOST_BYTES,
+    most_trace_bytes: int = MOST_TRACE_BYTES,
+) -> Iterator[LogTrace]:
     """Yield the traces of a log in the file's order; their events in order of time, then of the file.
 
     What a log leaves out is taken from its `global` attributes. An event without an instant has that of the
@@ -163,12 +173,14 @@ def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterato
     Args:
         path: the file.
         activity: keys of the attributes that name an event's activity, joined by `+` where they are several.
+        most_bytes: content of a file from which on it is refused.
+        most_trace_bytes: size of a trace from which on it is refused.
 
     Raises:
         UnreadableLog: if this is no XES log, or exceeds a limit. Traces before that place were given out.
     """
-    reader = _TraceParser(path.name, tuple(activity))
-    for piece in read_pieces(path):
+    reader = _TraceParser(path.name, tuple(activity), most_trace_bytes)
+    for piece in read_pieces(path, most_bytes=most_bytes):
         yield from reader.feed(piece)
     yield from reader.feed(b"", is_last=True)
 
@@ -187,8 +199,11 @@ class _Element:
 class _TraceParser:
     """Takes bytes, gives traces."""
 
-    def __init__(self, name: str, activity: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, activity: tuple[str, ...], most_trace_bytes: int = MOST_TRACE_BYTES
+    ) -> None:
         self._name = name
+        self._most_trace_bytes = most_trace_bytes
         self._activity = activity
         self._parser = expat.ParserCreate(namespace_separator=" ")
         self._parser.buffer_text = True
@@ -220,8 +235,8 @@ class _TraceParser:
         # What expat holds back is one token that has not ended.
         if self._fed - max(self._parser.CurrentByteIndex, 0) > MOST_TEXT_BYTES and not is_last:
             raise self._make_error(f"a text of more than {MOST_TEXT_BYTES:,} bytes")
-        if len(self._open) > 1 and self._fed - self._begun > MOST_TRACE_BYTES:
-            raise self._make_error(f"a trace of more than {MOST_TRACE_BYTES:,} bytes")
+        if len(self._open) > 1 and self._fed - self._begun > self._most_trace_bytes:
+            raise self._make_error(f"a trace of more than {self._most_trace_bytes:,} bytes")
         if is_last and not self._traces:
             raise self._make_error("the log holds no trace")
         done, self._done = self._done, []

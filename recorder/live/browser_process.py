@@ -35,7 +35,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over_areas
 from recorder.live.memory_watch import MemoryWatch
-from recorder.live.playwright_actions import drag, find_drag_path, perform_action
+from recorder.live.playwright_actions import drag, find_drag_start, perform_action
 
 _FLAGS = (
     "--proxy-bypass-list=<-loopback>",
@@ -209,12 +209,12 @@ class BrowserSession:
                 assert self._reader is not None
                 if command["version"] not in (None, self._reader.evaluate("reader => reader.version()")):
                     return {"sent": False, "is_changed": True}
-            path = None if drop is None or element is None else find_drag_path(self._page, element, drop)
+            start = None if drop is None or element is None else find_drag_start(self._page, element)
         except PlaywrightError as error:
             return {"sent": False, "error": _first_line(error)}
         try:
-            if path is not None:
-                drag(self._page, path)
+            if start is not None and drop is not None:
+                drag(self._page, start, drop, timeout)
             else:
                 perform_action(self._page, element, command)
         except PlaywrightError as error:

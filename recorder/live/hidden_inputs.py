@@ -90,6 +90,7 @@ class HiddenInputs:
         values = (_Value(text, _choose_shown(text, mask)) for text in set(inputs.values()))
         # A value that contains another one is replaced first.
         self._values = sorted(values, key=lambda value: (-len(value.reduced), value.text))
+        self._shown_by_text = {value.text: value.shown for value in self._values}
         self._long = [value for value in self._values if len(value.reduced) >= _LEAST_CHARACTERS]
 
     def __bool__(self) -> bool:
@@ -105,19 +106,16 @@ class HiddenInputs:
         if not self._values:
             return HiddenPage(html, (), ())
         parts = _list_parts(html)
-        shown = self._hide_texts(parts.texts)
+        shown = {parts.texts[number][2] for number in self._hide_texts(parts.texts, "")}
         attributes = [(attrs, name, index) for attrs, index in parts.attributes for name in attrs]
-        texts = (text for attrs, name, _ in attributes if type(text := attrs[name]) is str)
-        may_show = bool(self._find_spans("".join(texts)))
         for attrs, name, index in attributes:
-            text = attrs[name]
-            hidden = self._hide_field(text) if name == "__v" else text
-            if hidden == text and may_show and type(text) is str:
-                hidden = self.hide_text(text)
-            if hidden != text:
+            if name == "__v" and (hidden := self._hide_field(attrs[name])) != attrs[name]:
                 attrs[name] = hidden
-                if name in _SHOWN_ATTRIBUTES:
-                    shown.add(index)
+                shown.add(index)
+        # A page has thousands: they are searched together, apart from each other.
+        texts = [entry for entry in attributes if type(entry[0][entry[1]]) is str]
+        changed = self._hide_texts(texts, "\0")
+        shown.update(texts[number][2] for number in changed if texts[number][1] in _SHOWN_ATTRIBUTES)
         return HiddenPage(html, tuple(sorted(shown)), tuple(parts.unread))
 
     def _find_spans(self, text: str) -> list[_Span]:
@@ -143,23 +141,28 @@ class HiddenInputs:
                 spans.append(span)
         return spans
 
-    def _hide_texts(self, texts: Sequence[_Place]) -> set[int]:
-        """Replace inputs in texts that follow each other; return the positions of their elements."""
+    def _hide_texts(self, texts: Sequence[_Place], between: str) -> list[int]:
+        """Replace inputs in texts that follow each other; return the numbers of those that held some.
+
+        Args:
+            texts: places of the texts.
+            between: what separates two texts; an input may begin in one and end in the next if it is empty.
+        """
         pieces = [holder[at] for holder, at, _ in texts]
-        ends = list(accumulate(map(len, pieces)))
+        ends = list(accumulate(len(piece) + len(between) for piece in pieces))
         by_text: defaultdict[int, list[_Span]] = defaultdict(list)
-        for start, stop, shown in self._find_spans("".join(pieces)):
+        for start, stop, shown in self._find_spans(between.join([*pieces, ""])):
             for number in range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1):
-                offset = ends[number] - len(pieces[number])
+                offset = ends[number] - len(between) - len(pieces[number])
                 begin, end = max(0, start - offset), min(stop, ends[number]) - offset
                 by_text[number].append(_Span(begin, end, shown if start >= offset else ""))
         for number, spans in by_text.items():
             holder, at, _ = texts[number]
             holder[at] = _replace_spans(pieces[number], spans)
-        return {texts[number][2] for number in by_text}
+        return list(by_text)
 
     def _hide_field(self, text: object) -> object:
-        return next((value.shown for value in self._values if text == value.text), text)
+        return self._shown_by_text.get(text, text) if isinstance(text, str) else text
 
 
 def _replace_spans(text: str, spans: Sequence[_Span]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from playwright.sync_api import ElementHandle, Error, FilePayload, Page, Position
 
 #: Libraries begin a drag after some pixels, and want to see a move on the element on which it ends.
-_DRAG_STEPS = 5
+_DRAG_STEPS, _FIRST_PIXELS = 5, 6
 
 
 def perform_action(page: Page, element: ElementHandle | None, command: Mapping[str, Any]) -> None:
@@ -42,33 +42,46 @@ def perform_action(page: Page, element: ElementHandle | None, command: Mapping[s
             page.mouse.wheel(*command["delta"])
 
 
-def find_drag_path(page: Page, source: ElementHandle, drop: ElementHandle) -> tuple[Position, Position]:
-    """Return the middles of two elements, both of which the page shows.
+def find_drag_start(page: Page, source: ElementHandle) -> Position:
+    """Return the middle of the element that a drag begins on.
 
     Raises:
-        playwright.sync_api.Error: if the page shows one of them alone.
+        playwright.sync_api.Error: if the page does not show it.
     """
-    size = page.viewport_size
-    points = []
-    for element in (source, drop):
-        box = element.bounding_box()
-        if box is not None:
-            points.append(Position(x=box["x"] + box["width"] / 2, y=box["y"] + box["height"] / 2))
-    if size is None or len(points) < 2:
-        raise Error("an element of the drag is not shown")
-    if not all(0 <= point["x"] < size["width"] and 0 <= point["y"] < size["height"] for point in points):
-        raise Error("the page does not show both elements of the drag at once")
-    return points[0], points[1]
+    point = _find_shown_middle(page, source)
+    if point is None:
+        raise Error("the page does not show the element that is dragged")
+    return point
 
 
-def drag(page: Page, path: tuple[Position, Position]) -> None:
-    """Move from one point to another with the button pressed, in steps that pages notice."""
-    start, end = path
+def drag(page: Page, start: Position, drop: ElementHandle, timeout: float) -> None:
+    """Move from a point to the middle of an element, scrolled into view, with the button pressed.
+
+    Raises:
+        playwright.sync_api.Error: if the page does not show that element; the button is not released.
+    """
     page.mouse.move(start["x"], start["y"])
     page.mouse.down()
+    end = _find_shown_middle(page, drop)
+    if end is None:
+        # The drag begins on its element, before that is scrolled away.
+        page.mouse.move(start["x"] + _FIRST_PIXELS, start["y"] + _FIRST_PIXELS, steps=2)
+        drop.scroll_into_view_if_needed(timeout=timeout)
+        end = _find_shown_middle(page, drop)
+    if end is None:
+        raise Error("the page does not show the element on which the drag ends")
     page.mouse.move(end["x"], end["y"], steps=_DRAG_STEPS)
     page.mouse.move(end["x"], end["y"])  # the element below may have changed on the way
     page.mouse.up()
+
+
+def _find_shown_middle(page: Page, element: ElementHandle) -> Position | None:
+    """Return the middle of an element; None if the page does not show it."""
+    box, size = element.bounding_box(), page.viewport_size
+    if box is None or size is None:
+        return None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    return Position(x=x, y=y) if 0 <= x < size["width"] and 0 <= y < size["height"] else None
 
 
 def _make_file(value: dict[str, str]) -> FilePayload:

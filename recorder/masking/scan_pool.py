@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,6 +17,7 @@ import msgspec
 
 from recorder.errors import Unavailable
 from recorder.masking.scan_process import Job, Report, encode_message
+from recorder.rotation import Rotation
 
 _Item = TypeVar("_Item")
 _ROOT = str(Path(__file__).parents[2])
@@ -29,8 +29,7 @@ _PROGRAM = (
 _CLOCK_FACTOR, _CLOCK_SECONDS = 20, 30.0
 _PIPE_BYTES = 1024 * 1024
 #: Waiting jobs of one workspace, and the longest wait after which a job is refused.
-WAITING_JOBS = 128
-WAITING_SECONDS = 20.0
+_MOST_WAITING, _LONGEST_WAIT_S = 128, 20.0
 
 
 class MaskingBusy(Unavailable):
@@ -56,7 +55,7 @@ class FairQueue(Generic[_Item]):
     def __init__(self, *, per_owner: int, waiting: int) -> None:
         self._per_owner = per_owner
         self._waiting = waiting
-        self._items: dict[str, deque[_Item]] = {}
+        self._rotation = Rotation[_Item]()
         self._working: dict[str, int] = {}
         self._is_closed = False
         self._changed = threading.Condition()
@@ -64,12 +63,9 @@ class FairQueue(Generic[_Item]):
     def put(self, owner: str, item: _Item) -> bool:
         """Add an item; return False if too many of the owner wait, or the queue is closed."""
         with self._changed:
-            items = self._items.setdefault(owner, deque())
-            if self._is_closed or len(items) >= self._waiting:
-                if not items:
-                    del self._items[owner]
+            if self._is_closed or len(self._rotation.list_of(owner)) >= self._waiting:
                 return False
-            items.append(item)
+            self._rotation.add(owner, item)
             self._changed.notify()
             return True
 
@@ -77,15 +73,10 @@ class FairQueue(Generic[_Item]):
         """Wait for the next item of the next owner; return None once the queue is closed."""
         with self._changed:
             while not self._is_closed:
-                for owner, items in self._items.items():
-                    if self._working.get(owner, 0) < self._per_owner:
-                        item = items.popleft()
-                        self._working[owner] = self._working.get(owner, 0) + 1
-                        # The owner goes to the end of the rotation, or leaves it.
-                        del self._items[owner]
-                        if items:
-                            self._items[owner] = items
-                        return owner, item
+                taken = self._rotation.take(lambda owner, _: self._working.get(owner, 0) < self._per_owner)
+                if taken is not None:
+                    self._working[taken[0]] = self._working.get(taken[0], 0) + 1
+                    return taken
                 self._changed.wait()
         return None
 
@@ -101,8 +92,7 @@ class FairQueue(Generic[_Item]):
         """Refuse further items; return those that wait."""
         with self._changed:
             self._is_closed = True
-            left = [item for items in self._items.values() for item in items]
-            self._items.clear()
+            left, self._rotation = list(self._rotation), Rotation()
             self._changed.notify_all()
         return left
 
@@ -117,8 +107,24 @@ class _Waiting:
 class ScanPool:
     """Scan processes of one API process; each starts when a job needs it."""
 
-    def __init__(self, processes: int, *, per_workspace: int = 1) -> None:
-        self._queue = FairQueue[_Waiting](per_owner=per_workspace, waiting=WAITING_JOBS)
+    def __init__(
+        self,
+        processes: int,
+        *,
+        per_workspace: int = 1,
+        most_waiting: int = _MOST_WAITING,
+        longest_wait_s: float = _LONGEST_WAIT_S,
+    ) -> None:
+        """Start no process yet.
+
+        Args:
+            processes: number of processes.
+            per_workspace: jobs of one workspace that run at once.
+            most_waiting: jobs of one workspace that wait.
+            longest_wait_s: a job that waited for longer is not run.
+        """
+        self._queue = FairQueue[_Waiting](per_owner=per_workspace, waiting=most_waiting)
+        self._longest_wait_s = longest_wait_s
         self._processes = [_ScanProcess() for _ in range(processes)]
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
@@ -157,15 +163,15 @@ class ScanPool:
             owner, waiting = taken
             try:
                 if waiting.future.set_running_or_notify_cancel():
-                    _settle_scan(waiting, process.run)
+                    _settle_scan(waiting, process.run, self._longest_wait_s)
             finally:
                 self._queue.finish(owner)
         process.discard()
 
 
-def _settle_scan(waiting: _Waiting, run: Callable[[Job], Report]) -> None:
+def _settle_scan(waiting: _Waiting, run: Callable[[Job], Report], longest_wait_s: float) -> None:
     try:
-        if time.monotonic() - waiting.since > WAITING_SECONDS:
+        if time.monotonic() - waiting.since > longest_wait_s:
             raise MaskingBusy
         waiting.future.set_result(run(waiting.job))
     except Exception as error:

@@ -16,11 +16,6 @@ from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import OutOfTime, ScanPool
 from recorder.masking.scan_process import Job, Report
 
-#: CPU time of a scan: a constant, and a part for each megabyte. Clean text takes some milliseconds per
-#: megabyte, built-in kinds on their worst text 700.
-BUDGET_SECONDS, BUDGET_SECONDS_PER_MB = 0.25, 2.0
-#: Measuring patterns that are saved; ordinary ones take 30 ms each.
-ADMISSION_SECONDS = 10.0
 # Text of this size with built-in kinds is scanned in this process: an ordinary batch takes microseconds, the
 # worst text less than 10 ms.
 _SMALL_BYTES = 64 * 1024
@@ -53,14 +48,27 @@ class MaskingLimitReached(Invalid):
 class Scanner:
     """Finds the texts that policies change, in this process if they are small, else in scan processes."""
 
-    def __init__(self, pool: ScanPool, *, portion_bytes: int = 1_000_000) -> None:
+    def __init__(
+        self,
+        pool: ScanPool,
+        *,
+        portion_bytes: int = 1_000_000,
+        budget_s: float = 0.25,
+        budget_s_per_mb: float = 2.0,
+        admission_s: float = 10.0,
+    ) -> None:
         """Create it without a memory of slow bodies.
 
         Args:
             pool: the scan processes.
             portion_bytes: a body goes to a scan process in portions of this size, between which bodies of
                 other workspaces are scanned.
+            budget_s: CPU time of a scan of any portion.
+            budget_s_per_mb: CPU time for each megabyte besides. Clean text takes some milliseconds, built-in
+                kinds on their worst text 700.
+            admission_s: CPU time for measuring patterns that are saved; ordinary ones take 30 ms each.
         """
+        self.budget_s, self.budget_s_per_mb, self.admission_s = budget_s, budget_s_per_mb, admission_s
         self._pool = pool
         self._portion_bytes = portion_bytes
         self._slow_bodies = SlowBodies()
@@ -93,7 +101,7 @@ class Scanner:
         try:
             for first, portion in _split_documents(documents, self._portion_bytes):
                 job = Job(
-                    budget_s=_compute_budget(portion) * (1 if slow is None else 3),
+                    budget_s=self._compute_budget(portion) * (1 if slow is None else 3),
                     kind="mask" if slow is None else "mask_by_rule",
                     policies=policy.described,
                     key=policy.key,
@@ -118,7 +126,7 @@ class Scanner:
         """
         if not patterns:
             return
-        job = Job(budget_s=ADMISSION_SECONDS, kind="admit", patterns=[dict(pattern) for pattern in patterns])
+        job = Job(budget_s=self.admission_s, kind="admit", patterns=[dict(pattern) for pattern in patterns])
         try:
             report = await self._run(workspace_id, job)
         except OutOfTime as error:
@@ -129,16 +137,15 @@ class Scanner:
         if report.refusals:
             raise ValidationFailed([_describe_problem(*refusal) for refusal in report.refusals])
 
+    def _compute_budget(self, documents: Sequence[bytes]) -> float:
+        return self.budget_s + self.budget_s_per_mb * sum(map(len, documents)) / _MB
+
     async def _run(self, workspace_id: str, job: Job) -> Report:
         report = await asyncio.wrap_future(self._pool.submit(workspace_id, job))
         if report.failure is not None:
             # A failure must not count as a body without values to mask.
             raise RuntimeError(f"a masking job failed with {report.failure}")
         return report
-
-
-def _compute_budget(documents: Sequence[bytes]) -> float:
-    return BUDGET_SECONDS + BUDGET_SECONDS_PER_MB * sum(map(len, documents)) / _MB
 
 
 def _split_documents(documents: Sequence[bytes], portion_bytes: int) -> Iterator[tuple[int, list[bytes]]]:

@@ -7,7 +7,14 @@ is refused here, so that no name leads anywhere else.
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic import Field as WireField
 
 from recorder import limits
@@ -72,8 +79,9 @@ SamplingMode = Literal["event_only", "every_n_ms", "keyframes_only", "all"]
 SplitUnit = Literal["session", "actor"]
 
 
-def _in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+def _accept_one_slug(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Take one slug as a list of one; its error then names the member, not an item of a list."""
+    return [_SLUG.validate_python(value)] if isinstance(value, str) else check(value)
 
 
 def _check_printable(value: str) -> str:
@@ -83,6 +91,7 @@ def _check_printable(value: str) -> str:
 
 
 Slug = Annotated[str, WireField(pattern=limits.WORKFLOW_PATTERN)]
+_SLUG = TypeAdapter(Slug)
 Label = Annotated[
     str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_check_printable)
 ]
@@ -209,7 +218,7 @@ Destination = Annotated[AnyDestination, WireField(discriminator="kind"), BeforeV
 class ExportCreate(WireInput):
     """Body of `POST /v1/exports`."""
 
-    workflow: Annotated[list[Slug], WireField(min_length=1), BeforeValidator(_in_list)]
+    workflow: Annotated[list[Slug], WireField(min_length=1), WrapValidator(_accept_one_slug)]
     filter: ExportFilter | None = None
     format: ExportFormat
     frame_sampling: FrameSamplingAsked | None = None

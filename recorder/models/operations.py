@@ -157,6 +157,15 @@ class SealPortionRow(SQLModel, table=True):
     state: bytes = Field(sa_type=LargeBinary)
 
 
+class SweepRow(SQLModel, table=True):
+    """A session whose hot rows are being deleted: the lake alone serves it. A killed run leaves some rows."""
+
+    __tablename__ = "sweeps"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    session_id: str = Field(primary_key=True)
+
+
 ActorType = Literal["key", "operator", "system"]
 AuditOutcome = Literal["success", "refused"]
 

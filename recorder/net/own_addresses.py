@@ -131,6 +131,7 @@ class OwnAddresses:
         *,
         find_ports: Callable[[], frozenset[int]] = frozenset,
         resolve: Resolve | None = None,
+        ports_kept_s: float = _PORTS_KEPT_S,
     ) -> None:
         """Create a set.
 
@@ -138,10 +139,12 @@ class OwnAddresses:
             endpoints: hosts and ports from the settings.
             find_ports: returns the ports that the deployment's processes listen on now.
             resolve: function that looks up the names of endpoints.
+            ports_kept_s: time for which the ports are not found again.
         """
         self._endpoints = tuple(dict.fromkeys(endpoints))
         self._find_ports = find_ports
         self._resolve = resolve
+        self._ports_kept_s = ports_kept_s
         self._ports: frozenset[int] = frozenset()
         self._ports_until = float("-inf")
         self._lock = threading.Lock()
@@ -182,7 +185,7 @@ class OwnAddresses:
         with self._lock:  # of many calls that meet here, one reads
             if time.monotonic() >= self._ports_until:
                 self._ports = self._find_ports()
-                self._ports_until = time.monotonic() + _PORTS_KEPT_S
+                self._ports_until = time.monotonic() + self._ports_kept_s
             return self._ports
 
     async def _look_up(self, host: str) -> frozenset[Address]:

@@ -8,6 +8,7 @@ whose batches all overlap costs several passes over its batches, never more memo
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
 
 import zstandard
 from sqlalchemy import Row, func
@@ -24,19 +25,27 @@ from recorder.recording.stored_events import (
     decode_events_between,
 )
 
-#: Headers of batches that are read at a time; finding them costs a pass over all headers of the session.
-HEADERS = 2_048
 #: Compressed payloads of batches that are read at a time.
 _PAYLOADS_BYTES = 256 * 1024
 _PAYLOADS = 16
-#: Decoded events at hand, and the bytes of their payloads.
-HELD_EVENTS = 8_192
+#: Bytes of the payloads of decoded events at hand.
 HELD_BYTES = 4 * 1024 * 1024
-#: One call decodes so many batches, or so many bytes of them, so that other reads get their turn: where all
-#: batches overlap, or some types alone are wanted, it may find nothing.
-SEARCHED_BATCHES = 64
-SEARCHED_BYTES = 16 * 1024 * 1024
 
+
+class ReadBounds(NamedTuple):
+    """Amounts that a reader takes at a time, so that other reads get their turn."""
+
+    #: Headers of batches that are read at a time; finding them costs a pass over all headers of the session.
+    headers: int = 2_048
+    #: Decoded events at hand.
+    held_events: int = 8_192
+    #: Batches that one call decodes: where all overlap, or some types alone are wanted, it may find nothing.
+    searched_batches: int = 64
+    #: Bytes of batches that one call decodes.
+    searched_bytes: int = 16 * 1024 * 1024
+
+
+BOUNDS = ReadBounds()
 
 #: What a batch row says of its payload: first_position, t_min, first_id, size.
 _Header = Row[tuple[int, int, str, int]]
@@ -56,6 +65,7 @@ class HotEventReader:
         *,
         wanted: EventFilter = EVERY_EVENT,
         pause: Callable[[], object] | None = None,
+        bounds: ReadBounds | None = None,
     ) -> None:
         """Begin after a position.
 
@@ -64,6 +74,7 @@ class HotEventReader:
             after: the last event that is not wanted; None for all.
             wanted: types and times.
             pause: called after each decoded batch, so that a thread can let others run.
+            bounds: amounts that are read and decoded at a time.
         """
         self._session_id = session_id
         #: `(t_ms, id)` of the last event that was returned.
@@ -73,6 +84,7 @@ class HotEventReader:
         self._wanted = wanted
         self._batches_left = self._bytes_left = 0
         self._pause = pause
+        self._bounds = bounds or BOUNDS
         #: Decoded events that wait for their turn, the first one last.
         self._held: list[Entry] = []
         self._held_bytes = 0
@@ -88,7 +100,8 @@ class HotEventReader:
         """
         records: list[EventRecord] = []
         size = 0
-        self._batches_left, self._bytes_left = SEARCHED_BATCHES, SEARCHED_BYTES
+        self._batches_left = self._bounds.searched_batches
+        self._bytes_left = self._bounds.searched_bytes
         while len(records) < max_events and size < max_bytes:
             record = self._read_next(db)
             if record is None:
@@ -137,14 +150,14 @@ class HotEventReader:
             .where(EventBatchRow.session_id == self._session_id)
             .where(col(EventBatchRow.t_max) >= (self.position[0] if self.position else 0))
             .order_by(t_min, position)
-            .limit(HEADERS)
+            .limit(self._bounds.headers)
         )
         if self._wanted.to_t_ms is not None:
             statement = statement.where(t_min < self._wanted.to_t_ms)
         if self._last_header is not None:
             statement = statement.where(tuple_(t_min, position) > self._last_header)
         self._headers.extend(db.execute(statement))
-        self._has_all_headers = len(self._headers) < HEADERS
+        self._has_all_headers = len(self._headers) < self._bounds.headers
         if self._headers:
             self._last_header = (self._headers[-1].t_min, self._headers[-1].first_position)
 
@@ -166,7 +179,7 @@ class HotEventReader:
             self._is_untouched = False
             self._held_bytes += sum(len(entry[-1].payload) for entry in fresh)
             self._held = sorted([*self._held, *fresh], reverse=True)
-            if len(self._held) > HELD_EVENTS or self._held_bytes > HELD_BYTES:
+            if len(self._held) > self._bounds.held_events or self._held_bytes > HELD_BYTES:
                 self._drop_last()
         if self._pause is not None:
             self._pause()
@@ -191,7 +204,7 @@ class HotEventReader:
         remaining: list[Entry] = []
         size = 0
         for entry in reversed(self._held):
-            if remaining and (len(remaining) >= HELD_EVENTS // 2 or size >= HELD_BYTES // 2):
+            if remaining and (len(remaining) >= self._bounds.held_events // 2 or size >= HELD_BYTES // 2):
                 break
             remaining.append(entry)
             size += len(entry[-1].payload)

@@ -20,12 +20,15 @@ class RowsOfSessions(NamedTuple):
         key: the column that distinguishes the rows of a session.
         most: rows that one transaction deletes: on SQLite no other request can write while it lasts.
         payload: the column whose values are large, if there is one.
+        most_bytes: bytes of payloads that one transaction deletes, but always one row: SQLite overwrites
+            what it deletes, 465 MB of one session in 11 s.
     """
 
     table: Any
     key: Any
     most: int
     payload: Any = None
+    most_bytes: int = 8 * 1024 * 1024
 
 
 #: Rows that the lake replaces once a session is sealed.
@@ -35,9 +38,6 @@ HOT_ROWS = (
     RowsOfSessions(FrameRow, FrameRow.frame_id, 1_000),
     RowsOfSessions(BatchKeyRow, BatchKeyRow.batch_key, 500),
 )
-#: Bytes of payloads that one transaction deletes, but always one row: SQLite overwrites what it deletes,
-#: 465 MB of one session in 11 s.
-_PAYLOAD_BYTES = 8 * 1024 * 1024
 
 
 def delete_some_rows(db: DbSession, session_ids: Sequence[str], tables: Sequence[RowsOfSessions]) -> bool:
@@ -61,6 +61,6 @@ def _choose_rows(db: DbSession, rows: RowsOfSessions, of_sessions: Any) -> tuple
     """Return the keys of rows whose payloads are small enough together, and whether there are other rows."""
     columns = (rows.table.session_id, rows.key, func.length(rows.payload))
     first = db.connection().execute(select(*columns).where(of_sessions).limit(rows.most)).all()
-    fitting = sum(total <= _PAYLOAD_BYTES for total in accumulate(size for _, _, size in first))
+    fitting = sum(total <= rows.most_bytes for total in accumulate(size for _, _, size in first))
     chosen = [(session_id, key) for session_id, key, _ in first[: max(1, fitting)]]
     return chosen, len(chosen) < len(first)

@@ -1,6 +1,7 @@
 """Pages and single items of a session, the same from the hot rows and from the lake. Contract §2, §3."""
 
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 import orjson
@@ -98,6 +99,10 @@ _FRAME_COLUMNS = (
     *(name for name in FrameRow.model_fields if name in LAYOUTS["frames"].schema.names),
     "rects",
 )
+#: Rows of the database that are read at once: 32 MB of rectangles.
+_ROWS_AT_ONCE = 32
+#: Of a frame in a page, without its address and masked rectangles; and of such a rectangle.
+_FRAME_BYTES, _RECTANGLE_BYTES = 400, 32
 _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe")
 
 
@@ -109,10 +114,13 @@ def list_frames(
     No more rows are read than the page has, and one more.
     """
 
-    def read_hot_rows(count: int) -> Iterable[FrameRow]:
+    def read_hot_rows(count: int) -> Generator[FrameRow, None, None]:
         key = (col(FrameRow.t_ms), col(FrameRow.frame_id))
         statement = select(FrameRow).where(FrameRow.session_id == row.id).order_by(*key).limit(count)
-        return db.exec(statement if after is None else statement.where(tuple_(*key) > after))
+        statement = statement.execution_options(yield_per=_ROWS_AT_ONCE)
+        statement = statement if after is None else statement.where(tuple_(*key) > after)
+        with closing(db.exec(statement)) as rows:
+            yield from rows
 
     def read_sealed_rows(count: int) -> Iterable[FrameRow]:
         for batch in read_sealed_frames(lake, row, after=after, limit=count):
@@ -122,8 +130,14 @@ def list_frames(
         read_hot_rows if row.is_hot else read_sealed_rows,
         limit=limit,
         position_of=lambda frame: (frame.t_ms, frame.frame_id),
+        size_of=_count_frame_bytes,
     )
     return page.convert(frame_to_wire)
+
+
+def _count_frame_bytes(frame: FrameRow) -> int:
+    """Return about how many bytes a frame takes in a page."""
+    return _FRAME_BYTES + len(frame.url or "") + _RECTANGLE_BYTES * len(frame.masked_rects or ())
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlmodel import Session as DbSession
 
+from recorder import limits
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.hot_event_reader import HotEventReader
@@ -188,15 +189,17 @@ def read_session_events_page(
 ) -> FetchedPage[EventRecord, Position]:
     """Return a page of a session's events by `(t_ms, id)`, those after a position.
 
-    Where types are wanted, a page may have fewer than `limit` events before the end: it ends after a bounded
-    search, and its position is then the last one that was searched.
+    A page may have fewer than `limit` events before the end. It ends where its bytes reach their limit; and
+    where types are wanted, after a bounded search, and its position is then the last one that was searched.
     """
     searched_to: Position | None = None
 
     def read_records(count: int) -> list[EventRecord]:
         nonlocal searched_to
         if row.is_hot:
-            records, searched_to = read_hot_events(db, row.id, after=after, limit=count, wanted=wanted)
+            records, searched_to = read_hot_events(
+                db, row.id, after=after, limit=count, max_bytes=limits.PAGE_BYTES, wanted=wanted
+            )
         else:
             records, searched_to = _read_sealed_events_page(
                 lake, row, after=after, limit=count, wanted=wanted
@@ -211,10 +214,14 @@ def _read_sealed_events_page(
     lake: Lake, row: SessionRow, *, after: Position | None, limit: int, wanted: EventFilter
 ) -> tuple[list[EventRecord], Position | None]:
     records: list[EventRecord] = []
-    searched = 0
+    searched = size = 0
     with closing(read_sealed_events(lake, row, after=after, limit=limit, wanted=wanted)) as batches:
         for batch in batches:
-            records += islice(events_as_records(wanted.select(batch)), limit - len(records))
+            for record in islice(events_as_records(wanted.select(batch)), limit - len(records)):
+                size += len(record.payload)
+                if records and size > limits.PAGE_BYTES:
+                    return records, (records[-1].t_ms, records[-1].id)
+                records.append(record)
             searched += batch.num_rows
             if len(records) == limit:
                 return records, None

@@ -121,6 +121,7 @@ def read_hot_events(
     *,
     after: Position | None = None,
     limit: int | None = None,
+    max_bytes: int | None = None,
     wanted: EventFilter = EVERY_EVENT,
 ) -> tuple[list[EventRecord], Position | None]:
     """Return the events of a session that are in SQL by `(t_ms, id)` after a position.
@@ -130,16 +131,21 @@ def read_hot_events(
         session_id: the caller has checked that it may be read.
         after: the last event that is not wanted; None for all.
         limit: at most so many, and no more batches are decoded than they need; None for all.
+        max_bytes: at most so many bytes of payloads, but at least one event; None for all.
         wanted: types and times.
 
     Returns:
         The events; and, where the search for them was ended early, the position to go on from.
     """
     page: list[EventRecord] = []
+    size = 0
     with closing(_merge_event_batches(db, session_id, wanted.start(after), limit, wanted)) as records:
         for record in islice(records, limit):
             if isinstance(record, tuple):
                 return page, record
+            size += len(record.payload)
+            if page and max_bytes is not None and size > max_bytes:
+                return page, (page[-1].t_ms, page[-1].id)
             page.append(record)
     return page, None
 

@@ -3,7 +3,6 @@
 import asyncio
 import ctypes
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ import pyarrow as pa
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
 from recorder.access.keys import Caller
+from recorder.rotation import Rotation
 
 _Result = TypeVar("_Result")
 
@@ -90,8 +90,7 @@ class _WorkspaceTurns:
 
     def __init__(self) -> None:
         self._is_taken = False
-        #: Those that wait, by workspace, in the order in which the workspaces have their turns.
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting = Rotation[asyncio.Future[None]]()
 
     async def take(self, workspace_id: str) -> None:
         """Wait for a turn of the workspace; call `end` after it."""
@@ -99,7 +98,7 @@ class _WorkspaceTurns:
             self._is_taken = True
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(workspace_id, deque()).append(turn)
+        self._waiting.add(workspace_id, turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -109,12 +108,8 @@ class _WorkspaceTurns:
 
     def end(self) -> None:
         """Begin the turn of the next workspace."""
-        while self._waiting:
-            workspace_id, turns = next(iter(self._waiting.items()))
-            turn = turns.popleft()
-            del self._waiting[workspace_id]
-            if turns:
-                self._waiting[workspace_id] = turns
+        while (taken := self._waiting.take()) is not None:
+            _, turn = taken
             if not turn.done():
                 turn.set_result(None)
                 return

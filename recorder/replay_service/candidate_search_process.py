@@ -83,6 +83,11 @@ class SearchProcess:
         self._process = LimitedProcess(serve_candidate_searches, memory_bytes=memory_bytes, seconds=seconds)
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the process has started, so that it searches."""
+        return self._process.is_ready
+
     def search(self, task: SearchTask, *, patience_s: float) -> Generator[SearchReply | None, None, None]:
         """Yield the reply to a task; before that None, each time that it takes so many seconds more.
 

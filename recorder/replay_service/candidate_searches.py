@@ -1,10 +1,12 @@
 """Searches for candidates beside the replays of a drain run: one at a time, in a limited process.
 
 A recovery needs its candidates, a replay with an automatic anchor the best one. Each search is counted before
-it begins: what ended the run several times is set aside.
+it begins: what ended the run several times is set aside. One that takes long is stopped, and begun again in a
+process of its own beside the others.
 """
 
 import logging
+import time
 from collections.abc import Generator
 
 from sqlmodel import Session as DbSession
@@ -21,6 +23,7 @@ from recorder.replay_service.candidate_search_process import (
 )
 from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.failed_sessions import find_failure
+from recorder.replay_service.long_tasks import LongTasks
 from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, lock_recovery
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
@@ -34,6 +37,8 @@ log = logging.getLogger("recorder.replays")
 MOST_SEARCHES = 3
 #: Searches that wait, in all and of one workspace and mode; the others are listed again.
 _MOST_WAITING, _MOST_OF_TENANT = 1_000, 20
+#: A search that takes longer is stopped, and begun again beside the others; most take less than a second.
+_QUICK_S = 10.0
 _NO_CANDIDATE = (
     "No node that the session passed before its failure leads to success in the memory graph; name an anchor."
 )
@@ -42,11 +47,31 @@ SearchedRow = RecoveryRow | ReplayRow
 
 
 class CandidateSearches:
-    """The searches of one run: those that wait, and the one under way."""
+    """The searches of one run: those that wait, the one under way, and long ones beside it."""
 
-    def __init__(self, runtime: Runtime, pauses: StorePauses, report: ReplayRunReport) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        pauses: StorePauses,
+        report: ReplayRunReport,
+        *,
+        process: SearchProcess | None = None,
+        quick_s: float = _QUICK_S,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            runtime: the deployment.
+            pauses: recoveries and replays that wait for a store.
+            report: counts what ended.
+            process: searches; by default one of its own.
+            quick_s: seconds after which a search is stopped, and begun again beside the others.
+        """
         self._runtime, self._pauses, self._report = runtime, pauses, report
-        self._process = SearchProcess()
+        self._quick_s = quick_s
+        self._process = process or SearchProcess()
+        self._long: LongTasks[SearchedRow, SearchReply] = LongTasks(self._begin_long, places=1)
+        self._began_s = 0.0
         self._waiting: dict[str, SearchedRow] = {}
         #: Number of the last search of each workspace and mode.
         self._turns: dict[Tenant, int] = {}
@@ -55,12 +80,13 @@ class CandidateSearches:
     def list_ids(self) -> list[str]:
         """Return the ids of the recoveries and replays that are searched for."""
         current = [] if self._current is None else [self._current[0].id]
-        return [*current, *self._waiting]
+        return [*current, *self._waiting, *self._long.list_ids()]
 
     def add(self, row: SearchedRow) -> bool:
         """Let a row wait for its search; return False if too many wait, in all or of its workspace."""
         of_tenant = sum(waiting.tenant == row.tenant for waiting in self._waiting.values())
-        if len(self._waiting) >= _MOST_WAITING or of_tenant >= _MOST_OF_TENANT:
+        is_full = len(self._waiting) >= _MOST_WAITING or of_tenant >= _MOST_OF_TENANT
+        if is_full or row.tenant in self._long.list_full_tenants():
             return False
         self._waiting[row.id] = row
         return True
@@ -72,21 +98,31 @@ class CandidateSearches:
             LeaseLost: if another run took over.
             Unavailable: if many wait for a store, or the database does not answer.
         """
+        has_long = bool(self._long)
+        for row, reply in self._long.advance():
+            self._store(held, row, reply)
         if self._current is None and not self._begin(held):
-            return False
+            return has_long
         if self._current is not None:
             row, replies = self._current
-            reply = next(replies)
-            if reply is not None:
+            current_reply = next(replies)
+            if current_reply is not None:
                 self._current = None
-                self._store(held, row, reply)
+                self._store(held, row, current_reply)
+            elif not self._process.is_ready:
+                self._began_s = time.monotonic()
+            elif time.monotonic() - self._began_s > self._quick_s:
+                replies.close()
+                self._current = None
+                self._long.add(row)
         return True
 
     def end(self) -> None:
-        """End the search under way, and the process."""
+        """End the searches under way, and the processes."""
         if self._current is not None:
             self._current[1].close()
         self._process.end()
+        self._long.end()
 
     def _begin(self, held: HeldLease) -> bool:
         """Count and begin the next search, workspaces in turns; return False if none waits."""
@@ -112,7 +148,24 @@ class CandidateSearches:
             self._store(held, current, SearchReply(invalid=error.problems[0].message))
             return True
         self._current = (current, self._process.search(task, patience_s=0))
+        self._began_s = time.monotonic()
         return True
+
+    def _begin_long(self, row: SearchedRow) -> Generator[SearchReply | None, None, None]:
+        """Search in a process of its own; yield None until there is a reply."""
+        try:
+            task = self._make_task(row)
+        except NotFound:
+            yield SearchReply(is_gone=True)
+            return
+        except ValidationFailed as error:
+            yield SearchReply(invalid=error.problems[0].message)
+            return
+        process = SearchProcess()
+        try:
+            yield from process.search(task, patience_s=0)
+        finally:
+            process.end()
 
     def _make_task(self, row: SearchedRow) -> SearchTask:
         settings = self._runtime.settings

@@ -2,82 +2,87 @@
 
 One run at a time works, under a lease. Every transaction that writes checks it, so a run that lost it stores
 nothing; the replays it left are replayed again, which touches nothing and gives the same result. Workspaces
-take turns, and replays are computed in a process that the kernel ends: a recording that takes too long ends
-its own replay alone.
+take turns, and replays are computed in processes that the kernel ends: a recording that takes too long ends
+its own replay alone. A replay that is not done soon is stopped, and computed beside the others.
 """
 
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from datetime import timedelta
-from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import delete, func, insert, or_
+from sqlalchemy import delete, insert
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select
+from sqlmodel import col
 
 from recorder import clock
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
-from recorder.models.workspace import WorkspaceRow
+from recorder.replay_service.candidate_search_process import SearchProcess
 from recorder.replay_service.candidate_searches import CandidateSearches
 from recorder.replay_service.drain_counts import ReplayRunReport
-from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
-from recorder.replay_service.dry_tasks import Refusal, find_task_anchor_event, needs_search, read_dry_tasks
+from recorder.replay_service.dry_computation import ComputedReplay, DryComputation
+from recorder.replay_service.dry_process import Outcome
+from recorder.replay_service.dry_tasks import Refusal, needs_search
+from recorder.replay_service.due_replays import LEASE, list_due_replays, lock_due_replays
 from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays, set_ended
 from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
-from recorder.replay_service.replay_rows import undeleted_session_conditions
 from recorder.replay_service.result_cache import copy_cached_results, set_result_keys
 from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
 from recorder.replay_service.wire_objects import queue_replay_events
-from recorder.replay_service.workspace_turns import WorkspaceTurns
 from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import DryResult
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease, is_lease_held
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease
 
 log = logging.getLogger("recorder.replays")
 
-LEASE = "replays"
 LEASE_MS = 60_000
-#: Replays that are claimed in one transaction, whose recordings are read together, and whose results are
-#: stored in one transaction.
-_AT_ONCE, _READ_TOGETHER, _STORED_TOGETHER = 100, 25, 25
+#: Replays that are claimed in one transaction.
+_AT_ONCE = 100
 #: Time for the decision on a step of a guided replay.
 DECISION_TIME = timedelta(minutes=15)
-#: After this time the run lists the waiting replays again, so that workspaces take turns. A replay that is
-#: under way then is computed to its end: one that takes longer than a turn would never end otherwise.
-_TURN_S = 10.0
-#: Pause of a run that has nothing to do but a search.
-_SEARCH_PAUSE_S = 0.05
-
-
-class _Computed(NamedTuple):
-    """A replay that is to be stored, with its outcome."""
-
-    row: ReplayRow
-    outcome: Outcome | Refusal
-    anchor_event: dict[str, Any] | None = None
+#: After this time the run lists the waiting replays again, so that a workspace that came since has its turn.
+_TURN_S = 0.5
+#: Pause of a run that has nothing to do but searches and long replays.
+_PAUSE_S = 0.05
 
 
 class ReplayRun:
     """The work of one run, under its lease, which a thread renews."""
 
-    def __init__(self, runtime: Runtime, owner: str, *, turn_s: float = _TURN_S) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        owner: str,
+        *,
+        turn_s: float = _TURN_S,
+        computation: DryComputation | None = None,
+        search_process: SearchProcess | None = None,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            runtime: the deployment.
+            owner: name of the run.
+            turn_s: seconds after which the waiting replays are listed again.
+            computation: computes the replays; by default one of its own.
+            search_process: searches for candidates; by default one of its own.
+        """
         self._runtime = runtime
         self._owner = owner
         self._turn_s = turn_s
         self._held: HeldLease | None = None
         self._keeper: LeaseKeeper | None = None
-        self._process = DryProcess()
-        self._turns = WorkspaceTurns()
+        self._computation = computation or DryComputation(runtime)
+        #: Whether the last work was on replays that are not long, or on recoveries.
+        self.is_busy = False
         self._pauses = StorePauses()
         self.report = ReplayRunReport()
-        self._searches = CandidateSearches(runtime, self._pauses, self.report)
+        self._searches = CandidateSearches(runtime, self._pauses, self.report, process=search_process)
 
     def take(self) -> bool:
         """Take the lease; False while another run has it."""
@@ -98,7 +103,7 @@ class ReplayRun:
 
     def release(self) -> None:
         """End the processes and the renewals, and give the lease back."""
-        self._process.end()
+        self._computation.end()
         self._searches.end()
         if self._keeper is not None:
             self._keeper.stop()
@@ -109,7 +114,7 @@ class ReplayRun:
             self._held = self._keeper = None
 
     def work_on_due_replays(self) -> bool:
-        """Continue recoveries and searches, and replay some of what waits; return False if nothing does.
+        """Continue recoveries, searches and long replays, and replay some of what waits; False without any.
 
         Raises:
             LeaseLost: if another run took over.
@@ -117,12 +122,15 @@ class ReplayRun:
         """
         assert self._held is not None
         until_s = time.monotonic() + self._turn_s
-        is_searching = self._searches.advance(self._held)
+        is_waiting = self._searches.advance(self._held) or bool(self._computation.long)
+        for computed in self._computation.advance_long():
+            self._store([computed])
         has_recoveries = self._continue_recoveries(until_s)
-        has_replays = self._replay_due(until_s)
-        if is_searching and not has_recoveries and not has_replays:
-            time.sleep(_SEARCH_PAUSE_S)
-        return is_searching or has_recoveries or has_replays
+        self.is_busy = self._replay_due(until_s) or has_recoveries
+        is_waiting = is_waiting or bool(self._computation.long)
+        if is_waiting and not self.is_busy:
+            time.sleep(_PAUSE_S)
+        return is_waiting or self.is_busy
 
     def _continue_recoveries(self, until_s: float) -> bool:
         """Continue the recoveries that wait for no attempt; return False if there are none.
@@ -155,13 +163,18 @@ class ReplayRun:
         return has_continued
 
     def _list_waiting(self) -> list[str]:
-        """Return the ids that wait for a store, or that are searched for."""
-        return [*self._pauses.list_ids(), *self._searches.list_ids()]
+        """Return the ids that wait for a store, that are searched for, or that take long."""
+        return [*self._pauses.list_ids(), *self._searches.list_ids(), *self._computation.long.list_ids()]
 
     def _replay_due(self, until_s: float) -> bool:
         """Replay what is due, as the turns of the workspaces have it; return False if nothing is."""
+        full = self._computation.long.list_full_tenants()
+        with self._runtime.database.transaction(write=False) as db:
+            due = list_due_replays(db, limit=_AT_ONCE, without=self._list_waiting(), full=full)
+        if not due:
+            return False
         with self._held_transaction() as db:
-            rows = _list_due_replays(db, limit=_AT_ONCE, without=self._list_waiting())
+            rows = lock_due_replays(db, due)
             begun = [row for row in rows if row.status == "queued"]
             for row in begun:
                 row.status, row.started_at = "running", clock.now()
@@ -173,45 +186,17 @@ class ReplayRun:
             self.report.count(row)
         rows = [row for row in rows if row.finished_at is None]
         searched = [row for row in rows if row.awaiting_step is None and needs_search(row)]
-        has_begun = sum(self._searches.add(row) for row in searched) > 0
+        has_begun = sum(map(self._searches.add, searched)) > 0
         late = [row for row in rows if row.awaiting_step is not None]
         for row in late:
             self._fail(row, "timeout", "No decision came within 15 minutes.")
-        waiting = self._turns.sort([row for row in rows if row not in searched and row not in late])
-        replayed = 0
-        while replayed < len(waiting):
-            replayed += self._replay_together(waiting[replayed : replayed + _READ_TOGETHER], until_s)
-            if time.monotonic() > until_s:
-                break  # the rest is listed again, in the turns of that moment
+        waiting = [row for row in rows if row not in searched and row not in late]
+        with closing(self._computation.replay_each(waiting, until_s)) as groups:
+            for computed in groups:
+                self._store(computed)
         return bool(copied or late or waiting) or has_begun
 
-    def _replay_together(self, rows: Sequence[ReplayRow], until_s: float) -> int:
-        """Replay the first of some replays, at least one, and store the results; return their number."""
-        tasks = read_dry_tasks(self._runtime, rows)
-        computed = [
-            _Computed(row, task)
-            for row, task in zip(rows, tasks, strict=False)
-            if not isinstance(task, DryTask)
-        ]
-        todo = deque((row, task) for row, task in zip(rows, tasks, strict=False) if isinstance(task, DryTask))
-        began_s = time.monotonic()
-        with closing(self._process.replay_each([task for _, task in todo])) as outcomes:
-            for outcome in outcomes:
-                if outcome is not None:
-                    row, task = todo.popleft()
-                    computed.append(_Computed(row, outcome, find_task_anchor_event(task)))
-                    now_s = time.monotonic()
-                    self._turns.add_time(row.tenant, now_s - began_s)
-                    began_s = now_s
-                if outcome is None or len(computed) >= _STORED_TOGETHER:
-                    self._store(computed)
-                    computed = []
-                if outcome is not None and time.monotonic() > until_s:
-                    break
-        self._store(computed)
-        return len(tasks)
-
-    def _store(self, computed: Sequence[_Computed]) -> None:
+    def _store(self, computed: Sequence[ComputedReplay]) -> None:
         """Store results together; if that fails, each alone.
 
         Raises:
@@ -268,8 +253,8 @@ class ReplayRun:
                 end_replay_as_failed(db, current, type, message)
                 self.report.count(current)
 
-    def _store_results(self, computed: Sequence[_Computed]) -> None:
-        """Store steps, results and events together, but of replays that were ended or steered since."""
+    def _store_results(self, computed: Sequence[ComputedReplay]) -> None:
+        """Store steps, results and events together, without replays that were ended or steered since."""
         if not computed:
             return
         ended = []
@@ -313,38 +298,3 @@ def _set_replay_result(row: ReplayRow, result: DryResult) -> None:
         set_ended(row, "failed")
     else:
         set_ended(row, result.status)
-
-
-def has_waiting_replays(db: DbSession) -> bool:
-    """Return whether replays or recoveries wait and no run is at work."""
-    if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
-        return False
-    has_replays = db.exec(select(ReplayRow.id).where(*_due_conditions()).limit(1)).first() is not None
-    return has_replays or bool(list_due_recoveries(db, limit=1))
-
-
-def _due_conditions() -> list[Any]:
-    """Return the conditions of dry replays that need work; those of suspended workspaces wait."""
-    active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
-    return [
-        ReplayRow.sandbox == "dry",
-        col(ReplayRow.finished_at).is_(None),
-        or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
-        col(ReplayRow.workspace_id).in_(active),
-        *undeleted_session_conditions(ReplayRow),
-    ]
-
-
-def _list_due_replays(db: DbSession, *, limit: int, without: Sequence[str]) -> list[ReplayRow]:
-    """Lock and return replays that need work: the oldest of each workspace first."""
-    tenant = (col(ReplayRow.workspace_id), col(ReplayRow.mode))
-    turn = func.row_number().over(partition_by=tenant, order_by=col(ReplayRow.id)).label("turn")
-    turns = select(ReplayRow.id, turn).where(*_due_conditions(), col(ReplayRow.id).not_in(without)).subquery()
-    statement = (
-        select(ReplayRow)
-        .join(turns, turns.c.id == ReplayRow.id)
-        .order_by(turns.c.turn, turns.c.id)
-        .limit(limit)
-        .with_for_update(of=ReplayRow)
-    )
-    return list(db.exec(statement))

@@ -4,6 +4,8 @@ It has the recording from its parent and reads snapshots from the stores; it imp
 lake.
 """
 
+import os
+import resource
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from functools import lru_cache, partial
@@ -37,7 +39,10 @@ from recorder.storage.blobs import Blobs
 MEMORY_BYTES = 1024**3
 SECONDS = 30.0
 #: Longer than nearly all replays take: after it, what is computed is stored.
-_PATIENCE_S = 0.05
+PATIENCE_S = 0.05
+#: A process that gives way to others may wait for a processor, beside the time that it uses.
+_WAITING_FACTOR = 4
+_NICENESS = 10
 
 
 class EventMessage(msgspec.Struct, array_like=True):
@@ -117,18 +122,44 @@ Outcome = DryResult | InvalidRecording | Unavailable | ReplayNotComputed
 class DryProcess:
     """Process that computes dry replays, one after the other; the first one starts it."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve_dry_replays, memory_bytes=memory_bytes, seconds=seconds)
+    def __init__(
+        self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS, is_long: bool = False
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            memory_bytes: memory of a replay.
+            seconds: time of a replay.
+            is_long: whether the process is for one replay that takes long: it gives way to other processes,
+                and has those seconds on a processor.
+        """
+        if is_long:
+            self._process = LimitedProcess(
+                serve_long_dry_replay, memory_bytes=memory_bytes, seconds=_WAITING_FACTOR * seconds
+            )
+        else:
+            self._process = LimitedProcess(serve_dry_replays, memory_bytes=memory_bytes, seconds=seconds)
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
-    def replay_each(self, tasks: Iterable[DryTask]) -> Generator[Outcome | None, None, None]:
-        """Yield the outcomes of tasks, in their order; None each time that one takes longer than others.
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the process has started, so that it computes what it has."""
+        return self._process.is_ready
+
+    def start(self) -> None:
+        """Start the process before the first task, unless there is one."""
+        self._process.start()
+
+    def replay_each(
+        self, tasks: Iterable[DryTask], *, patience_s: float = PATIENCE_S
+    ) -> Generator[Outcome | None, None, None]:
+        """Yield the outcomes of tasks, in their order; None each time that one takes so many seconds more.
 
         A task that takes too much memory or time ends alone. The process goes on with the next task while the
         caller has the outcome of the last one; an iterator that is closed before its end ends the process.
         """
         messages = [msgspec.json.encode(task) for task in tasks]
-        with closing(self._process.request_each(messages, patience_s=_PATIENCE_S)) as answers:
+        with closing(self._process.request_each(messages, patience_s=patience_s)) as answers:
             for answer in answers:
                 yield None if answer is None else self._read_outcome(answer)
 
@@ -154,6 +185,14 @@ def serve_dry_replays(memory_bytes: int) -> None:
     # Trees of pages hold themselves: they are freed by collections, which pass over the modules.
     with reduced_garbage_collection(MANY_REQUESTS, older=5):
         serve_requests(_answer, memory_bytes)
+
+
+def serve_long_dry_replay(memory_bytes: int) -> None:
+    """Compute a replay that takes long: slowly while others need the processors."""
+    os.nice(_NICENESS)
+    most_s = round(SECONDS)
+    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+    serve_dry_replays(memory_bytes)
 
 
 def _answer(message: bytes) -> bytes:
@@ -196,10 +235,10 @@ def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
 def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     """Return a recording whose snapshots are read from the store when they are needed."""
     places = [frame.snapshot_place for frame in message.frames]
-    snapshots = StoredSnapshots(blobs, filter(None, places))
+    reader = _SnapshotReader(StoredSnapshots(blobs, filter(None, places)))
     frames = [
         RecordedFrame(
-            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(_read_dom, snapshots, snapshot)
+            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(reader.read_dom, snapshot)
         )
         for frame, snapshot in zip(message.frames, places, strict=True)
     ]
@@ -222,21 +261,38 @@ def open_events(message: RecordingMessage) -> list[EventItem]:
     return events
 
 
-def _read_dom(snapshots: StoredSnapshots, snapshot: SnapshotPlace | None) -> Mapping[str, Any] | None:
-    """Return a snapshot; None without one, or if its bytes are gone or damaged."""
-    if snapshot is None:
-        return None
-    try:
-        packed = snapshots.read(snapshot)
-    except KeyError:
-        return None
-    except Exception as error:  # clients of stores raise errors of many kinds
-        raise Unavailable("The blob store") from error
-    try:
-        size = zstandard.get_frame_parameters(packed).content_size
-        if not 0 < size <= limits.DOM_BYTES:
+class _SnapshotReader:
+    """Reader of the snapshots of one recording as values."""
+
+    def __init__(self, snapshots: StoredSnapshots) -> None:
+        self._snapshots = snapshots
+        self._decompressor = zstandard.ZstdDecompressor()
+        #: The last snapshot, packed and as a value.
+        self._last: tuple[bytes, Mapping[str, Any] | None] = b"", None
+
+    def read_dom(self, snapshot: SnapshotPlace | None) -> Mapping[str, Any] | None:
+        """Return a snapshot; None without one, or if its bytes are gone or damaged.
+
+        One that equals the snapshot read before, such as that of a page that did not change, is that object.
+        """
+        if snapshot is None:
             return None
-        value = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
-    except (zstandard.ZstdError, orjson.JSONDecodeError):
-        return None
-    return value if isinstance(value, dict) else None
+        try:
+            packed = self._snapshots.read(snapshot)
+        except KeyError:
+            return None
+        except Exception as error:  # clients of stores raise errors of many kinds
+            raise Unavailable("The blob store") from error
+        if packed != self._last[0]:
+            self._last = packed, self._unpack(packed)
+        return self._last[1]
+
+    def _unpack(self, packed: bytes) -> Mapping[str, Any] | None:
+        try:
+            size = zstandard.get_frame_parameters(packed).content_size
+            if not 0 < size <= limits.DOM_BYTES:
+                return None
+            value = orjson.loads(self._decompressor.decompress(packed))
+        except (zstandard.ZstdError, orjson.JSONDecodeError):
+            return None
+        return value if isinstance(value, dict) else None

@@ -19,6 +19,7 @@ from recorder.replay_service.graph_evidence import read_graph_evidence
 from recorder.replay_service.process_replies import ReplayNotComputed
 from recorder.replay_service.recording_reads import (
     FoundSessions,
+    is_huge_session,
     read_recording,
     read_sessions_with_recordings,
 )
@@ -36,10 +37,21 @@ log = logging.getLogger("recorder.replays")
 Refusal = InvalidRecording | NotFound | Unavailable | ReplayNotComputed
 
 
-def read_dry_tasks(runtime: Runtime, rows: Sequence[ReplayRow]) -> list[DryTask | Refusal]:
+class HugeTask:
+    """A task that was not read, because others would wait for it."""
+
+
+def read_dry_tasks(
+    runtime: Runtime, rows: Sequence[ReplayRow], *, leaves_huge: bool
+) -> list[DryTask | Refusal | HugeTask]:
     """Return the tasks of the first replays, at least of one, or the reasons why they have none.
 
     Small recordings are read together. A large one, or a graph, comes alone: memory holds one of them.
+
+    Args:
+        runtime: the deployment.
+        rows: the replays.
+        leaves_huge: return `HugeTask` for tasks that take seconds to read.
     """
     others = {row.against_session_id for row in rows if row.against_session_id is not None}
     try:
@@ -48,9 +60,13 @@ def read_dry_tasks(runtime: Runtime, rows: Sequence[ReplayRow]) -> list[DryTask 
         if len(rows) == 1:
             return [_make_task_refusal(rows[0], error)]
         # A store, or a damaged file of one of them: each is read alone.
-        return read_dry_tasks(runtime, rows[:1])
-    tasks: list[DryTask | Refusal] = []
+        return read_dry_tasks(runtime, rows[:1], leaves_huge=leaves_huge)
+    tasks: list[DryTask | Refusal | HugeTask] = []
     for row in rows:
+        named = [sessions.rows.get(row.session_id), sessions.rows.get(row.against_session_id or "")]
+        if leaves_huge and any(session is not None and is_huge_session(session) for session in named):
+            tasks.append(HugeTask())
+            continue
         is_large = _is_large_task(sessions, row)
         if is_large and tasks:
             break

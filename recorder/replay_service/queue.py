@@ -150,6 +150,7 @@ def create_replay(
     anchor_event = check_replay_range(db, runtime, session, body)
     check_open_limit(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
+    inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing
     row = ReplayRow(
         id=replay_id,
         workspace_id=tenant.workspace_id,
@@ -168,7 +169,8 @@ def create_replay(
         anchor_event=anchor_event,
         against_session_id=None if other is None else other.id,
         input_names=sorted(body.inputs),
-        input_values=encrypt_inputs(runtime.settings.secret, replay_id, body.inputs),
+        # A dry one types nothing.
+        input_values=encrypt_inputs(runtime.settings.secret, replay_id, inputs),
         decisions={},
         request_id=current_request_id(),
         created_at=now,

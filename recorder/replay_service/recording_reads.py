@@ -13,7 +13,7 @@ from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.item_reads import read_sealed_frames
 from recorder.recording.session_events import EventPortions
-from recorder.recording.stored_events import Entry, decode_events_between
+from recorder.recording.stored_events import EventRecord, decode_event_batch
 from recorder.replay_service.dry_process import EventMessage, FrameMessage, RecordingMessage
 from recorder.replays.recordings import InvalidRecording, RecordedTag
 from recorder.runtime import Runtime
@@ -25,6 +25,8 @@ MOST_EVENTS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
 #: Sessions that are no larger are read together.
 _SMALL_EVENTS, _SMALL_BYTES, _SMALL_FRAMES = 1_000, 512 * 1024, 200
+#: To read sessions that are larger takes seconds.
+_HUGE_EVENTS, _HUGE_BYTES, _HUGE_FRAMES = 10_000, 4 * 1024 * 1024, 1_000
 _EVENT_COLUMNS = ("event_id", "t_ms", "type", "frame_id", "payload")
 _FRAME_COLUMNS = ("frame_id", "t_ms", "state_tokens", "dom_object", "dom_offset", "dom_length")
 
@@ -109,6 +111,11 @@ def read_sessions_with_recordings(runtime: Runtime, session_ids: Collection[str]
     return FoundSessions(rows, recordings)
 
 
+def is_huge_session(row: SessionRow) -> bool:
+    """Return whether a session is so large that others would wait while it is read."""
+    return row.event_count > _HUGE_EVENTS or row.event_bytes > _HUGE_BYTES or row.frame_count > _HUGE_FRAMES
+
+
 def _is_small_session(row: SessionRow) -> bool:
     return (
         row.event_count <= _SMALL_EVENTS
@@ -119,17 +126,16 @@ def _is_small_session(row: SessionRow) -> bool:
 
 def _read_hot_events(db: DbSession, session_ids: Collection[str]) -> dict[str, list[EventMessage]]:
     """Return the events of sessions that are in SQL by `(t_ms, id)`."""
-    entries: defaultdict[str, list[Entry]] = defaultdict(list)
-    for batch in db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id).in_(session_ids))):
-        entries[batch.session_id] += decode_events_between(
-            batch.payload, batch.first_id, batch.first_position, None, None
-        )
+    records: defaultdict[str, list[EventRecord]] = defaultdict(list)
+    statement = select(EventBatchRow).where(col(EventBatchRow.session_id).in_(session_ids))
+    for batch in db.exec(statement.order_by(col(EventBatchRow.first_position))):
+        records[batch.session_id] += decode_event_batch(batch)
     events: defaultdict[str, list[EventMessage]] = defaultdict(list)
-    for session_id, read in entries.items():
-        records = [entry[-1] for entry in sorted(read)]
+    for session_id, read in records.items():
+        read.sort(key=lambda record: (record.t_ms, record.id))
         events[session_id] = [
             _make_event((record.id, record.t_ms, record.type, record.frame_id, record.payload))
-            for record in records
+            for record in read
         ]
     return events
 

@@ -58,6 +58,7 @@ def create_recovery(
         point_t_ms = find_place_time(db, runtime, other, ReplayPlace(**named))
     check_open_limit(db, RecoveryRow, tenant)
     recovery_id, now = new_timed_id("rcv")
+    inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing
     row = RecoveryRow(
         id=recovery_id,
         workspace_id=tenant.workspace_id,
@@ -72,7 +73,7 @@ def create_recovery(
         point_t_ms=point_t_ms,
         replay_ids=[],
         input_names=sorted(body.inputs),
-        input_values=encrypt_inputs(runtime.settings.secret, recovery_id, body.inputs),
+        input_values=encrypt_inputs(runtime.settings.secret, recovery_id, inputs),
         policy=body.policy.model_dump(mode="json"),
         request_id=current_request_id(),
         created_at=now,

@@ -8,7 +8,7 @@ leaves a recovery that the next run continues.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import exists, func
+from sqlalchemy import exists
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -16,9 +16,9 @@ from recorder.errors import NotFound
 from recorder.models.recovery import RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
-from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import find_session
 from recorder.replay_service.inputs import decrypt_inputs, encrypt_inputs
+from recorder.replay_service.open_tenants import list_first_rows
 from recorder.replay_service.queue import create_attempt
 from recorder.replay_service.recoveries import end_recovery
 from recorder.replay_service.replay_rows import undeleted_session_conditions
@@ -38,23 +38,9 @@ def list_due_recoveries(
 
     Those of suspended workspaces wait.
     """
-    active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
     attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
-    tenant = (col(RecoveryRow.workspace_id), col(RecoveryRow.mode))
-    turn = func.row_number().over(partition_by=tenant, order_by=col(RecoveryRow.id)).label("turn")
-    turns = (
-        select(RecoveryRow.id, turn)
-        .where(
-            col(RecoveryRow.finished_at).is_(None),
-            ~attempt,
-            col(RecoveryRow.workspace_id).in_(active),
-            col(RecoveryRow.id).not_in(without),
-            *undeleted_session_conditions(RecoveryRow),
-        )
-        .subquery()
-    )
-    statement = select(RecoveryRow).join(turns, turns.c.id == RecoveryRow.id)
-    return list(db.exec(statement.order_by(turns.c.turn, turns.c.id).limit(limit)))
+    due = [~attempt, col(RecoveryRow.id).not_in(without), *undeleted_session_conditions(RecoveryRow)]
+    return list_first_rows(db, RecoveryRow, due, limit=limit)
 
 
 def continue_recovery(

@@ -3,6 +3,7 @@
 from typing import Any, TypeVar
 
 from sqlalchemy import exists, func, or_
+from sqlalchemy.orm import defer
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -71,7 +72,8 @@ def list_rows(
         statement = statement.where(col(table.workflow).in_(workflows))
     if before_id is not None:
         statement = statement.where(col(table.id) < before_id)
-    statement = statement.order_by(col(table.id).desc())
+    # A page of inputs has up to 500 MB.
+    statement = statement.order_by(col(table.id).desc()).options(defer(table.input_values))  # type: ignore[arg-type]
     return fetch_list_page(
         lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )

@@ -5,20 +5,30 @@ the processor to sealing and replays.
 """
 
 import os
+import resource
+from collections.abc import Generator
+from contextlib import closing
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
-from recorder.limited_process import LimitedProcess, serve_requests
+from recorder.errors import Unavailable
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.dry_process import RecordingMessage, open_recording
-from recorder.replay_service.process_replies import decode_reply, encode_reply
+from recorder.replay_service.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replays.dry import compute_replayability
+from recorder.replays.recordings import InvalidRecording
 from recorder.storage.blobs import Blobs
 
 #: Memory and time of a session; one of a hundred steps takes some ten milliseconds.
 MEMORY_BYTES = 512 * 1024**2
 SECONDS = 15.0
 _NICENESS = 10
+#: Longer than nearly all sessions take.
+PATIENCE_S = 0.05
+#: A process that gives way to others may wait for a processor, beside the time that it uses.
+_WAITING_FACTOR = 4
 
 
 class ReplayabilityTask(msgspec.Struct):
@@ -29,33 +39,79 @@ class ReplayabilityTask(msgspec.Struct):
     recording: RecordingMessage
 
 
+class Replayability(NamedTuple):
+    """Replayability of a session, or why there is none."""
+
+    #: None without snapshots or steps.
+    value: float | None = None
+    #: `ProcessEnded` if it takes too much memory or time; as `decode_reply` raises it.
+    error: ProcessEnded | InvalidRecording | ReplayNotComputed | Unavailable | None = None
+
+
 class ReplayabilityProcess:
     """Process that computes one value after the other; the first one starts it."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve_replayability, memory_bytes=memory_bytes, seconds=seconds)
+    def __init__(
+        self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS, is_long: bool = False
+    ) -> None:
+        """Set the limits.
 
-    def compute(self, task: ReplayabilityTask) -> float | None:
-        """Return the replayability of a session; None without snapshots or steps.
-
-        Raises:
-            ProcessEnded: if it takes too much memory or time.
-            InvalidRecording: if the recording cannot be replayed.
-            ReplayNotComputed: if an error ended it.
-            Unavailable: if the store of the snapshots does not answer.
+        Args:
+            memory_bytes: memory of a session.
+            seconds: time of a session.
+            is_long: whether the process is for one session that takes long; it has `SECONDS` on a processor.
         """
-        value: float | None = decode_reply(self._process.request(msgspec.json.encode(task)), float)
-        return value
+        serve = serve_long_replayability if is_long else serve_replayability
+        allowed_s = _WAITING_FACTOR * seconds if is_long else seconds
+        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=allowed_s)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the process has started, so that it computes what it has."""
+        return self._process.is_ready
+
+    def start(self) -> None:
+        """Start the process before the first session, unless there is one."""
+        self._process.start()
+
+    def compute(
+        self, task: ReplayabilityTask, *, patience_s: float = PATIENCE_S
+    ) -> Generator[Replayability | None, None, None]:
+        """Yield the replayability of a session; before that None, each time it takes so many seconds more.
+
+        An iterator that is closed before ends the process.
+        """
+        message = msgspec.json.encode(task)
+        with closing(self._process.request_each([message], patience_s=patience_s)) as answers:
+            for answer in answers:
+                if isinstance(answer, ProcessEnded):
+                    yield Replayability(error=answer)
+                else:
+                    yield None if answer is None else _read_answer(answer)
 
     def end(self) -> None:
         """End the process."""
         self._process.end()
 
 
+def _read_answer(answer: bytes) -> Replayability:
+    try:
+        return Replayability(decode_reply(answer, float))
+    except (InvalidRecording, ReplayNotComputed, Unavailable) as error:
+        return Replayability(error=error)
+
+
 def serve_replayability(memory_bytes: int) -> None:
     """Compute the values that standard input asks for, until it ends."""
     os.nice(_NICENESS)
     serve_requests(_answer, memory_bytes)
+
+
+def serve_long_replayability(memory_bytes: int) -> None:
+    """Compute the value of a session that takes long."""
+    most_s = round(SECONDS)
+    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+    serve_replayability(memory_bytes)
 
 
 def _answer(message: bytes) -> bytes:

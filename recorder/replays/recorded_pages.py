@@ -1,7 +1,7 @@
 """Pages of a recorded session: its snapshots as trees, read when they are needed. Spec §4.6."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement, read_dom_document
@@ -15,6 +15,14 @@ TARGETED_TYPES = frozenset(
 )
 
 
+class _KeptPage(NamedTuple):
+    """A page, with its snapshot and the visits that building it took."""
+
+    snapshot: Mapping[str, Any] | None
+    page: DomDocument | None
+    visits: int
+
+
 class RecordedPages:
     """The pages of one session, by index of the frame."""
 
@@ -22,7 +30,7 @@ class RecordedPages:
         self.budget = budget
         self._frames = recording.frames
         self._by_id = {frame.frame_id: frame for frame in recording.frames}
-        self._kept: dict[int, DomDocument | None] = {}
+        self._kept: dict[int, _KeptPage] = {}
 
     def read_page(self, index: int | None) -> DomDocument | None:
         """Return the page of a frame; None without a frame or a snapshot of format `nodes`.
@@ -34,12 +42,23 @@ class RecordedPages:
         if index is None:
             return None
         if index not in self._kept:
-            snapshot = self._frames[index].read_dom()
-            page = None if snapshot is None else read_dom_document(snapshot, self._read_base, self.budget)
+            kept = self._build_page(self._frames[index].read_dom())
             while len(self._kept) >= _KEPT_PAGES:
                 del self._kept[next(iter(self._kept))]
-            self._kept[index] = page
-        return self._kept[index]
+            self._kept[index] = kept
+        return self._kept[index].page
+
+    def _build_page(self, snapshot: Mapping[str, Any] | None) -> "_KeptPage":
+        """Return the page of a snapshot; a kept one where the snapshot is the same object."""
+        if snapshot is None:
+            return _KeptPage(None, None, 0)
+        for kept in self._kept.values():
+            if kept.snapshot is snapshot:
+                self.budget.spend(kept.visits)  # as if it were built again
+                return kept
+        left = self.budget.left
+        page = read_dom_document(snapshot, self._read_base, self.budget)
+        return _KeptPage(snapshot, page, left - self.budget.left)
 
     def get_frame(self, index: int | None) -> RecordedFrame | None:
         """Return a frame by its index."""

@@ -1,8 +1,8 @@
 """Rotation of the digest pool: workspaces take turns, and the submissions of each. Decision 0030."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 
+from recorder.rotation import Rotation
 from recorder.sealing.digest_submissions import Item, Submission
 
 
@@ -14,35 +14,30 @@ class SubmissionRotation:
     """
 
     def __init__(self) -> None:
-        #: Workspaces in the order of their turns, each with its submissions in the order of theirs.
-        self._by_workspace: dict[str, deque[Submission]] = {}
+        self._rotation = Rotation[Submission]()
 
     def add(self, submission: Submission) -> None:
         """Add a submission as the last of its workspace, unless it is there."""
-        submissions = self._by_workspace.setdefault(submission.workspace_id, deque())
-        if submission not in submissions:
-            submissions.append(submission)
+        if submission not in self._rotation.list_of(submission.workspace_id):
+            self._rotation.add(submission.workspace_id, submission)
 
     def take_item(self, may_begin: Callable[[Item], bool]) -> Item | None:
         """Remove and return the next item that may begin; None if there is none.
 
         Items of submissions that are over are returned too: their tasks must be released.
         """
-        for workspace_id in list(self._by_workspace):
-            submissions = self._by_workspace[workspace_id]
-            for _ in range(len(submissions)):
-                submission = submissions.popleft()
-                if not submission.items:
-                    continue
-                submissions.append(submission)
-                if submission.is_over or may_begin(submission.items[0]):
-                    # The workspace goes to the end of the rotation.
-                    self._by_workspace[workspace_id] = self._by_workspace.pop(workspace_id)
-                    return submission.items.popleft()
-            if not submissions:
-                del self._by_workspace[workspace_id]
+
+        def may_take(_: str, submission: Submission) -> bool:
+            return not submission.items or submission.is_over or may_begin(submission.items[0])
+
+        while (taken := self._rotation.take(may_take)) is not None:
+            workspace_id, submission = taken
+            if submission.items:  # those of one that failed were dropped
+                item = submission.items.popleft()
+                if submission.items:
+                    self._rotation.add(workspace_id, submission)
+                return item
         return None
 
     def __iter__(self) -> Iterator[Submission]:
-        for submissions in self._by_workspace.values():
-            yield from submissions
+        return iter(self._rotation)

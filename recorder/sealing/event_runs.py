@@ -39,8 +39,22 @@ class EventRun(NamedTuple):
     last: EventOrderKey
 
 
-def write_event_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> EventRun:
+def write_event_run(
+    blobs: Blobs,
+    key: str,
+    items: Sequence[HotItem],
+    *,
+    chunk_events: int = _CHUNK_EVENTS,
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> EventRun:
     """Sort events, of which there is at least one, and store them.
+
+    Args:
+        blobs: the store of the runs.
+        key: key of the object.
+        items: the events.
+        chunk_events: most events of a chunk.
+        chunk_bytes: most bytes of a chunk that holds several events.
 
     Raises:
         Unavailable: if the store refuses or does not answer.
@@ -50,7 +64,7 @@ def write_event_run(blobs: Blobs, key: str, items: Sequence[HotItem]) -> EventRu
     packed: list[bytes] = []
     chunks: list[Chunk] = []
     offset = 0
-    for part in _cut_event_chunks(ordered):
+    for part in _cut_event_chunks(ordered, chunk_events, chunk_bytes):
         packed.append(compressor.compress(_encoder.encode(part)))
         chunks.append(Chunk(offset, len(packed[-1]), part[0][:3]))
         offset += len(packed[-1])
@@ -125,10 +139,10 @@ def _read_run_sequence(
             yield from items
 
 
-def _cut_event_chunks(items: Sequence[HotItem]) -> Iterator[Sequence[HotItem]]:
+def _cut_event_chunks(items: Sequence[HotItem], most: int, most_bytes: int) -> Iterator[Sequence[HotItem]]:
     begin = size = 0
     for end, item in enumerate(items):
-        if end > begin and (end - begin == _CHUNK_EVENTS or size + len(item[3]) > _CHUNK_BYTES):
+        if end > begin and (end - begin == most or size + len(item[3]) > most_bytes):
             yield items[begin:end]
             begin, size = end, 0
         size += len(item[3])

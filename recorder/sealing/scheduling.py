@@ -63,11 +63,12 @@ class LaneScheduler:
         *,
         pace: SealingTimes | None = None,
         batch_limits: batches.SealingBatchLimits | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         self.pace = pace or SealingTimes()
         self.current: LaneWork | None = None
         self.paused: frozenset[Lane] = frozenset()
-        self.stopping = threading.Event()
+        self.stopping = stopping or threading.Event()
         self.has_lost_permit = False
         self._runtime, self._owner, self._batch_limits = runtime, owner, batch_limits
         self._runs = runtime.settings.seal_runs

@@ -24,6 +24,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
 from recorder.garbage_collector import LARGE_BATCHES, reduced_garbage_collection
+from recorder.memory.graph.capacity import GraphCapacity
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
@@ -82,6 +83,7 @@ class Sealer:
         pace: SealingTimes | None = None,
         batch_limits: SealingBatchLimits | None = None,
         portion_limits: PortionLimits | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Prepare a run; no lease is taken yet.
 
@@ -91,13 +93,16 @@ class Sealer:
             pace: times between lanes and between attempts.
             batch_limits: size of a batch.
             portion_limits: size of one portion of work.
+            stopping: ends the run after the current portion once it is set; by default an event of its own.
         """
         self._runtime = runtime
         self._owner = owner
         self._portion_limits = portion_limits
-        self._scheduler = LaneScheduler(runtime, owner, pace=pace, batch_limits=batch_limits)
+        self._scheduler = LaneScheduler(
+            runtime, owner, pace=pace, batch_limits=batch_limits, stopping=stopping
+        )
         self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
-        self._indexer = GraphIndexer()
+        self._indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
         #: Paused preparations with the fence of the lease under which they were paused.
         self._paused: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
         self._touched: set[Tenant] = set()
@@ -338,13 +343,18 @@ def open_sealer(
     pace: SealingTimes | None = None,
     batch_limits: SealingBatchLimits | None = None,
     portion_limits: PortionLimits | None = None,
+    stopping: threading.Event | None = None,
 ) -> Iterator[Sealer | None]:
-    """Open a sealer that holds a permit; yield None if all permits are taken.
-
-    Libraries are loaded before: the sessions of the first batch would wait two seconds for them.
-    """
+    """Open a sealer that holds a permit; yield None if all permits are taken."""
     _load_libraries()
-    sealer = Sealer(runtime, owner=owner, pace=pace, batch_limits=batch_limits, portion_limits=portion_limits)
+    sealer = Sealer(
+        runtime,
+        owner=owner,
+        pace=pace,
+        batch_limits=batch_limits,
+        portion_limits=portion_limits,
+        stopping=stopping,
+    )
     try:
         with reduced_garbage_collection(LARGE_BATCHES):
             yield sealer if sealer.take() else None
@@ -353,7 +363,7 @@ def open_sealer(
 
 
 def _load_libraries() -> None:
-    """Load what a batch imports when it needs it; pyarrow loads pandas for the first values it converts."""
+    """Load what the first batch would wait two seconds for; pyarrow loads pandas for its first values."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     pa.array([""])

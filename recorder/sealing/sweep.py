@@ -8,18 +8,18 @@ rows of a large one are deleted in many short transactions, since on SQLite each
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select, update
+from sqlmodel import col, delete, select, update
 
 from recorder import clock, limits
 from recorder.audit.log import Origin, record_audit_entry
-from recorder.models.operations import LeaseRow
+from recorder.models.operations import SweepRow
 from recorder.models.session import SessionRow
-from recorder.recording.hot_rows import HOT_ROWS, delete_some_rows
+from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_rows
 from recorder.runtime import Runtime
 from recorder.sealing import failures
 from recorder.sealing.portions import RequireLease
@@ -30,8 +30,6 @@ from recorder.tenant import Tenant
 log = logging.getLogger("recorder.sealing")
 
 _SWEEP_CHUNK = 20
-#: Row of a lease whose owner lists the sessions whose rows are being deleted: a killed run leaves some.
-_SWEPT = "seal-sweep"
 #: A pause between two transactions is as long as the one before, within this bound.
 _LONGEST_PAUSE_S = 0.1
 #: A session whose rows differ again after it was resealed so often is set aside.
@@ -40,18 +38,25 @@ _MAX_REPAIRS = 1
 
 def has_rows_to_sweep(db: DbSession) -> bool:
     """Return whether hot rows wait to be deleted."""
-    return bool(_list_due_sessions(db, limit=1)) or _read_swept_sessions(db) != []
+    return bool(_list_due_sessions(db, limit=1)) or db.exec(select(SweepRow).limit(1)).first() is not None
 
 
-def sweep_hot_rows(runtime: Runtime, require_lease: RequireLease) -> tuple[int, int]:
+def sweep_hot_rows(
+    runtime: Runtime, require_lease: RequireLease, tables: Sequence[RowsOfSessions] = HOT_ROWS
+) -> tuple[int, int]:
     """Delete the hot rows of sessions that the lake holds completely; queue the others again.
+
+    Args:
+        runtime: the deployment.
+        require_lease: called in each write transaction; it raises if another run holds the lease.
+        tables: tables with hot rows, and the most of them that one transaction deletes.
 
     Returns:
         The number of swept sessions, and of sessions that are sealed again.
     """
     swept = requeued = 0
     while True:
-        _delete_swept_rows(runtime, require_lease)
+        _delete_swept_rows(runtime, require_lease, tables)
         with runtime.database.transaction(write=False) as db:
             due = _list_due_sessions(db, limit=_SWEEP_CHUNK)
         whole, differing = _compare_with_lake(runtime, due)
@@ -59,42 +64,32 @@ def sweep_hot_rows(runtime: Runtime, require_lease: RequireLease) -> tuple[int, 
             with runtime.database.transaction(write=True) as db:
                 require_lease(db)
                 db.exec(update(SessionRow).where(col(SessionRow.id).in_(whole)).values(is_hot=False))
-                _store_swept_sessions(db, whole)
+                db.add_all(SweepRow(session_id=session_id) for session_id in whole)
         for row, counts in differing:
             requeued += _requeue_session(runtime, require_lease, row, counts)
         swept += len(whole)
         if len(due) < _SWEEP_CHUNK:
-            _delete_swept_rows(runtime, require_lease)
+            _delete_swept_rows(runtime, require_lease, tables)
             return swept, requeued
 
 
-def _delete_swept_rows(runtime: Runtime, require_lease: RequireLease) -> None:
+def _delete_swept_rows(
+    runtime: Runtime, require_lease: RequireLease, tables: Sequence[RowsOfSessions]
+) -> None:
     """Delete the rows of the sessions that the lake serves, in short transactions with pauses."""
     with runtime.database.transaction(write=False) as db:
-        session_ids = _read_swept_sessions(db)
+        session_ids = list(db.exec(select(SweepRow.session_id)))
     while session_ids:
         began_s = time.monotonic()
         with runtime.database.transaction(write=True) as db:
             require_lease(db)
-            if not delete_some_rows(db, session_ids, HOT_ROWS):
-                _store_swept_sessions(db, [])
+            if not delete_some_rows(db, session_ids, tables):
+                db.exec(delete(SweepRow).where(col(SweepRow.session_id).in_(session_ids)))
                 return
         if runtime.database.is_sqlite:
             # Requests that wait for SQLite's lock try again from time to time, and would find it taken.
             time.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
             runtime.database.checkpoint_log()
-
-
-def _read_swept_sessions(db: DbSession) -> list[str]:
-    """Return the sessions that the lake serves, and that may have hot rows."""
-    row = db.get(LeaseRow, _SWEPT, populate_existing=True)
-    return [] if row is None or not row.owner else msgspec.json.decode(row.owner, type=list[str])
-
-
-def _store_swept_sessions(db: DbSession, session_ids: list[str]) -> None:
-    row = db.get(LeaseRow, _SWEPT) or LeaseRow(name=_SWEPT, owner="", fence=0, expires_ms=0)
-    row.owner = msgspec.json.encode(session_ids).decode() if session_ids else ""
-    db.add(row)
 
 
 def _compare_with_lake(

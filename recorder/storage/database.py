@@ -162,7 +162,7 @@ class Database:
             )
         return (pages - free) * size
 
-    def rewrite_file(self) -> bool:
+    def rewrite_file(self, *, wait_ms: int = _REWRITE_WAIT_MS) -> bool:
         """Rewrite SQLite's file, whose pages may hold copies of rows that were moved and erased.
 
         Writers wait for it. It needs as much space again in the folder of temporary files and in the log.
@@ -175,7 +175,7 @@ class Database:
         """
         with self.write_lock, closing(self.raw_connection()) as connection:
             try:
-                connection.execute(f"PRAGMA busy_timeout={_REWRITE_WAIT_MS}")
+                connection.execute(f"PRAGMA busy_timeout={wait_ms}")
                 # In memory it would take as much as the file.
                 connection.execute("PRAGMA temp_store=FILE")
                 connection.execute("VACUUM")

@@ -19,7 +19,7 @@ from recorder.errors import Unavailable
 from recorder.hashing import bucket_of
 from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_lake_file
-from recorder.storage.lake_maintenance import TableMaintenance, maintain_lake_table
+from recorder.storage.lake_maintenance import LakeTimes, TableMaintenance, maintain_lake_table
 from recorder.storage.lake_reads import SessionPartition, read_session_batches, retry_lake_read
 from recorder.storage.lake_rewrites import compact_small_files, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
@@ -39,17 +39,26 @@ _SESSION_ID = re.compile(r"[a-z]{3}_[0-9A-Za-z]+", re.ASCII)
 class Lake:
     """Delta tables of a deployment, under `<url>/<workspace>/<mode>/<kind>`."""
 
-    def __init__(self, url: str, *, compact_at_files: int = 100, checkpoint_every: int = 100) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        compact_at_files: int = 100,
+        checkpoint_every: int = 100,
+        times: LakeTimes | None = None,
+    ) -> None:
         """Name the tables; nothing is opened before its first use.
 
         Args:
             url: folder or address of an object store.
             compact_at_files: number of small files from which a partition is compacted.
             checkpoint_every: number of commits from one checkpoint of a table in a folder to the next.
+            times: times for which maintenance keeps files, versions and entries of logs.
         """
         self.url = url.rstrip("/")
         self._compact_at_files = compact_at_files
         self._checkpoint_every = checkpoint_every
+        self._times = times or LakeTimes()
         self._tables: dict[str, LakeTable] = {}
 
     def append(self, kind: Kind, tenant: Tenant, rows: pa.Table, *, lane: str, number: int) -> bool:
@@ -70,7 +79,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_store_errors():
-            stored = self._open_table(kind, tenant)
+            stored = self.stored_table(kind, tenant)
             table = stored.open()
             if table is not None and holds_batch_number(table, kind, lane, number):
                 stored.sync()
@@ -112,7 +121,9 @@ class Lake:
         if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
             raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
         with convert_store_errors():
-            return self._open_table(kind, tenant).write_file(rows, {"workflow": workflow, "date": date}, name)
+            return self.stored_table(kind, tenant).write_file(
+                rows, {"workflow": workflow, "date": date}, name
+            )
 
     def read_file(self, kind: Kind, tenant: Tenant, file: LakeFile) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of a file that `write_file` wrote, whether it is committed or not.
@@ -121,7 +132,7 @@ class Lake:
             FileNotFoundError: if the file does not exist.
             Unavailable: if the store does not answer.
         """
-        store = self._open_table(kind, tenant).open_file_system()
+        store = self.stored_table(kind, tenant).open_file_system()
         with convert_store_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
@@ -130,13 +141,7 @@ class Lake:
             yield from read_lake_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
-        self,
-        kind: Kind,
-        tenant: Tenant,
-        files: Sequence[LakeFile],
-        *,
-        lane: str,
-        number: int,
+        self, kind: Kind, tenant: Tenant, files: Sequence[LakeFile], *, lane: str, number: int
     ) -> bool:
         """Add data files under a number of a lane in one commit, durable when this returns.
 
@@ -151,7 +156,7 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        stored = self._open_table(kind, tenant)
+        stored = self.stored_table(kind, tenant)
         with convert_store_errors():
             for attempt in retry_commit_conflicts():
                 table = stored.open_for_writing()
@@ -167,7 +172,7 @@ class Lake:
     def version(self, kind: Kind, tenant: Tenant) -> int | None:
         """Return the newest version of a table; None before its first batch."""
         with convert_store_errors():
-            table = self._open_table(kind, tenant).open()
+            table = self.stored_table(kind, tenant).open()
         return None if table is None else table.version()
 
     def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
@@ -178,7 +183,7 @@ class Lake:
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
         with convert_store_errors():
-            table = self._open_table(kind, tenant).open(version)
+            table = self.stored_table(kind, tenant).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
         known = {field.name for field in table.schema().fields}
@@ -243,7 +248,7 @@ class Lake:
         session = SessionPartition(kind, workflow, date, session_id)
         with convert_store_errors():
             yield from read_session_batches(
-                self._open_table(kind, tenant), session, after=after, columns=columns, limit=limit
+                self.stored_table(kind, tenant), session, after=after, columns=columns, limit=limit
             )
 
     def count_session_rows(
@@ -261,7 +266,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_store_errors():
-            stored = self._open_table(kind, tenant)
+            stored = self.stored_table(kind, tenant)
             return retry_lake_read(lambda: count_session_rows(stored, workflow, date, session_ids))
 
     def delete_sessions(
@@ -292,7 +297,7 @@ class Lake:
         if not all(map(_SESSION_ID.fullmatch, session_ids)):
             raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
         with convert_store_errors():
-            return delete_sessions(self._open_table(kind, tenant), workflow, dates, session_ids)
+            return delete_sessions(self.stored_table(kind, tenant), workflow, dates, session_ids)
 
     def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
         """Join small files of partitions with many, in order.
@@ -312,7 +317,9 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_store_errors():
-            return compact_small_files(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
+            return compact_small_files(
+                self.stored_table(kind, tenant), check, at_files=self._compact_at_files
+            )
 
     def maintain(
         self,
@@ -331,8 +338,9 @@ class Lake:
         """
         with convert_store_errors():
             return maintain_lake_table(
-                self._open_table(kind, tenant),
+                self.stored_table(kind, tenant),
                 at_files=self._compact_at_files,
+                times=self._times,
                 pinned_since=pinned_since,
                 check=check,
             )
@@ -352,7 +360,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_store_errors():
-            stored = self._open_table(kind, tenant)
+            stored = self.stored_table(kind, tenant)
             return delete_dead_files(stored, workflow=workflow, dates=dates, session_ids=session_ids)
 
     def clean_log(self, kind: Kind, tenant: Tenant) -> int:
@@ -362,11 +370,17 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_store_errors():
-            return clean_log(self._open_table(kind, tenant))
+            return clean_log(self.stored_table(kind, tenant), grace=self._times.log_entries)
 
     def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
-        """Return a table as it is stored, for copies of its files."""
-        return self._open_table(kind, tenant)
+        """Return a table as it is stored."""
+        assert _SAFE.fullmatch(tenant.workspace_id) and tenant.mode in ("live", "test")
+        path = f"{self.url}/{tenant.workspace_id}/{tenant.mode}/{kind}"
+        if path not in self._tables:
+            self._tables[path] = LakeTable(
+                self.url, path, LAYOUTS[kind], checkpoint_every=self._checkpoint_every
+            )
+        return self._tables[path]
 
     def ping(self) -> None:
         """Check that the store answers.
@@ -384,15 +398,3 @@ class Lake:
             probe.unlink()
         except OSError as error:
             raise Unavailable("The lake") from error
-
-    def _make_path(self, kind: Kind, tenant: Tenant) -> str:
-        assert _SAFE.fullmatch(tenant.workspace_id) and tenant.mode in ("live", "test")
-        return f"{self.url}/{tenant.workspace_id}/{tenant.mode}/{kind}"
-
-    def _open_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
-        path = self._make_path(kind, tenant)
-        if path not in self._tables:
-            self._tables[path] = LakeTable(
-                self.url, path, LAYOUTS[kind], checkpoint_every=self._checkpoint_every
-            )
-        return self._tables[path]

@@ -27,7 +27,7 @@ _ABANDONED_AFTER = timedelta(days=1)
 #: takes seconds, and a run that was suspended for so long has lost its lease.
 _UNFINISHED_AFTER = timedelta(minutes=2)
 #: A reader that listed the log before may still open its entries for so long.
-_LOG_GRACE = timedelta(seconds=60)
+LOG_GRACE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,13 @@ def delete_dead_files(
     return DeadFiles(len(dead), unfinished)
 
 
-def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
+def clean_log(
+    stored: LakeTable,
+    *,
+    kept_since: datetime | None = None,
+    grace: timedelta = LOG_GRACE,
+    check: Callable[[], None] = lambda: None,
+) -> int:
     """Write a checkpoint and delete the log entries before it, which name deleted rows; return their number.
 
     Numbers of batches stay known: a checkpoint holds them.
@@ -144,6 +150,8 @@ def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
     Args:
         stored: the table.
         kept_since: versions since then stay readable; None keeps the newest version alone.
+        grace: entries that are younger stay.
+        check: called before each entry is deleted; it raises to stop.
     """
     table = stored.open()
     if table is None:
@@ -151,7 +159,7 @@ def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
     version = stored.checkpoint(table)
     store = stored.open_file_system(table)
     infos = _list_log(store)
-    before = clock.now() - _LOG_GRACE
+    before = clock.now() - grace
     if kept_since is not None:
         before = min(before, kept_since)
         version = max((_checkpoint_version(info) for info in infos if info.mtime < before), default=-1)
@@ -163,6 +171,7 @@ def clean_log(stored: LakeTable, *, kept_since: datetime | None = None) -> int:
         and (int(info.base_name[:20]) < version or ".damaged-" in info.base_name)
     ]
     for path in old:
+        check()
         _delete_file(store, path)
     for info in store.get_file_info(pa_fs.FileSelector("")):
         # Of a process that was killed while it wrote a checkpoint.

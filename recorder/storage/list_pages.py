@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
+from recorder import limits
+
 Item = TypeVar("Item")
 Other = TypeVar("Other")
 Position = TypeVar("Position")
@@ -21,7 +23,11 @@ class FetchedPage(NamedTuple, Generic[Item, Position]):
 
 
 def fetch_list_page(
-    read: Callable[[int], Iterable[Item]], *, limit: int, position_of: Callable[[Item], Position]
+    read: Callable[[int], Iterable[Item]],
+    *,
+    limit: int,
+    position_of: Callable[[Item], Position],
+    size_of: Callable[[Item], int] | None = None,
 ) -> FetchedPage[Item, Position]:
     """Read a page, and one item more to find out whether others follow.
 
@@ -29,8 +35,15 @@ def fetch_list_page(
         read: returns the next items, at most as many as its argument.
         limit: most items of the page.
         position_of: returns the position of an item in the order of the list.
+        size_of: returns the bytes of an item; the page ends before they exceed those of a page.
     """
-    items = list(islice(read(limit + 1), limit + 1))
+    items: list[Item] = []
+    size = 0
+    for item in islice(read(limit + 1), limit + 1):
+        size += 0 if size_of is None else size_of(item)
+        if items and size > limits.PAGE_BYTES:
+            return FetchedPage(items, position_of(items[-1]))
+        items.append(item)
     if len(items) <= limit:
         return FetchedPage(items, None)
     return FetchedPage(items[:limit], position_of(items[limit - 1]))

@@ -28,6 +28,8 @@ log = logging.getLogger("recorder.storage")
 #: Object that marks a store as one of this deployment; the first start writes it.
 STORE_MARK = "deployment.json"
 _LAKE_MARK = "deployment"
+#: Addresses of folders, which begin with a slash.
+_WITHOUT_BUCKETS = ("file", "local")
 _BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
 # `eu-west-1`, `us-gov-east-1`: the locations of other stores have no known region.
 _LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
@@ -58,6 +60,8 @@ def check_store_addresses(settings: Settings) -> None:
         words = url.split("::") if "://" in url else [""]
         if not {word.partition("://")[0] for word in words} <= known:
             raise StoreUnusable(variable, "it takes a folder, or an address such as s3://bucket/folder")
+        if any(_lacks_bucket(word) for word in words):
+            raise StoreUnusable(variable, "its address has no bucket; write it as s3://bucket/folder")
         if variable == "RECORDER_LAKE_URL":  # not opened by fsspec
             continue
         try:
@@ -66,6 +70,14 @@ def check_store_addresses(settings: Settings) -> None:
             raise StoreUnusable(variable, "the package for stores of this kind is not installed") from error
         except Exception as error:  # clients of stores have errors of their own
             raise StoreUnusable(variable, "it does not answer, or its address is wrong") from error
+
+
+def _lacks_bucket(url: str) -> bool:
+    """Return whether an address ends where its bucket, container, server or folder belongs."""
+    protocol, separator, path = url.partition("://")
+    if protocol in _WITHOUT_BUCKETS:
+        path = path.strip("/")
+    return bool(separator) and protocol != "memory" and not path.partition("/")[0].strip()
 
 
 def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake) -> None:

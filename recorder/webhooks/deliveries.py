@@ -170,10 +170,15 @@ class DeliveryCleanup:
             self._due = time.monotonic() + EVERY_S
 
 
-def remove_old_deliveries(db: DbSession, *, now: datetime) -> bool:
+def remove_old_deliveries(db: DbSession, *, now: datetime, most: int = _ROWS) -> bool:
     """Remove some records past thirty days, records of deleted webhooks, and bodies that no record needs.
 
     Attempts that wait to be sent are kept, however old.
+
+    Args:
+        db: a write transaction.
+        now: time of the removal.
+        most: rows of each kind to remove.
 
     Returns:
         Whether more may be left.
@@ -183,15 +188,15 @@ def remove_old_deliveries(db: DbSession, *, now: datetime) -> bool:
     is_needed = exists().where(col(DeliveryRow.event_id) == col(OutboxRow.id))
     is_done = col(OutboxRow.dispatched_at).is_not(None) & (col(OutboxRow.id) < first_id_at("evt", limit))
     removed = [
-        _remove_rows(db, DeliveryRow, is_old),
-        _remove_rows(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted_webhooks(now))),
-        _remove_rows(db, OutboxRow, is_done & ~is_needed),
+        _remove_rows(db, DeliveryRow, is_old, most),
+        _remove_rows(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted_webhooks(now)), most),
+        _remove_rows(db, OutboxRow, is_done & ~is_needed, most),
     ]
     if removed[1] == 0:
         db.connection().execute(
             delete(WebhookRow).where(col(WebhookRow.id).in_(_select_deleted_webhooks(now)))
         )
-    return _ROWS in removed
+    return most in removed
 
 
 def _select_deleted_webhooks(now: datetime) -> Select[str]:
@@ -199,6 +204,6 @@ def _select_deleted_webhooks(now: datetime) -> Select[str]:
     return select(col(WebhookRow.id)).where(col(WebhookRow.deleted_at) < now - _SETTLED)
 
 
-def _remove_rows(db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any) -> int:
-    some = select(col(table.id)).where(condition).limit(_ROWS)
+def _remove_rows(db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any, most: int) -> int:
+    some = select(col(table.id)).where(condition).limit(most)
     return db.connection().execute(delete(table).where(col(table.id).in_(some))).rowcount

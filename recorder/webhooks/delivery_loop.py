@@ -52,7 +52,6 @@ _GATHER_S = 0.02
 _EMPTY_QUEUE_MS = 1_000
 # Pause after a failed query.
 _AWAY_S = 1.0
-# Time for attempts under way after the stop; then they are cut off and count as failed.
 _GRACE_S = 5.0
 
 
@@ -77,6 +76,7 @@ class DeliveryLoop:
         schedule: Schedule | None = None,
         slots: int = SLOTS,
         lease_ms: int = LEASE_MS,
+        grace_s: float = _GRACE_S,
     ) -> None:
         """Create a worker.
 
@@ -87,6 +87,7 @@ class DeliveryLoop:
             schedule: waits between the attempts of a delivery.
             slots: most attempts under way.
             lease_ms: time after which a claimed attempt counts as lost; longer than the client takes.
+            grace_s: time for attempts under way after the stop; then they are cut off and count as failed.
         """
         self._database = database
         self._client = client
@@ -94,6 +95,7 @@ class DeliveryLoop:
         self._schedule = schedule or Schedule()
         self._slots = DeliverySlots(slots)
         self._lease_ms = lease_ms
+        self._grace_s = grace_s
         self._sweep = DeliveryCleanup(database)
         self._tasks: set[asyncio.Task[None]] = set()
         #: Attempts that ended since the last turn; it frees their slots.
@@ -187,7 +189,7 @@ class DeliveryLoop:
 
     async def _finish_attempts(self) -> None:
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_GRACE_S)
+            await asyncio.wait(self._tasks, timeout=self._grace_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

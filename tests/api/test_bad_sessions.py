@@ -161,6 +161,13 @@ def test_a_body_without_content_type_is_refused_where_one_is_read(caller: Caller
         assert_problem(answer, 415, "unsupported_media_type")
     answer = caller.post_raw("/v1/sessions", b'{"workflow":"checkout"}', **{"Content-Encoding": "gzip"})
     assert_problem(answer, 415, "unsupported_media_type")
+    headers = [
+        ("Authorization", f"Bearer {caller.key.key}"),
+        ("Content-Encoding", "identity"),
+        ("Content-Encoding", "gzip"),
+    ]
+    answer = caller.service.client.post("/v1/sessions", json={"workflow": "checkout"}, headers=headers)
+    assert_problem(answer, 415, "unsupported_media_type")
     assert footprint(caller.service.runtime) == before
 
 

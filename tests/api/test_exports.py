@@ -33,7 +33,8 @@ def test_reading_gives_the_whole_object(owner: Caller) -> None:
     [
         ({"format": "csv"}, "/format", "invalid_value"),
         ({"workflow": []}, "/workflow", "invalid_value"),
-        ({"workflow": "Not A Slug"}, "/workflow/0", "invalid_value"),
+        ({"workflow": "Not A Slug"}, "/workflow", "invalid_value"),
+        ({"workflow": ["Not A Slug"]}, "/workflow/0", "invalid_value"),
         ({"destination": {"kind": "ftp"}}, "/destination/kind", "invalid_value"),
         ({"destination": {"kind": "s3"}}, "/destination/bucket", "missing"),
         (

@@ -61,17 +61,16 @@ def test_no_transaction_waits_for_a_store(address: str) -> None:
     assert get_db not in [item.call for item in seen]
 
 
-def test_a_store_that_does_not_answer_is_given_up(owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_is_given_up(owner: Caller) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setattr(hosted_files, "READ_SECONDS", 0.3)
         settings = replace(owner.service.runtime.settings, gcs_endpoint=address)
         destination = {"kind": "gcs", "bucket": "bucket-of-acme"}
         row = ExportRow.model_construct(
             id=new_id("exp"), workspace_id="wsp_1", status="completed", destination=destination, shards=0
         )
         with pytest.raises(Unavailable):
-            hosted_files.read_manifest(row, settings)
+            hosted_files.read_manifest(row, settings, answer_s=0.3)
 
 
 def test_a_manifest_before_completion_is_409(owner: Caller) -> None:
@@ -137,6 +136,8 @@ def test_a_range_gives_a_part(owner: Caller) -> None:
         f"bytes 4-9/{len(whole)}",
     )
     assert tail.content == b"PAR1"
+    resumed = keyless(owner, shard["url"], **{"Range": "bytes=4-9", "If-Range": '"old"'})
+    assert (resumed.status_code, resumed.content) == (200, whole)
 
 
 def test_a_range_behind_the_end_is_416(owner: Caller) -> None:

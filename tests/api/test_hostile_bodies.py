@@ -203,6 +203,7 @@ def test_a_near_miss_of_a_type_is_refused(
         case(19, {"Content-Type": "application/x-www-form-urlencoded"}, name="form"),
         case(19, {"Content-Type": "application/json-patch+json"}, name="JSON-patch"),
         case(19, {"Content-Type": ""}, name="none"),
+        case(19, {"Content-Type": "application/json; charset=utf-8; charset=latin-1"}, name="charset twice"),
         case(20, {"Content-Encoding": "gzip"}, name="gzip"),
         case(20, {"Content-Encoding": "br"}, name="brotli"),
         case(20, {"Content-Encoding": "identity, gzip"}, name="list"),

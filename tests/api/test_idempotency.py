@@ -140,7 +140,8 @@ def test_two_headers_that_differ_are_refused(caller: Caller) -> None:
         ("Idempotency-Key", "two"),
     ]
     answer = caller.service.client.post(SESSIONS, json=CHECKOUT, headers=headers)
-    assert_problem(answer, 422, "validation_failed")
+    problem = assert_problem(answer, 422, "validation_failed")
+    assert (problem["errors"][0]["in"], problem["errors"][0]["pointer"]) == ("header", "Idempotency-Key")
 
 
 def test_what_is_missing_or_not_now_is_answered_alike_again(caller: Caller) -> None:

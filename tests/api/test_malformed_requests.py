@@ -118,10 +118,64 @@ CASES: dict[str, tuple[bytes, list[int], str]] = {
         [413],
         "payload_too_large",
     ),
+    "too many headers": (
+        request("GET /v1/limits", "KEY", *(f"X-{n}: 1" for n in range(limits.REQUEST_HEADERS))),
+        [413],
+        "payload_too_large",
+    ),
+    "too many headers without an end": (
+        request("GET /v1/limits", "KEY", *(f"X-{n}: 1" for n in range(limits.REQUEST_HEADERS)))[:-2],
+        [413],
+        "payload_too_large",
+    ),
     "header without an end": (
         request("GET /v1/limits", "KEY")[:-4] + b"\r\nX: " + b"a" * (limits.REQUEST_HEAD_BYTES + 1),
         [413],
         "payload_too_large",
+    ),
+    **{
+        f"transfer encoding {codings}": (
+            request(
+                "POST /v1/sessions",
+                "KEY",
+                AS_JSON,
+                f"Transfer-Encoding: {codings}",
+                body=b"1\r\n{\r\n0\r\n\r\n",
+            ),
+            [415],
+            "unsupported_media_type",
+        )
+        for codings in ("gzip, chunked", "deflate,chunked", "identity, chunked", "x\tchunked, Chunked")
+    },
+    "transfer encodings of two headers": (
+        request(
+            "POST /v1/sessions", "KEY", AS_JSON, "Transfer-Encoding: gzip", TE, body=b"1\r\n{\r\n0\r\n\r\n"
+        ),
+        [415],
+        "unsupported_media_type",
+    ),
+    "chunks that are compressed": (
+        request("POST /v1/sessions", "KEY", AS_JSON, "Transfer-Encoding: chunked, gzip", body=b"0\r\n\r\n"),
+        [400],
+        "invalid_request",
+    ),
+    "transfer encoding gzip": (
+        request("POST /v1/sessions", "KEY", AS_JSON, "Transfer-Encoding: gzip", body=b"0\r\n\r\n"),
+        [400],
+        "invalid_request",
+    ),
+    "two content types": (
+        request(
+            "POST /v1/sessions",
+            "KEY",
+            AS_JSON,
+            "content-type: application/json",
+            "Content-Length: 2",
+            "Connection: close",
+            body=b"{}",
+        ),
+        [415],
+        "unsupported_media_type",
     ),
     "HTTP/1.0": (request("GET /v1/limits", "KEY", version="HTTP/1.0"), [200], ""),
     "HTTP/1.0 without a key": (request("GET /v1/limits", version="HTTP/1.0"), [401], "missing_authorization"),
@@ -148,8 +202,8 @@ CASES: dict[str, tuple[bytes, list[int], str]] = {
     "handshake as POST": (request(f"POST {SOCKET}", "KEY", *UPGRADE), [400], "invalid_request"),
     "handshake with 200 headers": (
         request(f"GET {SOCKET}", "KEY", *UPGRADE, *(f"X-{n}: 1" for n in range(200))),
-        [400],
-        "invalid_request",
+        [413],
+        "payload_too_large",
     ),
     "handshake of a missing session": (
         request(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlmodel import select
 
-from recorder.masking import scanner
 from recorder.models.workspace import WorkspaceRow
 from tests.support.factories import Caller, assert_problem, event, footprint, frame
 from tests.support.masking import pattern, read_events, set_masking, shown
@@ -17,10 +16,11 @@ CRAWL = [pattern(f"crawl{n}", rf"(?:[ab]*a[ab]{{30{n}}}c)") for n in range(6)]
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small budget, so that the slow bodies can be small too."""
-    monkeypatch.setattr(scanner, "BUDGET_SECONDS", 0.3)
-    monkeypatch.setattr(scanner, "BUDGET_SECONDS_PER_MB", 0.1)
+    scanner = caller.service.app.state.masking.scanner
+    monkeypatch.setattr(scanner, "budget_s", 0.3)
+    monkeypatch.setattr(scanner, "budget_s_per_mb", 0.1)
 
 
 def store_masking(caller: Caller, policy: dict[str, Any]) -> None:

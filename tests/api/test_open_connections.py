@@ -218,6 +218,69 @@ def test_an_answer_that_was_not_read_keeps_its_connection(held: ExitStack) -> No
     assert received >= LARGE_ANSWER
 
 
+@asynccontextmanager
+async def lifespan_with_heads(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+    """Let the heads that are arriving take 100 kB."""
+    yield {CONNECTIONS: OpenConnections(MOST, MOST, head_bytes=100_000)}
+
+
+@pytest.mark.parametrize(
+    "headers", [b"X: " + b"a" * 40_000, b"".join(b"X: %b\r\n" % (b"a" * 400) for _ in range(100))]
+)
+def test_heads_that_are_arriving_end_the_oldest_of_them(held: ExitStack, headers: bytes) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(b"answered")
+
+    app = Starlette(routes=[Route("/", answer)], lifespan=lifespan_with_heads)
+    port = held.enter_context(serving(app, http=PatientProtocol))
+    whole = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 60_000 + b"\r\n\r\n"
+    first, *others = (held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3))
+    for connection in (first, *others):
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n" + headers)
+    assert first.recv(1) == b""
+    for connection in others:
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+    # Heads that are complete are not held: their number has no such limit.
+    for _ in range(4):
+        quick = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        quick.sendall(whole)
+        assert quick.recv(65_536).startswith(b"HTTP/1.1 200")
+    second = others[0]
+    second.setblocking(True)
+    second.settimeout(10)
+    second.sendall(b"\r\n\r\n")
+    assert second.recv(65_536).startswith(b"HTTP/1.1 200")
+
+
+def test_an_idle_connection_holds_neither_head_nor_body_of_its_last_request(held: ExitStack) -> None:
+    protocols: list[PatientProtocol] = []
+
+    class Seen(PatientProtocol):
+        """The same; each connection is listed."""
+
+        def connection_made(self, transport: Any) -> None:
+            """Add the connection to the list."""
+            super().connection_made(transport)
+            protocols.append(self)
+
+    async def answer(request: Request) -> Response:
+        return Response(b"answered")
+
+    port = held.enter_context(serving(Starlette(routes=[Route("/", answer, methods=["POST"])]), http=Seen))
+    connection = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 50_000 + b"\r\nContent-Length: 50000\r\n\r\n"
+    for body_first in (True, False):
+        connection.sendall(head + bytes(50_000 if body_first else 49_999))
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        if not body_first:  # the request ends after its answer
+            assert protocols[0].cycle is not None
+            connection.sendall(bytes(1))
+        wait_for(lambda: protocols[0].cycle is None)
+        assert (protocols[0].headers, protocols[0].url) == ([], b"")
+
+
 def test_the_limits_show_the_numbers_in_force(small: RunningService) -> None:
     headers = {"Authorization": f"Bearer {small.key}"}
     shown = httpx.get(f"{small.url}/v1/limits", headers=headers).json()["open_connections"]

@@ -153,6 +153,14 @@ def test_a_range_of_a_picture(
     assert answer.headers.get("content-range") == (content_range and content_range.format(**size))
 
 
+def test_a_range_with_a_validator_is_the_whole_picture(caller: Caller) -> None:
+    session_id = caller.make_session()
+    caller.add_frames(session_id, frame(1, 5, id="frm_A1"))
+    headers = {"Range": "bytes=0-3", "If-Range": '"old"'}
+    answer = caller.get(f"/v1/sessions/{session_id}/frames/frm_A1/image", **headers)
+    assert (answer.status_code, answer.content) == (200, picture(5))
+
+
 def test_include_embeds_what_it_names(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(2), event(1))

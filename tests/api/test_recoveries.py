@@ -1,6 +1,7 @@
 """Recoveries over HTTP: candidates, attempts, ends, events, and what goes with a purge. Contract §8."""
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -477,6 +478,27 @@ def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
         assert owner.post(f"/v1/recoveries/{recovery_id}/cancel").status_code == 200
 
 
+def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    made = [ask(caller, session_id)["id"] for session_id in [failing(caller)] * 2]
+    searches = CandidateSearches(runtime, StorePauses(), ReplayRunReport(), quick_s=0.0)
+    with lease_for_block(runtime.database, "searches", "tests", ttl_ms=60_000) as held:
+        assert held is not None
+        with runtime.database.transaction(write=False) as db:
+            rows = [db.get_one(RecoveryRow, recovery_id) for recovery_id in made]
+        assert all(map(searches.add, rows))
+        until, has_both = time.monotonic() + 60, False
+        while searches.advance(held) and time.monotonic() < until:
+            has_both |= len(searches._long.list_ids()) == 2
+            time.sleep(0.01)
+        assert has_both and searches.list_ids() == []
+        searches.end()
+    shown = [show(caller, recovery_id) for recovery_id in made]
+    assert [len(recovery["replay_ids"]) for recovery in shown] == [1, 1]
+    for recovery in shown:
+        assert caller.post(f"/v1/recoveries/{recovery['id']}/cancel").status_code == 200
+
+
 def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
     runtime = caller.service.runtime
     made = ask(caller, failing(caller))
@@ -495,15 +517,12 @@ def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
     assert replay_all(caller).recoveries == {"succeeded": 1}
 
 
-def test_a_search_that_takes_too_long_ends_its_recovery_alone(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_takes_too_long_ends_its_recovery_alone(caller: Caller) -> None:
     session_id = failing(caller)
     made = ask(caller, session_id)
     replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
-    run = ReplayRun(caller.service.runtime, "tests")
     # The process takes longer than this to start.
-    monkeypatch.setattr(run._searches, "_process", SearchProcess(seconds=0.1))
+    run = ReplayRun(caller.service.runtime, "tests", search_process=SearchProcess(seconds=0.1))
     assert run.take()
     while run.work_on_due_replays():
         pass

@@ -2,17 +2,12 @@
 
 import asyncio
 
-import pytest
-
-from api.gate import refusal_pace
 from api.gate.refusal_pace import RefusalPace
 
 
-@pytest.fixture(autouse=True)
-def small_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a client have two refusals at once and ten a second, and eight wait."""
-    for name, value in (("_BURST", 2), ("_PER_SECOND", 10), ("_LONGEST_S", 0.5), ("_MAX_WAITING", 8)):
-        monkeypatch.setattr(refusal_pace, name, value)
+def small_pace() -> RefusalPace:
+    """A pace at which a client has two refusals at once and ten a second, and eight wait."""
+    return RefusalPace(burst=2, per_second=10, longest_s=0.5, most_waiting=8)
 
 
 async def time_refusals(pace: RefusalPace, client: str, count: int) -> list[float]:
@@ -29,7 +24,7 @@ async def time_refusals(pace: RefusalPace, client: str, count: int) -> list[floa
 
 def test_refusals_beyond_the_burst_wait_their_turn() -> None:
     async def refuse() -> tuple[list[float], list[float]]:
-        pace = RefusalPace()
+        pace = small_pace()
         return await asyncio.gather(time_refusals(pace, "wsp_a", 5), time_refusals(pace, "wsp_b", 2))
 
     waits, others = asyncio.run(refuse())
@@ -38,6 +33,6 @@ def test_refusals_beyond_the_burst_wait_their_turn() -> None:
 
 
 def test_few_refusals_wait_at_a_time() -> None:
-    waits = asyncio.run(time_refusals(RefusalPace(), "wsp_a", 14))
+    waits = asyncio.run(time_refusals(small_pace(), "wsp_a", 14))
     # Two of the burst; eight wait, from a tenth of a second to half of one; the rest is sent at once.
     assert [wait >= 0.09 for wait in waits] == [False] * 2 + [True] * 8 + [False] * 4

@@ -106,6 +106,18 @@ def test_frames_have_one_key_as_json_and_as_multipart(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_two_keys_that_differ_are_refused(caller: Caller, kind: str) -> None:
+    session_id = caller.make_session()
+    before = footprint(caller.service.runtime)
+    headers = [("Authorization", f"Bearer {caller.key.key}"), ("Idempotency-Key", "one")]
+    sent = {"json": {kind: [item(kind, 1)]}, "headers": [*headers, ("Idempotency-Key", "two")]}
+    answer = caller.service.client.post(f"/v1/sessions/{session_id}/{kind}", **sent)
+    problem = assert_problem(answer, 422, "validation_failed")
+    assert (problem["errors"][0]["in"], problem["errors"][0]["pointer"]) == ("header", "Idempotency-Key")
+    assert footprint(caller.service.runtime) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "key", ["", "a b", "k" * 256, "é", "tab\t"], ids=["empty", "space", "256", "é", "tab"]
 )

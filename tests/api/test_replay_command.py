@@ -136,14 +136,30 @@ def test_a_guided_replay_names_the_step_that_it_asks_about(
     assert [line.split()[0] for line in guided.out.splitlines()] == ["step", "1", "2", "3", "completed:"]
 
 
+@pytest.mark.parametrize("typed", ["", "retarget\n"])
+def test_the_end_of_the_input_aborts_a_guided_replay(
+    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    session_id = make_run(caller, *USUAL, seal=True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    guided = run("replay", session_id, "--guided")
+    assert guided.code == 1 and "The input has ended: the replay is aborted.\n" in guided.err
+    until = time.monotonic() + 60
+    while (row := caller.get("/v1/replays").json()["data"][0])["finished_at"] is None:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert (row["session_id"], row["status"], row["error"]["type"]) == (session_id, "failed", "cancelled")
+
+
+@pytest.mark.parametrize("decision", ["skip", "abort"])
 def test_a_live_recovery_asks_for_the_decisions_of_its_attempt(
-    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    caller: Caller, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, decision: str
 ) -> None:
     for _ in range(2):
         make_run(caller, *USUAL)
     failed = make_run(caller, *USUAL, error_at=3_200, seal=True)
     allow_hosts(caller, "erp.example")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("skip\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("" if decision == "abort" else f"{decision}\n"))
     decisions = []
 
     def work() -> None:
@@ -165,7 +181,10 @@ def test_a_live_recovery_asks_for_the_decisions_of_its_attempt(
     worker.start()
     ended = run("recover", failed, "--live")
     worker.join()
-    assert decisions == [Decision("skip")]
+    assert decisions == [Decision(decision)]  # type: ignore[arg-type]
+    if decision == "abort":
+        assert ended.code == 1 and "The input has ended" in ended.err
+        return
     assert ended.code == 0 and ended.out.splitlines()[-1] == "succeeded", ended.err
     assert "Step 3: click button Approve\n" in ended.err
 

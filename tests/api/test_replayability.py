@@ -13,23 +13,22 @@ from sqlmodel import select
 from recorder import clock
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service import replayability
-from recorder.replay_service.drain_run import LEASE
-from recorder.replay_service.replayability import ReplayabilityWork, has_waiting_sessions
+from recorder.replay_service.due_replays import LEASE
+from recorder.replay_service.replayability import ReplayabilityWork
 from recorder.replay_service.replayability_process import ReplayabilityProcess
+from recorder.replay_service.replayability_queue import has_waiting_sessions
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, hold_lease
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
-from tests.support.two_click_sessions import OTHER, PAGE, click, sealed_run, stopped_run
+from tests.support.two_click_sessions import OTHER, PAGE, click, long_run, sealed_run, stopped_run
 
 
 @pytest.fixture(autouse=True)
-def only_sessions_of_the_test(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions of other tests are taken out of the queue, and failures are tried again at once."""
-    monkeypatch.setattr(replayability, "_FAILURE_PAUSE_S", 0.0)
+def only_sessions_of_the_test(caller: Caller) -> None:
+    """Sessions of other tests are taken out of the queue."""
     with caller.service.runtime.database.transaction(write=True) as db:
         for row in db.exec(select(SessionRow).where(WAITS_FOR_REPLAYABILITY)):
             row.replayability_at = clock.now()
@@ -70,14 +69,21 @@ def process() -> Iterator[ReplayabilityProcess]:
 
 @contextmanager
 def working(
-    caller: Caller, process: ReplayabilityProcess, **chosen: float
+    caller: Caller, process: ReplayabilityProcess, **chosen: Any
 ) -> Iterator[tuple[ReplayabilityWork, HeldLease]]:
-    """The work of a run that holds its lease."""
+    """The work of a run that holds its lease, and tries failures again at once."""
     database = caller.service.runtime.database
     with database.transaction(write=True) as db:
         held = hold_lease(db, LEASE, "tests", ttl_ms=60_000)
     assert held is not None
-    yield ReplayabilityWork(caller.service.runtime, process, **chosen), held
+    # A busy machine makes no session of the tests a long one.
+    work = ReplayabilityWork(
+        caller.service.runtime, process, **{"quick_s": 60.0, "failure_pause_s": 0.0, **chosen}
+    )
+    try:
+        yield work, held
+    finally:
+        work.end()
     with database.transaction(write=True) as db:
         held.release(db)
 
@@ -146,7 +152,7 @@ def test_a_run_is_started_when_sessions_have_waited(caller: Caller, process: Rep
 
 
 def test_workspaces_take_turns_and_the_newest_pass_a_back_fill(
-    caller: Caller, process: ReplayabilityProcess
+    caller: Caller, process: ReplayabilityProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = caller.service.runtime
     other = caller.service.make_caller()
@@ -154,20 +160,30 @@ def test_workspaces_take_turns_and_the_newest_pass_a_back_fill(
     newest, theirs = stopped_run(caller), sealed_run(other)
     for age, session_id in enumerate(old):
         change(runtime, session_id, sealed_at=clock.now() - timedelta(days=9 - age))
+    monotonic = time.monotonic
     # One session a turn, and a long pause after it.
-    with working(caller, process, turn_s=1e-9, turn_pauses=1e9) as (work, held):
+    with working(caller, process, turn_s=1e-9, turn_pauses=1e7) as (work, held):
         assert work.take_turn(held) and work.take_turn(held)
         assert (shown(caller, newest), shown(other, theirs)) == (1.0, 1.0)
         with runtime.database.transaction(write=False) as db:
             waiting = work._list_waiting(db, change(runtime, newest).tenant)
         # The newest first, then the oldest.
         assert [row.id for row in waiting] == [old[-1], old[0], *old[-2:0:-1]][:5]
-        # While replays wait, a turn comes seldom.
+        # While replays wait, a turn comes seldom, and the longer the last one took, the later.
         assert not work.take_turn(held, is_busy=True)
-        work._next_s = 0.0
+        minute_later = monotonic() + 60
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: minute_later)
+            assert not work.take_turn(held, is_busy=True)
+        later = monotonic() + 2e9
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        held.note_renewal(later)
         assert work.take_turn(held, is_busy=True)
-        # The longer the last turn took, the later the next one begins.
-        assert work._next_s > time.monotonic() + 60
+        # This turn took no time.
+        later += 1.0
+        assert not work.take_turn(held, is_busy=True)
+        later += 2.0
+        assert work.take_turn(held, is_busy=True)
 
 
 def test_a_session_that_takes_too_long_ends_alone_without_a_value(caller: Caller) -> None:
@@ -178,6 +194,38 @@ def test_a_session_that_takes_too_long_ends_alone_without_a_value(caller: Caller
     assert shown(caller, hostile) is None
     assert change(caller.service.runtime, hostile).replayability_at is not None
     assert compute_all(caller, slow) == {}
+
+
+def test_a_session_that_takes_long_is_computed_beside_the_others(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    quick, other = sealed_run(caller), caller.service.make_caller()
+    long, theirs = long_run(caller), sealed_run(other)
+    with working(caller, process, quick_s=0.1) as (work, held):
+        beside = set()
+        while work.take_turn(held):
+            beside |= {*work._long.list_ids()}
+    assert beside == {long}
+    assert [shown(caller, quick), shown(other, theirs), shown(caller, long)] == [1.0] * 3
+    change(caller.service.runtime, long, replayability=None, replayability_at=None)
+    hasty = {"quick_s": 0.1, "make_long_process": lambda: ReplayabilityProcess(seconds=0.1)}
+    with working(caller, process, **hasty) as (work, held):
+        while work.take_turn(held):
+            pass
+    # It had all of its time once, and is not tried again.
+    assert +work.counts == {"failures": 1, "left_out": 1} and shown(caller, long) is None
+
+
+def test_sessions_in_a_pause_hold_up_no_other_workspace(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    other = caller.service.make_caller()
+    paused, theirs = sealed_run(caller), sealed_run(other)
+    with working(caller, process) as (work, held):
+        work._paused[paused] = time.monotonic() + 60
+        work._turns.add_time(change(caller.service.runtime, theirs).tenant, 60)
+        assert work.take_turn(held)
+        assert (shown(caller, paused), shown(other, theirs)) == (None, 1.0)
 
 
 def test_damaged_rows_of_one_session_leave_the_others_alone(

@@ -11,11 +11,12 @@ from recorder import limits
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service import drain_run
 from recorder.replay_service.drain_run import DECISION_TIME, ReplayRun
+from recorder.replay_service.dry_computation import DryComputation
 from recorder.replay_service.dry_process import DryProcess
+from recorder.replay_service.due_replays import list_due_replays
 from tests.support.factories import Caller, assert_problem
-from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
+from tests.support.two_click_sessions import OTHER, long_run, replay_all, sealed_run
 
 
 def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
@@ -174,15 +175,22 @@ def test_live_replays_draw_on_a_bucket_of_their_own(caller: Caller) -> None:
 
 
 def test_inputs_are_named_and_never_shown(caller: Caller) -> None:
-    made = ask(caller, sealed_run(caller), inputs={"password": "hush-hush-42"})
-    assert made["inputs"] == ["password"]
-    with caller.service.runtime.database.transaction(write=False) as db:
-        stored = db.get_one(ReplayRow, made["id"])
-        assert stored.input_values is not None and b"hush" not in stored.input_values
-        assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
-    replay_all(caller)
-    with caller.service.runtime.database.transaction(write=False) as db:
-        assert db.get_one(ReplayRow, made["id"]).input_values is None
+    allow_hosts(caller, "erp.example")
+    live = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
+    inputs = {"password": "hush-hush-42"}
+    session_id = sealed_run(caller)
+    for sandbox in ("live", "dry"):
+        made = ask(live, session_id, sandbox=sandbox, inputs=inputs)
+        assert made["inputs"] == ["password"]
+        with caller.service.runtime.database.transaction(write=False) as db:
+            stored = db.get_one(ReplayRow, made["id"]).input_values
+            # A dry one types nothing, and keeps none.
+            assert stored is None if sandbox == "dry" else stored is not None and b"hush" not in stored
+            assert "hush" not in " ".join(str(row.data) for row in db.exec(select(OutboxRow)))
+        assert "hush" not in caller.get("/v1/replays").text
+        assert live.post(f"/v1/replays/{made['id']}/cancel").status_code == 200
+        with caller.service.runtime.database.transaction(write=False) as db:
+            assert db.get_one(ReplayRow, made["id"]).input_values is None
     assert "hush" not in caller.get(f"/v1/replays/{made['id']}").text
 
 
@@ -356,6 +364,7 @@ def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> No
 
 
 def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
+    replay_all(caller)  # those of other tests
     made = ask(caller, sealed_run(caller))
     for status, expected in (("suspended", {}), ("active", {"completed": 1})):
         with caller.service.runtime.database.transaction(write=True) as db:
@@ -373,49 +382,65 @@ def test_workspaces_take_turns(caller: Caller) -> None:
     other = caller.service.make_caller()
     made = ask(other, sealed_run(other))
     with caller.service.runtime.database.transaction(write=False) as db:
-        due = drain_run._list_due_replays(db, limit=2, without=[])
+        due = list_due_replays(db, limit=2, without=[])
         assert [row.workspace_id for row in due] == [caller.key.workspace_id, other.key.workspace_id]
-        assert made["id"] not in [
-            row.id for row in drain_run._list_due_replays(db, limit=9, without=[made["id"]])
-        ]
+        assert made["id"] not in [row.id for row in list_due_replays(db, limit=9, without=[made["id"]])]
 
 
-def test_a_replay_that_takes_longer_than_a_turn_ends_and_then_another_workspace_is_first(
-    caller: Caller,
-) -> None:
+def test_a_workspace_that_came_during_a_turn_is_first_in_the_next(caller: Caller) -> None:
     flooded, other = sealed_run(caller), caller.service.make_caller()
     # The cache copies no result: the policies differ.
-    mine = [ask(caller, flooded, policy={"thresholds": {"ok": ok}})["id"] for ok in (0.7, 0.8)]
-    theirs = ask(other, sealed_run(other))["id"]
+    mine = [ask(caller, flooded, policy={"thresholds": {"ok": 0.7 + n / 1000}})["id"] for n in range(60)]
     run = ReplayRun(caller.service.runtime, "tests", turn_s=0.0)
-    assert run.take()
-    ended: list[str] = []
-    # The first request starts a process, which takes many times the patience with one answer.
-    for _ in range(50):
-        assert run.work_on_due_replays()
-        for who, replay_id in ((caller, mine[0]), (caller, mine[1]), (other, theirs)):
-            if replay_id not in ended and show(who, replay_id)["status"] == "completed":
-                ended.append(replay_id)
-        if len(ended) == 3:
-            break
-    run.release()
-    assert ended == [mine[0], theirs, mine[1]]
-
-
-def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, quick = ask(caller, sealed_run(caller)), ask(caller, sealed_run(caller, workflow="reject"))
-    run = ReplayRun(caller.service.runtime, "tests")
-    # The first request starts the process, which takes longer than this.
-    monkeypatch.setattr(run, "_process", DryProcess(seconds=0.01))
     assert run.take() and run.work_on_due_replays()
+    theirs = ask(other, sealed_run(other))["id"]
+    assert run.work_on_due_replays()
     run.release()
-    for replay in (slow, quick):
-        shown = show(caller, replay["id"])
-        assert (shown["status"], shown["error"]["type"]) == ("failed", "invalid_recording")
-        assert "takes more than 0.01 seconds" in shown["error"]["message"]
-    again = ask(caller, slow["session_id"])
+    assert show(other, theirs)["status"] == "completed"
+    assert show(caller, mine[-1])["status"] != "completed"
     replay_all(caller)
-    assert show(caller, again["id"])["status"] == "completed"
+    assert show(caller, mine[-1])["status"] == "completed"
+
+
+def test_a_replay_that_takes_long_is_computed_beside_the_others(caller: Caller) -> None:
+    slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})["id"]
+    quick = ask(caller, sealed_run(caller, workflow="reject"))["id"]
+    run = ReplayRun(
+        caller.service.runtime, "tests", computation=DryComputation(caller.service.runtime, quick_s=0.2)
+    )
+    assert run.take() and run.work_on_due_replays()
+    seen = []
+    while run.work_on_due_replays():
+        seen.append((show(caller, slow)["status"], show(caller, quick)["status"]))
+    run.release()
+    assert ("running", "completed") in seen and seen[-1] == ("completed", "completed")
+
+
+def test_a_replay_that_takes_too_long_fails_alone(caller: Caller) -> None:
+    slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})
+    quick = ask(caller, sealed_run(caller, workflow="reject"))
+    runtime = caller.service.runtime
+    computation = DryComputation(runtime, quick_s=0.2, make_long_process=lambda: DryProcess(seconds=0.1))
+    run = ReplayRun(runtime, "tests", computation=computation)
+    assert run.take()
+    while run.work_on_due_replays():
+        pass
+    run.release()
+    shown = show(caller, slow["id"])
+    assert (shown["status"], shown["error"]["type"]) == ("failed", "invalid_recording")
+    assert "takes more than 0.1 seconds" in shown["error"]["message"]
+    assert show(caller, quick["id"])["status"] == "completed"
+
+
+def test_long_replays_of_a_run_that_ends_are_done_by_the_next(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})["id"]
+    run = ReplayRun(runtime, "tests", computation=DryComputation(runtime, quick_s=0.2))
+    assert run.take() and run.work_on_due_replays() and run.work_on_due_replays()
+    run.release()
+    assert show(caller, slow)["status"] == "running"
+    replay_all(caller)
+    assert show(caller, slow)["status"] == "completed"
 
 
 def test_a_replay_waits_for_its_store(caller: Caller) -> None:

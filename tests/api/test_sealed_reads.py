@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from recorder import limits
 from recorder.recording import session_events
 from recorder.recording.session_events import EventPortions, events_as_records
 from recorder.sealing import Sealer
@@ -183,3 +184,52 @@ def test_a_picture_whose_object_is_gone_is_not_found(caller: Caller, sealer: Sea
         runtime.blobs.delete(key)
     assert assert_problem(caller.get(f"{address}/image"), 404, "not_found")["resource"] == "frame"
     assert caller.get(address).status_code == 200
+
+
+def read_pages(caller: Caller, path: str) -> list[list[dict[str, Any]]]:
+    """Return the items of each page of a list, with the largest `limit`."""
+    pages, cursor = [], ""
+    while True:
+        answer = caller.get(f"{path}?limit=500{cursor}")
+        assert len(answer.content) < limits.PAGE_BYTES * 1.1
+        page = answer.json()
+        pages.append(page["data"])
+        assert page["has_more"] == (page["next_cursor"] is not None)
+        if not page["has_more"]:
+            return pages
+        cursor = f"&cursor={page['next_cursor']}"
+
+
+def test_pages_of_large_items_end_by_their_bytes_and_hold_every_item_once(
+    caller: Caller, sealer: Sealer
+) -> None:
+    session_id = caller.make_session()
+    for batch in range(2):
+        items = [event(n % 7, data={"n": 100 * batch + n, "x": "y" * 60_000}) for n in range(100)]
+        assert caller.add_events(session_id, *items).status_code == 202
+    rectangles = [[n % 9, 2, 3, 4] for n in range(8_000)]
+    frames = [frame(n, url="https://a.example/", masked_rects=rectangles) for n in range(25)]
+    assert caller.add_frames(session_id, *frames).status_code == 202
+    url = f"/v1/sessions/{session_id}"
+    assert caller.post(f"{url}/stop").status_code == 200
+    states = []
+    for step in (lambda: None, lambda: seal(sealer), lambda: sweep(caller, sealer, session_id)):
+        step()
+        events, shown = read_pages(caller, f"{url}/events"), read_pages(caller, f"{url}/frames")
+        assert sorted(item["data"]["n"] for page in events for item in page) == list(range(200))
+        assert len({item["id"] for page in shown for item in page}) == 25
+        assert len(events) >= 3 and len(shown) >= 2
+        detail = caller.get(f"{url}?include=events").json()
+        assert detail["events"] == events[0] and detail["events_truncated"]
+        states.append((events, shown))
+    assert states[0] == states[1] == states[2]
+
+
+def test_a_page_has_at_least_one_item_however_large(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAGE_BYTES", 1)
+    session_id = caller.make_session()
+    assert caller.add_events(session_id, event(1), event(2)).status_code == 202
+    assert caller.add_frames(session_id, frame(1), frame(2)).status_code == 202
+    for kind in ("events", "frames"):
+        page = caller.get(f"/v1/sessions/{session_id}/{kind}").json()
+        assert len(page["data"]) == 1 and page["has_more"]

@@ -46,11 +46,11 @@ def run(service: RunningService, *words: str, key: str | None = None) -> tuple[i
 def test_sessions_are_listed_newest_first_within_eighty_columns(
     service: RunningService, client: Client
 ) -> None:
-    made = [client.create_session("approve_invoice", start=True)["id"] for _ in range(3)]
+    made = [client.create_session("listed_work", start=True)["id"] for _ in range(3)]
     client.create_session("other_work")
     client.tag(made[0], "success")
     client.stop(made[0])
-    code, out, err = run(service, "list", "--workflow", "approve_invoice")
+    code, out, err = run(service, "list", "--workflow", "listed_work")
     lines = out.splitlines()
     assert code == 0 and [line.split()[0] for line in lines] == made[::-1]
     assert lines[2].split()[1:3] == ["stopped", "success"] and lines[0].split()[1:3] == ["recording", "-"]

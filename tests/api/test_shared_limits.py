@@ -37,7 +37,7 @@ def sharing(folder: Path, database_url: str, redis_url: str) -> Iterator[tuple[S
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    """A Redis that the tests of this module may stop."""
+    """A Redis."""
     with running_redis() as running:
         yield running
 
@@ -54,6 +54,11 @@ def services(
 @pytest.fixture
 def callers(services: tuple[Service, Service]) -> tuple[Caller, Caller]:
     """One new key, at both."""
+    return make_callers(services)
+
+
+def make_callers(services: tuple[Service, Service]) -> tuple[Caller, Caller]:
+    """Make a key, for requests to both."""
     caller = services[0].make_caller(tier="default")
     both = caller, Caller(services[1], caller.key)
     for item in both:
@@ -108,15 +113,12 @@ def test_strangers_have_one_bucket_too(services: tuple[Service, Service]) -> Non
     assert limit_headers(second.client.get("/v1/sessions"))[1] <= STRANGERS.limit // 2
 
 
-def test_without_redis_every_request_is_answered_and_still_limited(
-    callers: tuple[Caller, Caller], server: RedisServer
-) -> None:
-    assert limit_headers(callers[0].post("/v1/exports", EXPORT))[1] == 4
-    server.stop()
-    try:
+def test_without_redis_every_request_is_answered_and_still_limited(database_url: str, tmp_path: Path) -> None:
+    with running_redis() as server, sharing(tmp_path, database_url, server.url) as services:
+        callers = make_callers(services)
+        assert limit_headers(callers[0].post("/v1/exports", EXPORT))[1] == 4
+        server.stop()
         for caller in callers:
             statuses = [caller.post("/v1/exports", EXPORT).status_code for _ in range(6)]
             assert statuses == [404] * 5 + [429]
             assert caller.get("/v1/limits").status_code == 200
-    finally:
-        server.start()

@@ -25,6 +25,7 @@ from tests.support.http_service import RunningService, running_service, serving
 from tests.support.sealed_sessions import make_settings
 
 HEAD_S, BODY_S = 0.8, 0.8
+BODY_BYTES_PER_S = 10_000
 #: Longer than each of them: what stays open so long stays open.
 WATCHED_S = 1.4
 LARGE_BYTES = 16 * 1024 * 1024
@@ -36,6 +37,7 @@ class HastyProtocol(SlowClientProtocol):
     """The same, with less patience."""
 
     head_s, body_s, grace_s = HEAD_S, BODY_S, 0.5
+    body_bytes_per_s = BODY_BYTES_PER_S
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +149,52 @@ def test_a_body_that_does_not_come_is_answered_408(
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert problem_of(answer)["code"] == "request_timeout"
     assert footprint(runtime) == before
+
+
+def send_body(connection: socket.socket, body: bytes, *, bytes_per_s: float, seconds: float) -> None:
+    """Send a body at a rate, until it was sent, the time is over or the service answers."""
+    step, began, sent = 0.05, time.monotonic(), 0
+    while sent < len(body) and time.monotonic() - began < seconds:
+        time.sleep(step)
+        due = min(len(body), int((time.monotonic() - began) * bytes_per_s))
+        if select.select([connection], [], [], 0)[0]:
+            return
+        connection.sendall(body[sent:due])
+        sent = due
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: {size}", "Transfer-Encoding: chunked"])
+def test_a_body_that_keeps_the_least_rate_arrives_however_long_it_takes(
+    running: RunningService, framing: str
+) -> None:
+    path = f"/v1/sessions/{make_session(running)}/events"
+    body = json.dumps({"events": [{"type": "a", "t_ms": 1, "title": "x" * 1_500}] * 50}).encode()
+    headers = ("Content-Type: application/json", framing.format(size=len(body)))
+    with dial(running) as connection:
+        connection.sendall(head(running, path, *headers))
+        began = time.monotonic()
+        if "chunked" in framing:
+            connection.sendall(b"%x\r\n" % len(body))
+        send_body(connection, body, bytes_per_s=2.5 * BODY_BYTES_PER_S, seconds=PATIENCE_S)
+        if "chunked" in framing:
+            connection.sendall(b"\r\n0\r\n\r\n")
+        assert read_answer(connection).startswith(b"HTTP/1.1 202 ")
+    assert time.monotonic() - began > 3 * BODY_S
+
+
+@pytest.mark.parametrize("first", [0, 40_000])
+def test_a_body_that_trickles_is_answered_408(running: RunningService, first: int) -> None:
+    """A quick beginning buys no time for the rest."""
+    path = f"/v1/sessions/{make_session(running)}/events"
+    with dial(running) as connection:
+        connection.sendall(head(running, path, "Content-Type: application/json", "Content-Length: 5000000"))
+        connection.sendall(b" " * first)
+        began = time.monotonic()
+        send_body(connection, b" " * 4_900_000, bytes_per_s=BODY_BYTES_PER_S / 4, seconds=0.7 * BODY_S)
+        answer = read_to_end(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert "in each second" in str(problem_of(answer)["detail"])
+    assert time.monotonic() - began < 4 * BODY_S
 
 
 def test_a_body_behind_an_answer_is_not_waited_for(connection: socket.socket) -> None:
@@ -303,4 +351,5 @@ def test_recorder_up_serves_by_it(tmp_path: Path) -> None:
     arguments = api_command(make_settings(tmp_path), {}, Path.cwd(), "127.0.0.1", 8700).arguments
     assert import_from_string(arguments[arguments.index("--http") + 1]) is SlowClientProtocol
     assert (SlowClientProtocol.head_s, SlowClientProtocol.body_s) == (10, 30)
+    assert SlowClientProtocol.body_bytes_per_s == 32_000
     assert int(arguments[arguments.index("--timeout-keep-alive") + 1]) > 60

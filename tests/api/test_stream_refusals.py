@@ -75,6 +75,13 @@ def test_refusals_are_problems_on_both_kinds(
     assert problem["request_id"] == response.headers["x-request-id"]
 
 
+def test_two_positions_that_differ_are_refused(streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    headers = [("Last-Event-ID", "1"), ("Last-Event-ID", "2")]
+    answer = streamer.http.get(f"/v1/sessions/{session_id}/events/stream", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_event_id")
+
+
 def test_header_and_query_of_a_socket_must_agree(streamer: Streamer) -> None:
     session_id = streamer.make_session()
     with streamer.connect(session_id, "?last_event_id=1", Last_Event_ID="1") as socket:

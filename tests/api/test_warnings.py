@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from api.routes.health import Readiness
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
@@ -16,6 +17,7 @@ from recorder.service_state import Status, list_warnings, read_service_state, re
 from tests.api.test_metrics import scrape
 from tests.support.databases import create_database, create_file
 from tests.support.factories import Caller, Service, running_app
+from tests.support.statements import before_each_statement
 
 
 @pytest.fixture(autouse=True)
@@ -159,14 +161,12 @@ def read_age(service: Service) -> float | None:
 def test_a_database_that_is_away_brings_no_warnings_along(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readiness = caller.service.app.state.readiness
-    for name in ("_checked_at", "_warned_at"):
-        monkeypatch.setattr(readiness, name, float("-inf"))
-    monkeypatch.setattr(readiness._runtime.database, "transaction", _refuse)
-    answer = caller.service.client.get("/readyz")
-    monkeypatch.undo()
+    # One that keeps no earlier answer.
+    monkeypatch.setattr(caller.service.app.state, "readiness", Readiness(caller.service.runtime))
+
+    def refuse(_: str) -> None:
+        raise Unavailable("The database")
+
+    with before_each_statement(refuse):
+        answer = caller.service.client.get("/readyz")
     assert (answer.status_code, answer.json()["warnings"]) == (503, [])
-
-
-def _refuse(*, write: bool) -> None:
-    raise Unavailable("The database")

@@ -311,8 +311,8 @@ def test_a_portion_that_needs_several_turns_is_the_same_portion(
         streamer.add_events(session_id, *[event(first + 12 * n) for n in range(4)])
     path = f"/v1/sessions/{session_id}/events"
     whole = streamer.http.get(path, headers={"Accept": ARROW}).content
-    monkeypatch.setattr(hot_event_reader, "SEARCHED_BATCHES", 1)
-    monkeypatch.setattr(hot_event_reader, "HELD_EVENTS", 5)
+    bounds = hot_event_reader.ReadBounds(held_events=5, searched_batches=1)
+    monkeypatch.setattr(hot_event_reader, "BOUNDS", bounds)
     assert streamer.http.get(path, headers={"Accept": ARROW}).content == whole
     sealed(streamer, stream_service, session_id)
     assert streamer.http.get(path, headers={"Accept": ARROW}).content == whole

@@ -50,7 +50,7 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
 
 def test_the_bar_shows_the_share_and_the_time_left() -> None:
     bar = _Bar(Console(width=80, file=StringIO(), force_terminal=True), EXPORT_ID)
-    bar._running_since_s = 8.0
+    bar.update(export("running", 0, 4), 8.0)
     line = bar._format_progress_line(export("running", 1, 4), 18.0)
     assert line.plain.endswith(" 0:18, 0:30 left")
     full, empty = (len(line.plain[span.start : span.end]) for span in line.spans)

@@ -44,10 +44,11 @@ def check_log(data: Path, sentence: str) -> None:
         ("RECORDER_LOG_LEVEL", "loud", "RECORDER_LOG_LEVEL takes one of"),
         ("RECORDER_WEBHOOK_ATTEMPTS", "99", "RECORDER_WEBHOOK_ATTEMPTS takes"),
         ("RECORDER_COLD_URL", "bogus://x", "The store that RECORDER_COLD_URL names cannot be opened"),
+        ("RECORDER_BLOB_URL", "s3://", "its address has no bucket"),
         ("RECORDER_LIVE_OUTBOUND", "a b", "RECORDER_LIVE_OUTBOUND takes"),
         ("", "", _RELEASE),
     ],
-    ids=["foreign region", "log level", "attempts", "store", "outbound", "release"],
+    ids=["foreign region", "log level", "attempts", "store", "bucket", "outbound", "release"],
 )
 def test_up_says_in_a_sentence_why_it_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, sentence: str

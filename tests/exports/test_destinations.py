@@ -127,6 +127,8 @@ def test_a_target_can_be_sent_to_a_worker_and_shows_no_secret(tmp_path: Path) ->
         ("RECORDER_EXPORT_BUCKETS", "data"),
         ("RECORDER_EXPORT_BUCKETS", "az://container"),
         ("RECORDER_EXPORT_BUCKETS", "s3://data/prefix"),
+        ("RECORDER_EXPORT_BUCKETS", "s3://"),
+        ("RECORDER_EXPORT_BUCKETS", "az:///container"),
     ],
 )
 def test_addresses_and_buckets_of_the_operator_are_checked(tmp_path: Path, name: str, value: str) -> None:

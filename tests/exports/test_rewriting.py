@@ -1,7 +1,11 @@
 """Rewriting of exports whose sessions are purged: kills, readers, folders that are not ours. Contract §7."""
 
 import hashlib
+import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,6 @@ from sqlmodel import select
 
 from recorder.exports.destinations.local import LocalFolder
 from recorder.exports.executor import InProcess
-from recorder.exports.results import rewriting, session_removal
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_export_with_lake
@@ -26,8 +29,12 @@ from tests.support.purges import finish_purges, make_due, open_purges
 from tests.support.recorded_sessions import execute, let_lease_run_out
 from tests.support.rewritten_exports import hide_for_purge, row_now
 from tests.support.sealed_sessions import WORKSPACE, Recording, delete, seal
+from tests.support.statements import before_each_statement
 
 pytestmark = pytest.mark.usefixtures("many_buckets")
+
+
+ENGINES = ["sqlite", "postgresql"]
 
 
 class Killed(BaseException):
@@ -101,35 +108,74 @@ def test_a_soft_deleted_session_stays_until_it_is_purged(on_either_engine: Runti
     require_rewritten(runtime, folder, ids[:2], revision=3)
 
 
-#: Places at which a rewriting is killed: what stores rows on both engines, the files between them on one.
-BESIDE_ROWS: list[tuple[Any, str, str | None]] = [
-    (InProcess, "run", None),
-    (rewriting._Rewriting, "_store_state", None),
-    (rewriting, "delete_session_index_rows", None),
-    (session_removal, "delete_session_index_rows", None),
+#: Statements before which a rewriting is killed, with the number of the occurrence.
+STATEMENTS = [
+    ("next_manifest_sha256=", 1),
+    ("UPDATE export_shards", 1),
+    ("DELETE FROM export_sessions", 1),
+    ("DELETE FROM export_sessions", 2),
 ]
-AMONG_FILES: list[tuple[Any, str, str | None]] = [
-    (LocalFolder, "_publish_file", "events-"),
-    (LocalFolder, "_publish_file", "README.md"),
-    (LocalFolder, "_publish_file", "manifest.json"),
-    (LocalFolder, "remove_unfinished_files", None),
-    (rewriting._Rewriting, "_announce_manifest", None),
-    (rewriting._Rewriting, "_build_changes", None),
-    (rewriting, "_remove_old_plans", None),
-    (Blobs, "delete", None),
+#: Files before whose replacement it is killed, and functions at whose call.
+FILES = ["events-", "README.md", "manifest.json"]
+CALLS: list[tuple[type, str]] = [
+    (InProcess, "run"),
+    (LocalFolder, "remove_unfinished_files"),
+    (Blobs, "keys"),
+    (Blobs, "delete"),
 ]
+
+
+@contextmanager
+def killed_at_statement(fragment: str, occurrence: int) -> Iterator[None]:
+    """Kill the run before it executes a statement."""
+    left = count(occurrence, -1)
+
+    def kill(statement: str) -> None:
+        if fragment in statement and next(left) <= 1:
+            raise Killed
+
+    with before_each_statement(kill):
+        yield
+
+
+@contextmanager
+def killed_at_file(name: str) -> Iterator[None]:
+    """Kill the run before it replaces a file."""
+    rename = os.rename
+
+    def kill(source: Path, target: Path) -> None:
+        if name in str(target):
+            raise Killed
+        rename(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", kill)
+        yield
+
+
+@contextmanager
+def killed_at_call(owner: type, name: str) -> Iterator[None]:
+    """Kill the run at the call of a function."""
+
+    def kill(*_: Any, **__: Any) -> Any:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, kill)
+        yield
 
 
 @pytest.mark.parametrize(
-    ("on_either_engine", "owner", "part", "path"),
+    ("on_either_engine", "killed"),
     [
-        *(("sqlite", *point) for point in BESIDE_ROWS + AMONG_FILES),
-        *(("postgresql", *point) for point in BESIDE_ROWS),
+        *((engine, (killed_at_statement, *point)) for engine in ENGINES for point in STATEMENTS),
+        *(("sqlite", (killed_at_file, name)) for name in FILES),
+        *(("sqlite", (killed_at_call, *point)) for point in CALLS),
     ],
     indirect=["on_either_engine"],
 )
 def test_a_killed_rewriting_is_continued_with_what_was_purged_since(
-    on_either_engine: Runtime, owner: Any, part: str, path: str | None, monkeypatch: pytest.MonkeyPatch
+    on_either_engine: Runtime, killed: tuple[Callable[..., AbstractContextManager[None]], Any]
 ) -> None:
     runtime = on_either_engine
     seal(runtime, [Recording(frames=[0]) for _ in range(80)])
@@ -138,19 +184,11 @@ def test_a_killed_rewriting_is_continued_with_what_was_purged_since(
     ids = max((sessions_of(file) for file in folder.rglob("events-*")), key=len)
     assert len(ids) > 2
     hide_for_purge(runtime, ids[0])
-    original = getattr(owner, part)
-
-    def kill(*arguments: Any, **named: Any) -> Any:
-        if path is None or path in arguments[2]:
-            raise Killed
-        return original(*arguments, **named)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, part, kill)
-        with pytest.raises(Killed):
-            for _ in range(6):
-                make_due(runtime)
-                run_purges(runtime, "killed")
+    kill, *point = killed
+    with kill(*point), pytest.raises(Killed):
+        for _ in range(6):
+            make_due(runtime)
+            run_purges(runtime, "killed")
     assert open_purges(runtime)
     is_stored = row_now(runtime, folder.name).revision == 2
     hide_for_purge(runtime, ids[1])

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from recorder.errors import Unavailable
-from recorder.storage import lake_cleanup, lake_maintenance
 from recorder.storage.lake import Lake
+from recorder.storage.lake_maintenance import LakeTimes
 from tests.storage.test_lake import PLACE, append
 from tests.storage.test_lake_durability import PARTITIONS
 from tests.support.forked_lives import live_in_turns
@@ -28,9 +28,8 @@ _Result = TypeVar("_Result")
 
 def open_lake(folder: str) -> Lake:
     """The lake with few files in a partition, and without the time that readers get."""
-    lake_maintenance.FILES_GRACE = lake_maintenance.VERSIONS_KEPT = timedelta(0)
-    lake_cleanup._LOG_GRACE = timedelta(0)
-    return Lake(folder, compact_at_files=5, checkpoint_every=10)
+    times = LakeTimes(removed_files=timedelta(0), versions=timedelta(0), log_entries=timedelta(0))
+    return Lake(folder, compact_at_files=5, checkpoint_every=10, times=times)
 
 
 def repeat(work: Callable[[], _Result]) -> _Result:

@@ -163,7 +163,8 @@ def test_an_object_that_was_not_copied_is_not_deleted(
 
     with monkeypatch.context() as patched:
         # A store that misses for a moment an object which it lists.
-        patched.setattr("recorder.governance.archive._copy_object", miss)
+        for name in ("get", "copy_from"):
+            patched.setattr(Blobs, name, miss)
         run_retention(runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
     assert objects_of(runtime, canary, runtime.blobs.url) == before
     assert storage_of(caller, canary) == {"hot": 1, "cold": 0}

@@ -17,6 +17,7 @@ from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, stored_rows
+from tests.support.late_lake import LateLake
 from tests.support.purges import (
     Canary,
     count_hits,
@@ -115,16 +116,13 @@ def test_a_purge_that_comes_later_finds_the_rows_of_its_batch(caller: Caller) ->
     """Both sessions are deleted while a run has their rows prepared; one purge is over before the other."""
     runtime = caller.service.runtime
     first, second = (recorded_canary(caller, is_sealed=False) for _ in range(2))
-    sealer = Sealer(runtime, owner="late")
-    assert sealer.take()
-    commit = sealer._commit_lake
 
-    def delete_then_commit(*arguments: object) -> None:
+    def delete_both() -> None:
         for canary in (first, second):
             hard_delete(caller, canary)
-        commit(*arguments)  # type: ignore[arg-type]
 
-    sealer._commit_lake = delete_then_commit  # type: ignore[assignment, method-assign]
+    sealer = Sealer(replace(runtime, lake=LateLake(runtime.lake.url, delete_both)), owner="late")
+    assert sealer.take()
     sealer.seal_batch()
     sealer.release()
     later = clock.now() + timedelta(hours=1)

@@ -1,6 +1,7 @@
 """Hard delete: what is gone at once, what soon, and to the last byte. Spec §4.1; contract §2 (Delete)."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from recorder.tenant import Tenant
 from tests.support.completed_work import delivering, make_webhook
 from tests.support.delivery_loop import wait_until
 from tests.support.factories import Caller, assert_problem, stored_rows
+from tests.support.late_lake import LateLake
 from tests.support.purges import (
     count_hits,
     finish_purges,
@@ -41,6 +43,7 @@ from tests.support.webhook_receiver import Answer, running_receiver
 @pytest.mark.parametrize("state", ["recording", "stopped", "sealed", "deleted"])
 def test_a_hard_delete_leaves_no_byte_of_a_session(caller: Caller, state: str) -> None:
     runtime = caller.service.runtime
+    finish_purges(runtime)  # those of other tests
     other = recorded_canary(caller)
     canary = recorded_canary(
         caller, is_stopped=state != "recording", is_sealed=state in ("sealed", "deleted")
@@ -187,19 +190,16 @@ def test_rows_of_a_batch_that_lands_after_the_delete_are_deleted_too(caller: Cal
     """Case 87: the session is deleted while a run has its rows prepared."""
     runtime = caller.service.runtime
     canary = recorded_canary(caller, is_sealed=False)
-    sealer = Sealer(runtime, owner="late")
-    assert sealer.take()
     landed: list[str] = []
-    commit = sealer._commit_lake
 
-    def delete_then_commit(*arguments: object) -> None:
+    def delete() -> None:
         assert caller.delete(f"/v1/sessions/{canary.session_id}?hard=true").status_code == 204
         make_due(runtime)
         run_purges(runtime, "tests")
         landed.extend(step for owner, step in open_purges(runtime) if owner == canary.session_id)
-        commit(*arguments)  # type: ignore[arg-type]
 
-    sealer._commit_lake = delete_then_commit  # type: ignore[method-assign]
+    sealer = Sealer(replace(runtime, lake=LateLake(runtime.lake.url, delete)), owner="late")
+    assert sealer.take()
     sealer.seal_batch()
     sealer.release()
     assert landed == ["lake"]

@@ -16,8 +16,8 @@ from recorder.governance.maintenance_pass import maintain_lake
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.sealing.cleanup import maintain, name_table_lease
-from recorder.storage import lake_maintenance
 from recorder.storage.lake import Lake
+from recorder.storage.lake_maintenance import LakeTimes
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import hold_lease
@@ -41,11 +41,15 @@ def sealer(caller: Caller) -> Iterator[Sealer]:
     run.release()
 
 
+#: Removed files go at once, and all days are over.
+NO_GRACE = LakeTimes(removed_files=timedelta(seconds=-60), open_partitions=timedelta(days=-2))
+
+
 @pytest.fixture
-def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let removed files go at once, and let all days be over."""
-    monkeypatch.setattr(lake_maintenance, "FILES_GRACE", timedelta(seconds=-60))
-    monkeypatch.setattr(lake_maintenance, "_CLOSED_AFTER", timedelta(days=-2))
+def hasty(caller: Caller) -> Runtime:
+    """The service's deployment, whose lake keeps nothing for others."""
+    runtime = caller.service.runtime
+    return replace(runtime, lake=Lake(runtime.lake.url, times=NO_GRACE))
 
 
 def sealed_sessions(caller: Caller, count: int) -> list[str]:
@@ -75,9 +79,8 @@ def count_files(runtime: Runtime, tenant: Tenant) -> int:
     return len(list(table_folder(runtime, tenant).glob("workflow=*/**/*.parquet")))
 
 
-@pytest.mark.usefixtures("no_grace")
-def test_a_broken_table_does_not_stop_the_others(caller: Caller, tenant: Tenant) -> None:
-    runtime = caller.service.runtime
+def test_a_broken_table_does_not_stop_the_others(caller: Caller, tenant: Tenant, hasty: Runtime) -> None:
+    runtime = hasty
     sealed_sessions(caller, 3)
     broken = table_folder(runtime, tenant, "frames") / "_delta_log"
     broken.rename(broken.with_name("log_elsewhere"))
@@ -107,9 +110,8 @@ def test_a_table_that_another_run_works_on_is_left(caller: Caller, tenant: Tenan
         held.release(db)
 
 
-@pytest.mark.usefixtures("no_grace")
-def test_what_a_running_export_pins_stays(caller: Caller, tenant: Tenant) -> None:
-    runtime = caller.service.runtime
+def test_what_a_running_export_pins_stays(caller: Caller, tenant: Tenant, hasty: Runtime) -> None:
+    runtime = hasty
     sealed_sessions(caller, 3)
     body = {"workflow": ["checkout"], "format": "parquet", "destination": {"kind": "signed_url"}}
     answer = caller.post("/v1/exports", body)
@@ -123,11 +125,10 @@ def test_what_a_running_export_pins_stays(caller: Caller, tenant: Tenant) -> Non
     assert count_files(runtime, tenant) == 1
 
 
-@pytest.mark.usefixtures("no_grace")
 def test_requests_are_answered_while_files_are_replaced(
-    caller: Caller, tenant: Tenant, sealer: Sealer
+    caller: Caller, tenant: Tenant, sealer: Sealer, hasty: Runtime
 ) -> None:
-    runtime = caller.service.runtime
+    runtime = hasty
     session_id = sealed_sessions(caller, 4)[0]
     sweep(runtime, sealer)
     paths = [

@@ -17,7 +17,12 @@ from recorder.governance.erasures import has_unfinished_erasures, run_erasures
 from recorder.governance.overdue import count_overdue
 from recorder.governance.requested_removals import run_removals
 from recorder.governance.retention import run_retention
-from recorder.governance.table_rewrites import LEASE, has_waiting_erasures, rewrite_tables
+from recorder.governance.table_rewrites import (
+    LEASE,
+    has_waiting_erasures,
+    rewrite_small_file,
+    rewrite_tables,
+)
 from recorder.models.governance import ErasureRow
 from recorder.runtime import Runtime
 from recorder.storage.database import Database
@@ -108,13 +113,11 @@ def test_the_subject_is_wiped_before_the_rewrite_and_the_open_erasure_answers(
 
 
 @on_postgresql
-def test_a_locked_table_is_left_to_the_next_run(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recorder.governance.table_rewrites._LOCK_TIMEOUT_MS", 50)
-    monkeypatch.setattr("recorder.governance.table_rewrites._PAUSE_S", 0.0)
+def test_a_locked_table_is_left_to_the_next_run(caller: Caller) -> None:
     runtime = caller.service.runtime
     erasure_id, _ = purge_subject(caller)
     with transaction_beside(runtime, "LOCK TABLE tags IN ACCESS SHARE MODE"):
-        report = rewrite_tables(runtime, "tests")
+        report = rewrite_tables(runtime, "tests", lock_timeout_ms=50, pause_s=0.0)
     assert report is not None and list(report.failures) == ["tags"]
     assert "its lock was not free" in report.list_failures()[0]
     assert read_erasure(caller, erasure_id)["status"] == "running"
@@ -124,15 +127,12 @@ def test_a_locked_table_is_left_to_the_next_run(caller: Caller, monkeypatch: pyt
 
 
 @on_postgresql
-def test_a_table_whose_dead_rows_a_transaction_still_sees_is_not_done(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recorder.governance.table_rewrites._PAUSE_S", 0.0)
+def test_a_table_whose_dead_rows_a_transaction_still_sees_is_not_done(caller: Caller) -> None:
     runtime = caller.service.runtime
     # The snapshot is older than the purge; it locks none of the tables.
     with transaction_beside(runtime, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT 1"):
         erasure_id, _ = purge_subject(caller)
-        report = rewrite_tables(runtime, "tests")
+        report = rewrite_tables(runtime, "tests", pause_s=0.0)
         assert report is not None and {"sessions", "outbox", "tags"} <= report.failures.keys()
         assert "still sees" in report.failures["tags"]
         assert read_erasure(caller, erasure_id)["status"] == "running"
@@ -182,30 +182,24 @@ def test_no_copy_is_left_in_the_pages_of_a_small_file_after_an_erasure(caller: C
 
 
 @on_sqlite
-def test_a_larger_file_is_rewritten_in_the_quiet_hour(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recorder.governance.table_rewrites._SMALL_FILE_BYTES", 1_000)
+def test_a_larger_file_is_rewritten_in_the_quiet_hour(caller: Caller) -> None:
     runtime = caller.service.runtime
     erasure_id, _ = purge_subject(caller)
-    assert run_removals(runtime, "tests").erasures == 0
+    assert rewrite_small_file(runtime, "tests", most_bytes=1_000) == 0
     assert read_erasure(caller, erasure_id)["status"] == "running"
     report = rewrite_tables(runtime, "tests")
     assert report is not None and (report.tables, report.erasures) == (1, 1)
 
 
 @on_sqlite
-def test_a_file_that_is_in_use_is_left_to_the_next_run(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recorder.storage.database._REWRITE_WAIT_MS", 50)
+def test_a_file_that_is_in_use_is_left_to_the_next_run(caller: Caller) -> None:
     runtime = caller.service.runtime
     erasure_id, _ = purge_subject(caller)
     path = runtime.database.url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path, isolation_level=None)) as beside:
         beside.execute("BEGIN IMMEDIATE")
         with pytest.raises(Unavailable):
-            runtime.database.rewrite_file()
+            runtime.database.rewrite_file(wait_ms=50)
         beside.execute("ROLLBACK")
         beside.execute("BEGIN")
         beside.execute("SELECT count(*) FROM sessions").fetchone()

@@ -201,15 +201,12 @@ def test_a_file_that_is_no_log_is_refused_with_its_name_and_line(tmp_path: Path,
     assert refused.match(words)
 
 
-def test_a_trace_longer_than_the_memory_it_may_take_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(xes_reader, "MOST_TRACE_BYTES", 200_000)
+def test_a_trace_longer_than_the_memory_it_may_take_is_refused(tmp_path: Path) -> None:
     path = write_log(tmp_path, log_text(*[trace_text("a", event_text("go"))] * 3_000))
-    assert len(list(read_traces(path))) == 3_000
+    assert len(list(read_traces(path, most_trace_bytes=200_000))) == 3_000
     path = write_log(tmp_path, log_text(trace_text("a", *[event_text("go")] * 6_000)))
     with pytest.raises(UnreadableLog, match="a trace of more than 200,000 bytes"):
-        list(read_traces(path))
+        list(read_traces(path, most_trace_bytes=200_000))
 
 
 def test_a_zip_bomb_is_refused_soon(tmp_path: Path) -> None:
@@ -224,12 +221,9 @@ def test_a_zip_bomb_is_refused_soon(tmp_path: Path) -> None:
         list(read_traces(path))
 
 
-def test_a_file_that_holds_more_than_any_log_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(xes_reader, "MOST_BYTES", 1_000)
+def test_a_file_that_holds_more_than_any_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnreadableLog, match="holds more than 1,000 bytes"):
-        read(tmp_path, claims_text())
+        read(tmp_path, claims_text(), most_bytes=1_000)
 
 
 @pytest.mark.parametrize("kept", [10, 60, -5])

@@ -1,5 +1,6 @@
 """Inputs in texts and snapshots of pages: replaced however the page writes them. Contract §8."""
 
+import time
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -107,3 +108,17 @@ def test_hostile_texts_take_time_in_proportion_to_their_length(value: str, text:
     page: list[Any] = ["html", {}, ["p", {}, text], ["p", {}, text[:1_000]]]
     assert 1 in inputs.hide_page(page).shows_input
     assert value not in page[2][2]
+
+
+def test_attributes_are_searched_apart_and_all_at_once() -> None:
+    secrets = {f"text {number}": f"stored{number:04}value" for number in range(1_000)}
+    inputs = HiddenInputs({**secrets, "split": "half%41half"})
+    # The end of an attribute and the begin of the next are no text.
+    rows = [["p", {"id": f"row{n}", "title": "half%4", "alt": "1half"}, f"Row {n}"] for n in range(5_000)]
+    html: list[Any] = ["html", {}, ["img", {"alt": "of stored0007value", "src": "/half%41half"}], *rows]
+    began = time.process_time()
+    page = inputs.hide_page(html)
+    # A search for each of the texts in each of the attributes took half a minute.
+    assert time.process_time() - began < 5
+    assert html[2][1] == {"alt": f"of {HIDDEN_TEXT}", "src": f"/{HIDDEN_TEXT}"}
+    assert page.shows_input == (1,) and html[3][1] == {"id": "row0", "title": "half%4", "alt": "1half"}

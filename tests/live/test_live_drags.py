@@ -13,12 +13,16 @@ RECORDED = "http://board.example"
 PAGE = """<!doctype html><title>Board</title>
 <style>div { width: 90px; height: 40px; user-select: none }</style>
 <div id=card draggable=true>Invoice 7</div><div id=done>DROP</div><div id=knob>Knob</div><div id=bin>Bin</div>
+<p style="height: 3000px"></p><div id=far>Far</div>
 <script>
-const [card, done, knob, bin] = ["card", "done", "knob", "bin"].map((id) => document.getElementById(id));
+const [card, done, knob, bin, far] =
+  ["card", "done", "knob", "bin", "far"].map((id) => document.getElementById(id));
 const add = (name) => document.body.insertAdjacentHTML("beforeend", `<button id=${name}>${name}</button>`);
 card.ondragstart = () => fetch("/began");
 done.ondragover = (event) => event.preventDefault();
 done.ondrop = () => add("Moved");
+far.ondragover = (event) => event.preventDefault();
+far.ondrop = () => add("Scrolled");
 knob.onpointerdown = (event) => {
   knob.setPointerCapture(event.pointerId);
   knob.onpointermove = (move) => { knob.style.transform = `translateY(${move.clientY - event.clientY}px)`; };
@@ -57,7 +61,7 @@ def test_a_drag_ends_on_the_verified_element_or_does_not_begin(recorded: Recorde
         def log_message(self, *_: object) -> None: ...
 
     url = f"{RECORDED}/"
-    done, bin = {"drop": part("done", "Done")}, {"drop": part("bin", "Bin")}
+    done, bin, far = ({"drop": part(text.lower(), text)} for text in ("Done", "Bin", "Far"))
     session_id = caller.make_session(workflow="board")
     items = (
         event(0, "navigate", url=url),
@@ -65,6 +69,9 @@ def test_a_drag_ends_on_the_verified_element_or_does_not_begin(recorded: Recorde
         event(200, "click", target=button("Moved"), url=url),
         event(300, "drag", target=part("knob", "Knob"), url=url, data=bin),
         event(400, "click", target=button("Binned"), url=url),
+        # The page never shows both elements at once.
+        event(500, "drag", target=part("card", "Invoice 7"), url=url, data=far),
+        event(600, "click", target=button("Scrolled"), url=url),
     )
     assert caller.add_events(session_id, *items).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
@@ -82,8 +89,8 @@ def test_a_drag_ends_on_the_verified_element_or_does_not_begin(recorded: Recorde
     assert moved["status"] == "completed", moved
     recorded_events = caller.get(f"/v1/sessions/{moved['result_session_id']}/events").json()["data"]
     drops = [item["data"]["drop"]["attrs"]["id"] for item in recorded_events if item["type"] == "drag"]
-    assert drops == ["done", "bin"]
+    assert drops == ["done", "bin", "far"]
     divergence = refused["divergence"]
     assert (divergence["step"], divergence["acted"]) == (2, False), refused
     assert divergence["kind"] in ("target_missing", "target_changed")
-    assert paths.count("/began") == 1
+    assert paths.count("/began") == 2

@@ -126,8 +126,9 @@ def test_ctrl_c_asks_whether_the_export_shall_go_on_where_somebody_can_answer(
 
     monkeypatch.setattr("recorder.client.progress.time", Clock(interrupted))
     if answer is not None:
-        monkeypatch.setattr("recorder.cli.datasets._has_terminal", lambda: True)
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"{answer}\n"))
+        for stream in (sys.stdin, sys.stderr):
+            monkeypatch.setattr(stream, "isatty", lambda: True)
     ended = run("export", "checkout", "--watch")
     export = newest(host)
     assert (ended.code, ended.out.strip(), export["status"]) == (1, "", status)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from recorder.errors import Unavailable, ValidationFailed
 from recorder.hashing import canonical_json
-from recorder.masking import scan_pool, scanner
+from recorder.masking import scan_pool
 from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import FairQueue, MaskingBusy, OutOfTime, ScanPool
 from recorder.masking.scan_process import Job, Report
@@ -53,10 +53,9 @@ def scan(pool: ScanPool) -> Scanner:
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(scan: Scanner) -> None:
     """A budget that the slow document exceeds many times over, also the second time."""
-    monkeypatch.setattr(scanner, "BUDGET_SECONDS", 0.02)
-    monkeypatch.setattr(scanner, "BUDGET_SECONDS_PER_MB", 0.0)
+    scan.budget_s, scan.budget_s_per_mb = 0.02, 0.0
 
 
 def find(scan: Scanner, policy: Policy, *documents: bytes, workspace: str = "wsp_a") -> dict[int, Any]:
@@ -89,10 +88,10 @@ def test_portions_keep_the_index_of_their_documents(pool: ScanPool) -> None:
     assert list(result) == [5]
 
 
-def test_small_texts_of_built_in_kinds_need_no_process(
-    scan: Scanner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scan._pool, "submit", None)
+def test_small_texts_of_built_in_kinds_need_no_process() -> None:
+    closed = ScanPool(1)
+    closed.close()
+    scan = Scanner(closed)
     result = find(scan, make_policy(builtins=["email"]), b'{"a":"x"}', b'{"a":"ada@example.com"}')
     assert list(result) == [1]
     assert not scan.is_small(make_policy(pattern("p", "x")), 1)
@@ -117,27 +116,26 @@ def test_a_body_that_runs_out_of_time_is_refused_and_then_its_pattern_is_named(s
         find(scan, policy, slow_document(seed=2))
 
 
-@pytest.mark.usefixtures("short")
-def test_the_third_time_costs_no_scan(scan: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_third_time_costs_no_scan() -> None:
+    pool = ScanPool(1)
+    scan = Scanner(pool, budget_s=0.02, budget_s_per_mb=0.0)
     policy, document = make_policy(pattern("crawl", SLOW)), slow_document(seed=3)
     for kind in (MaskingTookTooLong, MaskingLimitReached):
         with pytest.raises(kind):
             find(scan, policy, document)
-    monkeypatch.setattr(scan._pool, "submit", None)
+    pool.close()
     with pytest.raises(MaskingLimitReached):
         find(scan, policy, document)
 
 
 @pytest.mark.usefixtures("short")
-def test_a_body_that_is_in_time_the_second_time_is_masked(
-    scan: Scanner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_is_in_time_the_second_time_is_masked(scan: Scanner) -> None:
     policy, document = make_policy(pattern("crawl", SLOW)), slow_document()
     with pytest.raises(MaskingTookTooLong):
         find(scan, policy, document)
-    with monkeypatch.context() as patch:
-        patch.setattr(scanner, "BUDGET_SECONDS", 60.0)
-        assert find(scan, policy, document) == {}
+    scan.budget_s = 60.0
+    assert find(scan, policy, document) == {}
+    scan.budget_s = 0.02
     with pytest.raises(MaskingTookTooLong):
         find(scan, policy, document)
 
@@ -160,13 +158,13 @@ def test_a_job_that_fails_is_no_clean_body(scan: Scanner) -> None:
         find(scan, make_policy(pattern("account", QUICK)), b'{"a":"ACC-1234"')
 
 
-def test_measuring_patterns_is_bounded_too(scan: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_patterns_is_bounded_too(scan: Scanner) -> None:
     with pytest.raises(ValidationFailed) as refused:
         asyncio.run(scan.admit("wsp_a", [pattern("fine", "x"), pattern("crawl", SLOW)]))
     assert [(problem.pointer, problem.code) for problem in refused.value.problems] == [
         ("/masking/patterns/1/pattern", "limit_reached")
     ]
-    monkeypatch.setattr(scanner, "ADMISSION_SECONDS", 0.02)
+    scan.admission_s = 0.02
     with pytest.raises(ValidationFailed) as stopped:
         asyncio.run(scan.admit("wsp_a", [pattern("crawl", SLOW + "?x")]))
     assert "takes too long to be measured" in stopped.value.problems[0].message
@@ -220,9 +218,8 @@ def test_a_workspace_whose_scan_never_ends_keeps_no_other_waiting() -> None:
     assert all(isinstance(future.exception(10), Unavailable | OutOfTime) for future in ours)
 
 
-def test_a_workspace_has_a_bounded_number_of_jobs_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_pool, "WAITING_JOBS", 2)
-    pool = ScanPool(1)
+def test_a_workspace_has_a_bounded_number_of_jobs_that_wait() -> None:
+    pool = ScanPool(1, most_waiting=2)
     try:
         policy = make_policy(pattern("crawl", SLOW))
         job = Job(3600, "mask", policy.described, KEY, [slow_document(5_000_000)])
@@ -238,9 +235,8 @@ def test_a_workspace_has_a_bounded_number_of_jobs_that_wait(monkeypatch: pytest.
         pool.submit("wsp_a", job)
 
 
-def test_a_job_that_waited_too_long_is_refused_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_pool, "WAITING_SECONDS", -1.0)
-    pool = ScanPool(1)
+def test_a_job_that_waited_too_long_is_refused_when_its_turn_comes() -> None:
+    pool = ScanPool(1, longest_wait_s=-1.0)
     try:
         with pytest.raises(MaskingBusy):
             pool.submit("wsp_a", Job(1.0, "mask", make_policy().described, KEY, [])).result(30)

@@ -3,12 +3,14 @@
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlmodel import Session as DbSession
 
-from recorder.memory.graph import communities, nodes, paths
+from recorder.memory.graph.bounds import GraphBounds
+from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.comparison import SessionSelection, compare_selections
@@ -66,13 +68,8 @@ def take_mixed(count: int) -> list[list[Step]]:
     return [draw.choices(known, k=12) for _ in range(count)]
 
 
-@pytest.fixture(autouse=True)
-def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds from which on time grows no faster than sessions, a few hundredths of what they are."""
-    monkeypatch.setattr(nodes, "MAX_EXEMPLARS", 50)
-    monkeypatch.setattr(nodes, "_MAX_NODES", 50)
-    monkeypatch.setattr(paths, "_MAX_EXEMPLARS", 50)
-    monkeypatch.setattr(communities, "MAX_GROUPED", 50)
+#: A few hundredths of the service's.
+BOUNDS = GraphBounds(exemplars=50, merged_nodes=50, path_exemplars=50, grouped=50)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +107,7 @@ def test_time_grows_no_faster_than_labels() -> None:
 
 
 def test_a_micro_state_is_compared_with_the_oldest_exemplars_alone() -> None:
-    index = NodeIndex(SCOPE)
+    index = NodeIndex(SCOPE, BOUNDS)
     made = [index.assign(make_step(f"{number}a")) for number in range(60)]
     assert None not in made
     first, last = made[0], made[-1]
@@ -120,7 +117,7 @@ def test_a_micro_state_is_compared_with_the_oldest_exemplars_alone() -> None:
 
 
 def test_a_run_keeps_no_more_graphs_than_there_is_room_for(tmp_path: Path) -> None:
-    small, large = GraphIndexer(kept_size=10), GraphIndexer()
+    small, large = GraphIndexer(kept_bytes=10), GraphIndexer()
     scopes = [SCOPE, GraphScope(SCOPE.tenant, "refund"), GraphScope(SCOPE.tenant, "return")]
     for database in database_with(SCOPE, tmp_path):
         with database.transaction(write=True) as db:
@@ -167,7 +164,7 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
         stages[stage] = time.process_time() - began
         began = time.process_time()
 
-    indexer = GraphIndexer()
+    indexer = GraphIndexer(replace(DEFAULT_CAPACITY, bounds=BOUNDS))
     for start in range(0, len(sessions), BATCH):
         some = sessions[start : start + BATCH]
         rows = [make_row(SCOPE) for _ in some]
@@ -175,7 +172,7 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
             steps = {row.id: taken for row, taken in zip(rows, some, strict=True)}
             indexer.commit(db, indexer.prepare(db, rows, steps), rows)
     note("index")
-    rebuild_graph(database, SCOPE, "fresh")
+    rebuild_graph(database, SCOPE, "fresh", bounds=BOUNDS)
     note("rebuild")
     with database.transaction(write=False) as db:
         columns = read_newest_columns(db, SCOPE)

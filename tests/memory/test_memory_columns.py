@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recorder.memory.queries import columns as module
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_graph_columns
 from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
@@ -18,6 +18,7 @@ from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_columns import columns_of
 from tests.support.graph_sessions import database_with, index_words
+from tests.support.statements import before_each_statement
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
@@ -44,18 +45,18 @@ def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:
     )
 
 
-def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
-    """Make readers of session rows wait for a moment, so that others overlap; one entry for each."""
-    reads: list[threading.Event] = []
-    rows = module._read_session_rows
+@pytest.fixture
+def reads() -> Iterator[list[str]]:
+    """Reads of rows of sessions, each of which waits for a moment, so that others overlap."""
+    statements: list[str] = []
 
-    def read_slowly(*arguments: Any) -> Any:
-        reads.append(threading.Event())
-        reads[-1].wait(0.2)
-        return rows(*arguments)
+    def read_slowly(statement: str) -> None:
+        if "graph_session_paths.version <=" in statement and "removed_version >" not in statement:
+            statements.append(statement)
+            time.sleep(0.2)
 
-    monkeypatch.setattr(module, "_read_session_rows", read_slowly)
-    return reads
+    with before_each_statement(read_slowly):
+        yield statements
 
 
 def at_once(ask: Callable[[], Any]) -> list[Any]:
@@ -97,19 +98,17 @@ def test_nodes_of_equal_labels_are_shown_with_a_number_that_stays(database: Data
     assert before.items() < after.items() and f"{first} (4)" in after.values()
 
 
-def test_readers_at_once_read_a_graph_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_at_once_read_a_graph_once(database: Database, reads: list[str]) -> None:
     index_words(database, SCOPE, "1a 2b", "3c")
-    reads = count_reads(monkeypatch)
     first, *others = at_once(lambda: read(database))
     assert len(reads) == 1 and all(other is first for other in others)
 
 
 def test_a_graph_above_the_bound_is_shared_by_those_who_wait_but_not_kept(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, reads: list[str]
 ) -> None:
     index_words(database, SCOPE, "1a 2b", "3c")
     cache = ColumnsCache(max_bytes=100)
-    reads = count_reads(monkeypatch)
     first, *others = at_once(lambda: read(database, cache=cache))
     assert first.nbytes > 100 and len(reads) == 1 and all(other is first for other in others)
     assert read(database, cache=cache) is not first

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlmodel import Session as DbSession
@@ -20,6 +21,7 @@ from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_row, make_scope, make_step, make_steps
+from tests.support.statements import before_each_statement
 
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 
@@ -147,10 +149,10 @@ def test_sessions_that_come_while_it_computes_are_built_in(
     reading = rebuilds.read_recorded
     looks = 0
 
-    def read_late(db: DbSession, of: GraphScope) -> rebuilds.RebuildInput:
+    def read_late(db: DbSession, *of: Any) -> rebuilds.RebuildInput:
         nonlocal looks
         looks += 1
-        recorded = reading(db, of)
+        recorded = reading(db, *of)
         if looks <= 2:
             index(database, indexer, scope, vague(rng))
         return recorded
@@ -169,32 +171,29 @@ def test_a_large_busy_graph_is_left_for_a_quieter_hour(
     index(database, indexer, scope, vague(rng))
     reading = rebuilds.read_recorded
 
-    def read_while_sealing(db: DbSession, of: GraphScope) -> rebuilds.RebuildInput:
-        recorded = reading(db, of)
+    def read_while_sealing(db: DbSession, *of: Any) -> rebuilds.RebuildInput:
+        recorded = reading(db, *of)
         index(database, indexer, scope, vague(rng))
         return recorded
 
     monkeypatch.setattr(rebuilds, "read_recorded", read_while_sealing)
-    monkeypatch.setattr(rebuilds, "_MAX_LOCKED_S", 0)
-    assert rebuild_graph(database, scope, "anchored") is None
+    assert rebuild_graph(database, scope, "anchored", most_locked_s=0.0) is None
     assert len(read(database, scope).session_id) == 5
 
 
-def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(
-    database: Database, scope: GraphScope, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(database: Database, scope: GraphScope) -> None:
     rng = random.Random(6)
     for _ in range(8):
         index(database, GraphIndexer(), scope, vague(rng))
     before = read(database, scope)
 
-    def fail(self: object, *_: object) -> None:
-        raise Unavailable("The database")
+    def fail(statement: str) -> None:
+        if statement.startswith(("UPDATE graph_variants", "DELETE FROM graph_variants")):
+            raise Unavailable("The database")
 
-    monkeypatch.setattr(rebuilds._TableRows, "_execute", fail)
-    with pytest.raises(Unavailable):
+    # Nodes and paths are written before variants.
+    with before_each_statement(fail), pytest.raises(Unavailable):
         rebuild_graph(database, scope, "anchored")
-    monkeypatch.undo()
     after = read(database, scope)
     assert (after.version, after.nodes, after.paths) == (before.version, before.nodes, before.paths)
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from recorder.memory.graph import communities, paths
+from recorder.memory.graph import communities
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.communities import find_nearest, group_variants
 from recorder.memory.graph.nodes import Node
+from recorder.memory.graph.paths import PathIndex
 from recorder.memory.graph.rebuild import adjusted_rand_index
 from recorder.tenant import GraphScope, Tenant
 
@@ -18,10 +20,10 @@ def vectors_of(*rows: list[float]) -> csr_array:
     return csr_array(np.divide(values, lengths, out=values, where=lengths > 0))
 
 
-def groups_of(vectors: csr_array) -> list[int]:
+def groups_of(vectors: csr_array, bounds: GraphBounds = GRAPH_BOUNDS) -> list[int]:
     """Return the groups of vectors, each of a different sequence of one session."""
     count = vectors.shape[0]
-    return group_variants(vectors, [(row,) for row in range(count)], [1] * count).tolist()
+    return group_variants(vectors, [(row,) for row in range(count)], [1] * count, bounds).tolist()
 
 
 def test_alike_vectors_are_a_group_and_one_without_features_is_alone() -> None:
@@ -38,19 +40,14 @@ def test_two_groups_that_one_link_joins_stay_apart() -> None:
     assert groups_of(vectors) == groups_of(vectors)
 
 
-def test_variants_beyond_those_grouped_at_once_join_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communities, "MAX_GROUPED", 2)
+def test_variants_beyond_those_grouped_at_once_join_the_nearest() -> None:
     vectors = vectors_of([1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 0, 1], [0, 0.1, 1], [0.1, 1, 0])
-    assert groups_of(vectors) == [0, 1, 0, 2, 2, 1]
+    assert groups_of(vectors, GraphBounds(grouped=2)) == [0, 1, 0, 2, 2, 1]
 
 
-def test_variants_that_are_apart_after_some_rounds_are_grouped_among_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(communities, "MAX_GROUPED", 2)
-    monkeypatch.setattr(communities, "MAX_ROUNDS", 1)
+def test_variants_that_are_apart_after_some_rounds_are_grouped_among_their_own() -> None:
     rows = [[float(column == number) for column in range(6)] for number in (0, 1, 2, 3, 4, 2, 3, 4)]
-    assert groups_of(vectors_of(*rows)) == [0, 1, 2, 3, 4, 2, 3, 4]
+    assert groups_of(vectors_of(*rows), GraphBounds(grouped=2, rounds=1)) == [0, 1, 2, 3, 4, 2, 3, 4]
 
 
 def test_the_nearest_is_the_first_of_equals() -> None:
@@ -77,16 +74,15 @@ def test_later_variants_are_compared_with_those_of_some_rounds_alone(monkeypatch
         return find_nearest(known, vectors)
 
     monkeypatch.setattr(communities, "find_nearest", find)
-    monkeypatch.setattr(communities, "MAX_GROUPED", 10)
-    monkeypatch.setattr(communities, "MAX_ROUNDS", 2)
-    assert sorted(groups_of(csr_array(np.identity(200)))) == list(range(200))
+    bounds = GraphBounds(grouped=10, rounds=2)
+    assert sorted(groups_of(csr_array(np.identity(200)), bounds)) == list(range(200))
     assert compared == [190, 180]
 
 
-def test_a_new_variant_is_compared_with_those_of_most_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_variant_is_compared_with_those_of_most_sessions() -> None:
     nodes = [Node(number, f"nde_{number}", "", "click", number, number, number, ()) for number in range(6)]
-    monkeypatch.setattr(paths, "_MAX_EXEMPLARS", 2)
-    index = paths.PathIndex(GraphScope(Tenant("wsp_paths", "live"), "checkout"))
+    scope = GraphScope(Tenant("wsp_paths", "live"), "checkout")
+    index = PathIndex(scope, GraphBounds(path_exemplars=2))
     index.add({key: ((key,), sessions) for key, sessions in ((0, 3), (1, 9), (2, 6))}, nodes)
     variants, new_paths = index.add({4: ((0, 0), 1), 5: ((1, 1), 1)}, nodes)
     assert [variant.path for variant in variants] == [3, index.variants[1].path]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.memory.graph.node_labels import LabelText, NodeLabels
+from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.steps.session_steps import Step
 
 STEP = Step(0, 7, "", "click", "", "Click button", (), 0, 0, None, "evt_1", 1)
@@ -13,10 +13,10 @@ STEP = Step(0, 7, "", "click", "", "Click button", (), 0, 0, None, "evt_1", 1)
 TEXTS = ["Save", "Tab 1", "Tab 2", "Tab 3", "Tab 4", "Tab 5", *"abcdefghij"]
 
 
-class _Forgetful(dict[object, int]):
+class _Forgetful(dict[tuple[int, TextKind, str], int]):
     """Never holds a settled text."""
 
-    def __setitem__(self, key: object, value: int) -> None:
+    def __setitem__(self, key: tuple[int, TextKind, str], value: int) -> None:
         pass
 
 
@@ -30,8 +30,7 @@ class _Forgetful(dict[object, int]):
 def test_the_same_texts_are_stored_as_without_the_settled_ones(
     sessions: list[tuple[int, list[str]]],
 ) -> None:
-    labels, forgetful = NodeLabels(), NodeLabels()
-    forgetful._settled = _Forgetful()  # type: ignore[assignment]
+    labels, forgetful = NodeLabels(), NodeLabels(_Forgetful())
 
     def store(held: NodeLabels) -> list[LabelText]:
         return [

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from dagster_postgres import PostgresEventLogStorage
 
-from pipelines import dagster_records, dagster_table_rewrites, retention
+from pipelines import dagster_records, retention
 from pipelines.dagster_record_removal import STRIPPED_TAG, RecordReport, remove_records
 from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from recorder import clock
@@ -235,26 +235,20 @@ def test_files_of_runs_that_dagsters_pages_deleted_go(instance: dg.DagsterInstan
 
 
 @pytest.mark.parametrize("instance", ["sqlite"], indirect=True)
-def test_a_database_in_use_is_left_to_the_next_run(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dagster_table_rewrites, "_LOCK_S", 0.05)
+def test_a_database_in_use_is_left_to_the_next_run(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     path = tmp_path / "dagster" / "history" / "runs.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        _, failures = rewrite_dagster_databases(instance)
+        _, failures = rewrite_dagster_databases(instance, lock_s=0.05)
     assert len(failures) == 1 and "runs.db is left to the next run" in failures[0]
     assert rewrite_dagster_databases(instance)[1] == []
 
 
 @pytest.mark.parametrize("instance", ["postgresql"], indirect=True)
-def test_a_table_in_use_is_left_to_the_next_run(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dagster_table_rewrites, "_LOCK_S", 0.05)
+def test_a_table_in_use_is_left_to_the_next_run(instance: dg.DagsterInstance) -> None:
     with closing(connect(instance)) as connection, connection.transaction():
         connection.execute("LOCK TABLE event_logs IN ACCESS SHARE MODE")
-        _, failures = rewrite_dagster_databases(instance)
+        _, failures = rewrite_dagster_databases(instance, lock_s=0.05)
     assert len(failures) == 1 and "event_logs is left to the next run" in failures[0]
     assert rewrite_dagster_databases(instance)[1] == []
 

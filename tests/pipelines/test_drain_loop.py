@@ -48,9 +48,8 @@ class Pauses(threading.Event):
 def drain_run(runtime: Runtime) -> Iterator[Pauses]:
     """Seal in a thread until the block ends; yield the pauses of the run."""
     pauses = Pauses()
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(runtime, "run", stopping=pauses) as sealer:
         assert sealer is not None
-        sealer._scheduler.stopping = pauses
         drain = Drain(sealer, idle_seconds=3_600, max_seconds=PATIENCE_S)
 
         def run() -> None:

@@ -6,13 +6,11 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
 
 import dagster as dg
 import pytest
 from sqlmodel import col, select, update
 
-from pipelines import resources
 from pipelines.resources import RecorderResource
 from pipelines.sealing import DrainConfig, arrivals, sealing
 from recorder.models.operations import LeaseRow
@@ -116,8 +114,7 @@ def test_the_lease_is_free_after_a_run(recorder: RecorderResource) -> None:
 def test_a_run_whose_place_was_taken_ends(
     recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brief = replace(recorder.runtime.settings, seal_lease_seconds=1)
-    monkeypatch.setattr(resources, "_open", {recorder.data_dir: replace(recorder.runtime, settings=brief)})
+    monkeypatch.setenv("RECORDER_SEAL_LEASE_SECONDS", "1")
 
     def _take_over() -> None:
         places = update(LeaseRow).where(col(LeaseRow.name).startswith("seal-run:"), col(LeaseRow.owner) != "")

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from pipelines.definitions import defs
 from pipelines.lake import lake_tables
 from pipelines.resources import RecorderResource
+from recorder import clock
 from recorder.cli import app
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.storage import lake_maintenance
 from tests.support.recorded_sessions import WORKSPACE, open_desk
 
 
@@ -41,15 +41,14 @@ def test_the_asset_shows_each_table(recorder: RecorderResource) -> None:
 
 
 def test_the_command_maintains_the_lake(recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_maintenance, "FILES_GRACE", timedelta(seconds=-60))
-    monkeypatch.setattr(lake_maintenance, "_CLOSED_AFTER", timedelta(days=-2))
     seal_sessions(recorder.runtime, 3)
+    now = clock.now
+    monkeypatch.setattr(clock, "now", lambda: now() + timedelta(days=2))
     arguments = ["retention", "run", "--data", recorder.data_dir or "", "--json"]
-    for _ in range(2):
-        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
     lake = {row["kind"]: row for row in orjson.loads(result.stdout)["lake"]}
-    assert lake["events"]["files_before"] == 4 and lake["events"]["files_after"] == 1
+    assert lake["events"]["files_before"] == 3 and lake["events"]["files_after"] == 1
     assert lake["events"]["deleted_files"] == 3 and lake["events"]["deleted_bytes"] > 0
 
 

@@ -125,10 +125,8 @@ def test_files_of_a_cancelled_run_are_taken_away_by_a_run_and_not_in_the_tick(de
     assert deployment.tick() == []
 
 
-def test_an_export_in_its_pause_takes_no_place_of_a_tick(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.exports._EXPORTS_PER_TICK", 1)
+def test_an_export_in_its_pause_takes_no_place_of_a_tick(deployment: Deployment) -> None:
+    deployment.recorder = deployment.recorder.model_copy(update={"exports_per_tick": 1})
     waiting, next_one = deployment.queue(), deployment.queue()
     deployment.add_run(waiting, dg.DagsterRunStatus.FAILURE)
     assert [request.tags[EXPORT_TAG] for request in deployment.tick()] == [next_one.id]

@@ -17,7 +17,7 @@ from pipelines.replays import replays, request_replay_drain_run
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder import clock
 from recorder.models.session import SessionRow
-from recorder.replay_service.drain_run import LEASE
+from recorder.replay_service.due_replays import LEASE
 from recorder.storage.leases import is_lease_held
 from tests.support.databases import create_file
 from tests.support.factories import running_app

@@ -28,9 +28,9 @@ from tests.support.sealed_sessions import Recording, seal
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that do not wait two minutes for the next step."""
-    monkeypatch.setattr(pipeline, "_PATIENCE_S", 0.0)
+def impatience(deployment: Deployment) -> None:
+    """Let runs not wait two minutes for the next step."""
+    deployment.recorder = deployment.recorder.model_copy(update={"purge_patience_s": 0.0})
 
 
 def materialize(deployment: Deployment, asset: dg.AssetsDefinition) -> dict[str, Any]:

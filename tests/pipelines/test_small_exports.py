@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
 
+from pipelines.dataset_report import LoggedProgress
 from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import (
     FinishedExport,
@@ -23,6 +23,7 @@ from pipelines.small_export_run import (
 )
 from recorder import clock
 from recorder.access.keys import create_workspace
+from recorder.exports.executor import InProcess
 from recorder.exports.runner import small_exports as small_export_claims
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.lease import claim_export
@@ -190,15 +191,16 @@ def test_what_another_run_works_on_or_tried_is_not_claimed(deployment: Deploymen
 
 def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Deployment) -> None:
     row = deployment.queue()
-    with pytest.MonkeyPatch.context() as patch:
 
-        def die(*args: Any, **more: Any) -> Any:
+    def die(text: str) -> None:
+        if text.startswith("1 of"):
             raise SystemExit
 
-        patch.setattr("recorder.exports.runner.run._Run._complete_export", die)
-        assert claim(deployment, [], {}) == row.id
-        with pytest.raises(SystemExit):
-            run_export(deployment.runtime, row.id, owner=OWNER)
+    assert claim(deployment, [], {}) == row.id
+    with pytest.raises(SystemExit):
+        run_export(
+            deployment.runtime, row.id, owner=OWNER, executor=LoggedProgress(InProcess(), die, every_s=0)
+        )
     with deployment.runtime.database.transaction(write=True) as db:
         small_export_claims.claim_small_export_place(db, "next run")
     assert claim(deployment, [], {}) is None
@@ -289,27 +291,34 @@ def test_a_failing_run_is_not_started_again_and_again(deployment: Deployment) ->
     assert jobs_of(deployment) == []
 
 
-def test_a_run_that_hands_over_is_not_taken_for_lost(deployment: Deployment) -> None:
+def let_time_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time for a run to take its lease be over."""
+    now = clock.now() + timedelta(seconds=21)
+    monkeypatch.setattr(clock, "now", lambda: now)
+    monkeypatch.setattr(clock, "now_ms", lambda: clock.to_ms(now))
+
+
+def test_a_run_that_hands_over_is_not_taken_for_lost(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     instance = deployment.instance
     old = instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
     with deployment.runtime.database.transaction(write=True) as db:
         lease = small_export_claims.claim_small_export_place(db, old.run_id)
         assert lease is not None
         small_export_claims.release_small_export_place(db, lease)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
-        assert jobs_of(deployment) == ["write_small_exports"]
+    let_time_pass(monkeypatch)
+    assert jobs_of(deployment) == ["write_small_exports"]
     result = instance.get_run_by_id(old.run_id)
     assert result is not None and result.status == dg.DagsterRunStatus.STARTED
 
 
-def test_a_run_whose_process_is_gone_is_marked_and_followed(deployment: Deployment) -> None:
+def test_a_run_whose_process_is_gone_is_marked_and_followed(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = deployment.instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
-        jobs_of(deployment)
-        patch.setattr("pipelines.runs._FIRST_PAUSE_S", 0.0)
-        assert jobs_of(deployment) == ["write_small_exports"]
+    let_time_pass(monkeypatch)
+    assert jobs_of(deployment) == ["write_small_exports"]
     result = deployment.instance.get_run_by_id(lost.run_id)
     assert result is not None and result.status == dg.DagsterRunStatus.FAILURE
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ def test_the_wheel_holds_recorder_alone(tmp_path: Path) -> None:
 def test_what_is_exported_is_sorted_and_there() -> None:
     assert recorder.__all__ == sorted(recorder.__all__)
     assert all(hasattr(recorder, name) for name in recorder.__all__)
+
+
+@pytest.mark.parametrize("package", ["recorder", "recorder.capture", "recorder.sealing"])
+def test_names_imported_at_first_use_are_there(package: str) -> None:
+    module = import_module(package)
+    missing = [name for name in module.__all__ if getattr(module, name, None) is None]
+    assert missing == []
 
 
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import orjson
-import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +10,7 @@ from sqlmodel import col, select
 
 from recorder.ids import encode, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
-from recorder.recording import hot_event_reader
-from recorder.recording.hot_event_reader import HotEventReader
+from recorder.recording.hot_event_reader import HotEventReader, ReadBounds
 from recorder.recording.stored_events import EventRecord, decode_event_batch
 from recorder.runtime import Runtime
 
@@ -84,11 +82,9 @@ def test_portions_hold_every_event_once_in_order_with_few_at_hand(
         after = (expected[begin].t_ms, expected[begin].id)
         expected = expected[begin + 1 :]
     at_hand: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hot_event_reader, "HELD_EVENTS", held)
-        patch.setattr(hot_event_reader, "HEADERS", headers)
-        reader = HotEventReader(session_id, after, pause=lambda: at_hand.append(len(reader._held)))
-        portions = read_portions(runtime, reader, max_events)
+    bounds = ReadBounds(headers=headers, held_events=held)
+    reader = HotEventReader(session_id, after, pause=lambda: at_hand.append(len(reader._held)), bounds=bounds)
+    portions = read_portions(runtime, reader, max_events)
     assert [record for portion in portions for record in portion] == expected
     assert all(len(portion) == max_events for portion in portions[:-1])
     assert max(at_hand, default=0) <= held
@@ -122,23 +118,19 @@ def test_ordered_batches_are_decoded_once(runtime: Runtime) -> None:
     assert len(decoded) <= 52 and max(decoded) <= 10
 
 
-def test_one_call_decodes_few_batches_where_all_overlap(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_call_decodes_few_batches_where_all_overlap(runtime: Runtime) -> None:
     session_id = store(runtime, [[(n, False), (1_000 - n, False)] for n in range(40)])
-    monkeypatch.setattr(hot_event_reader, "HELD_EVENTS", 6)
     decoded: list[int] = []
-    monkeypatch.setattr(hot_event_reader, "SEARCHED_BATCHES", 4)
-    reader = HotEventReader(session_id, pause=lambda: decoded.append(1))
+    bounds = ReadBounds(held_events=6, searched_batches=4)
+    reader = HotEventReader(session_id, pause=lambda: decoded.append(1), bounds=bounds)
     records: list[EventRecord] = []
     with runtime.database.transaction(write=False) as db:
         while not reader.has_ended:
             before = len(decoded)
             records += reader.read(db, max_events=100, max_bytes=2**30)
             assert len(decoded) - before <= 4
-        monkeypatch.setattr(hot_event_reader, "SEARCHED_BATCHES", 10**6)
-        monkeypatch.setattr(hot_event_reader, "SEARCHED_BYTES", 1)
-        again = HotEventReader(session_id, pause=lambda: decoded.append(1))
+        bounds = ReadBounds(searched_bytes=1)
+        again = HotEventReader(session_id, pause=lambda: decoded.append(1), bounds=bounds)
         before = len(decoded)
         again.read(db, max_events=100, max_bytes=2**30)
         assert len(decoded) - before == 1

@@ -109,8 +109,10 @@ def test_a_defect_sets_no_session_of_one_workspace_aside(
 def test_a_defect_sets_no_session_of_two_workspaces_aside(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(breaker, "_FIRST_PAUSE_MS", 3_600_000)
     record(runtime), record(runtime, workspace_id=OTHER)
+    # No pause of the breaker ends by itself.
+    now_ms = clock.now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: now_ms)
     with defect(monkeypatch) as sizes:
         seal_all(runtime)
         # The second failure opens the breaker: neither session is tried three times.

@@ -6,15 +6,7 @@ from itertools import pairwise
 import pytest
 
 from recorder.runtime import Runtime
-from recorder.sealing import event_runs
 from recorder.sealing.event_runs import merge_event_runs, require_event_runs, take_items, write_event_run
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a chunk hold three events, or fewer large ones."""
-    monkeypatch.setattr(event_runs, "_CHUNK_EVENTS", 3)
-    monkeypatch.setattr(event_runs, "_CHUNK_BYTES", 40)
 
 
 @pytest.mark.parametrize("is_overlapping", [True, False])
@@ -32,7 +24,11 @@ def test_merged_runs_are_the_sorted_whole_from_any_place(runtime: Runtime, *, is
         ]
         for n in range(6)
     ]
-    runs = [write_event_run(runtime.blobs, f"sealing/runs/{n}", items) for n, items in enumerate(groups)]
+    # A chunk holds three events, or fewer large ones.
+    runs = [
+        write_event_run(runtime.blobs, f"sealing/runs/{n}", items, chunk_events=3, chunk_bytes=40)
+        for n, items in enumerate(groups)
+    ]
     whole = sorted(item for items in groups for item in items)
     assert list(merge_event_runs(runtime.blobs, runs, None)) == whole
     for n in range(0, len(whole), 7):

@@ -425,7 +425,7 @@ def test_portions_whose_files_are_gone_are_prepared_again(bench: Bench) -> None:
         killed.advance()
     (_, file) = killed._units[0].files[0]
     runtime = bench.runtime
-    runtime.lake._open_table("events", TENANT).open_file_system().delete_file(file.path)
+    runtime.lake.stored_table("events", TENANT).open_file_system().delete_file(file.path)
     preparation = bench.start(session_id)
     finish(preparation)
     bench.assert_whole(preparation, session_id)

@@ -13,13 +13,14 @@ from recorder.errors import InvalidState, NotFound, Unavailable
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.event import EventBatchRow
 from recorder.models.operations import AuditRow, OutboxRow, SealBatchRow
-from recorder.recording import hot_rows
+from recorder.recording.hot_rows import HOT_ROWS
 from recorder.recording.sessions import session_to_wire
 from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer, has_work, open_sealer, sweep
+from recorder.sealing import Sealer, has_work, open_sealer
 from recorder.sealing.scheduling import SealingTimes
 from recorder.sealing.set_aside import list_sessions_set_aside, reseal
+from recorder.sealing.sweep import sweep_hot_rows
 from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture
@@ -375,8 +376,8 @@ def count_stored_batches(runtime: Runtime) -> int:
         return db.exec(select(func.count()).select_from(EventBatchRow)).one()
 
 
-def test_the_sweep_of_a_large_session_takes_many_transactions_and_another_run_ends_it(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+def test_a_large_session_is_swept_in_many_transactions_and_another_run_ends_it(
+    runtime: Runtime,
 ) -> None:
     with open_desk(runtime) as desk:
         session_id = desk.record(is_stopped=False)
@@ -386,24 +387,19 @@ def test_the_sweep_of_a_large_session_takes_many_transactions_and_another_run_en
             stop_session(db, desk.caller.tenant, session_id)
     seal_all(runtime)
     age(runtime)
-    monkeypatch.setattr(hot_rows, "_PAYLOAD_BYTES", 1)
-    real, stored = sweep.delete_some_rows, []
+    stored: list[int] = []
 
-    def delete_twice(*arguments: Any) -> bool:
-        if len(stored) == 3:
-            raise Kill
+    def require_lease(_: Any) -> None:
         stored.append(count_stored_batches(runtime))
-        return real(*arguments)
+        if len(stored) == 5:
+            raise Kill
 
-    monkeypatch.setattr(sweep, "delete_some_rows", delete_twice)
-    with pytest.raises(Kill), open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
-        assert sealer is not None
-        sealer.maintain()
-    assert stored == [5, 4, 3] and count_stored_batches(runtime) == 2
+    with pytest.raises(Kill):
+        sweep_hot_rows(runtime, require_lease, [rows._replace(most_bytes=1) for rows in HOT_ROWS])
+    # The first transaction has the lake serve the session, and each other one deletes a batch.
+    assert stored == [5, 5, 4, 3, 2] and count_stored_batches(runtime) == 2
     # The lake alone serves the session from the first deletion on.
     assert not session_row(runtime, session_id).is_hot
-    let_lease_run_out(runtime)
-    monkeypatch.setattr(sweep, "delete_some_rows", real)
     with runtime.database.transaction(write=False) as db:
         assert has_work(db)
     with open_sealer(runtime, "other", pace=NO_WAIT) as sealer:

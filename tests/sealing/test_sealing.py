@@ -1,7 +1,9 @@
 """Results of sealing: rows in order, facts, numbers of a lane, swept rows. Design §3."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from sqlmodel import func, select
 
 from recorder import clock
+from recorder.memory.storage.consistency import check_graph_consistency
+from recorder.memory.storage.graph_store import load_graph
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import IdempotencyRow, SealBatchRow
@@ -18,7 +22,7 @@ from recorder.row_digests import EventKey, events_digest
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, open_sealer
 from recorder.sealing.batches import SealingBatchLimits
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
     WORKSPACE,
@@ -93,6 +97,31 @@ def test_sealing_says_what_it_did(runtime: Runtime, desk: Desk, sealer: Sealer) 
     assert_sealed_exactly_once(runtime, ids)
     with runtime.database.transaction(write=False) as db:
         assert not has_work(db)
+
+
+def test_a_flood_of_new_states_leaves_a_graph_within_its_memory(runtime: Runtime, desk: Desk) -> None:
+    names = map("".join, product("abcdef", repeat=4))
+    for _ in range(3):
+        session_id = desk.record(events=[], is_stopped=False)
+        for start in range(0, 300, 100):
+            targets = [{"role": "button", "name": name} for name in islice(names, 100)]
+            events = [
+                {"t_ms": start + index, "type": "click", "target": target}
+                for index, target in enumerate(targets)
+            ]
+            desk.add_events(session_id, *events)
+        stop(desk, session_id)
+    narrow = replace(runtime, settings=replace(runtime.settings, graph_memory_mb=1))
+    with open_sealer(narrow, "run") as sealer:
+        assert sealer is not None
+        assert sum(batch.sessions for batch in seal_all(sealer)) == 3
+    scope = GraphScope(Tenant(WORKSPACE, "live"), "checkout")
+    with runtime.database.transaction(write=False) as db:
+        graph = load_graph(db, scope)
+        check = check_graph_consistency(db, scope)
+    assert 50 < len(graph.nodes) < 200
+    assert graph.nodes[-1].label == "Other click steps"
+    assert (check.sessions, check.off_path, check.missing, check.miscounted) == (3, [], [], [])
 
 
 def test_events_are_numbered_in_their_total_order(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:

@@ -104,7 +104,7 @@ def check_events_a_search_for_rare_types_ends_a_page_early_and(caller: Caller) -
     def check() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stored_events, "SEARCHED_BATCHES", 4)
-            patch.setattr(hot_event_reader, "SEARCHED_BATCHES", 4)
+            patch.setattr(hot_event_reader, "BOUNDS", hot_event_reader.ReadBounds(searched_batches=4))
             patch.setattr(session_events, "SEARCHED_EVENTS", 1)
             assert times(caller, session_id, "type=own.rare&limit=2") == [50, 410, 590]
             assert times(caller, session_id, "type=nothing") == []

@@ -293,7 +293,8 @@ def check_a_charset_other_than_utf_8_is_415_utf_8_by_either_name(caller: Caller)
     }
     for path, body in bodies.items():
         text = json.dumps(body).encode()
-        for charset in ("latin-1", "utf-16", '"ISO-8859-1"', "us-ascii", "x"):
+        twice = ("utf-8; charset=latin-1", "utf-8; Charset=utf-8", "utf-8; charset*=utf-8''x", "x; charset*1")
+        for charset in ("latin-1", "utf-16", '"ISO-8859-1"', "us-ascii", "x", *twice):
             answer = caller.post_raw(path, text, content_type=f"{JSON}; charset={charset}")
             assert_complete(answer, 415, "unsupported_media_type")
         for charset in ("utf-8", "UTF-8", '"utf8"'):
@@ -312,6 +313,32 @@ def check_a_charset_other_than_utf_8_is_415_utf_8_by_either_name(caller: Caller)
         name, text, media_type = files["frames"]
         part = {**files, "frames": (name, text, f"{media_type}; charset={charset}")}
         assert caller.request("POST", path, files=part).status_code == status
+
+
+@ROWS.row("a second Content-Type and a compressed transfer are 415, wherever a body is sent")
+def check_a_second_content_type_and_a_compressed_transfer_are_415(caller: Caller) -> None:
+    session_id = caller.make_session()
+    client, key = caller.service.client, ("Authorization", f"Bearer {caller.key.key}")
+
+    def check(path: str, body: bytes, *headers: tuple[str, str]) -> str:
+        answer = client.post(path, content=body, headers=[key, *headers])
+        return str(assert_complete(answer, 415, "unsupported_media_type")["detail"])
+
+    for path, body in (
+        ("/v1/sessions", b'{"workflow": "checkout"}'),
+        (f"/v1/sessions/{session_id}/events", json.dumps({"events": [event(1)]}).encode()),
+        (f"/v1/sessions/{session_id}/frames", json.dumps({"frames": [frame(1)]}).encode()),
+        (f"/v1/sessions/{session_id}/stop", b""),
+    ):
+        for first, second in ((JSON, JSON), (JSON, "text/plain"), ("text/plain", JSON)):
+            detail = check(path, body, ("Content-Type", first), ("Content-Type", second))
+            assert detail == "Send one Content-Type header."
+        typed = ("Content-Type", JSON)
+        for coding in ("gzip, chunked", "identity, chunked"):
+            assert "without compression" in check(path, body, typed, ("Transfer-Encoding", coding))
+        codings = (("Content-Encoding", "identity"), ("Content-Encoding", "gzip"))
+        assert "without compression" in check(path, body, typed, *codings)
+    assert caller.get(f"/v1/sessions/{session_id}").json()["event_count"] == 0
 
 
 @ROWS.row("broken percent-encoding is refused: in a query by the parameter, in a path 404")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from recorder.errors import Unavailable
 from recorder.exports.planning.plan import Sampling
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.writers import ShardTask, read_rows
-from recorder.storage import lake_cleanup, lake_maintenance
 from recorder.storage.lake import Lake
+from recorder.storage.lake_maintenance import LakeTimes
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_tables import LakeAhead, LakeTable
 from tests.storage.test_lake import PLACE, append, counts, rows
@@ -36,12 +37,15 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path), compact_at_files=FEW_FILES)
 
 
+#: Removed files, old versions and their entries in the log go at once.
+_AT_ONCE = timedelta(seconds=-60)
+NO_GRACE = LakeTimes(removed_files=_AT_ONCE, versions=_AT_ONCE, log_entries=_AT_ONCE)
+
+
 @pytest.fixture
-def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let removed files and old versions go at once."""
-    monkeypatch.setattr(lake_maintenance, "FILES_GRACE", timedelta(seconds=-60))
-    monkeypatch.setattr(lake_maintenance, "VERSIONS_KEPT", timedelta(seconds=-60))
-    monkeypatch.setattr(lake_cleanup, "_LOG_GRACE", timedelta(seconds=-60))
+def hasty(tmp_path: Path) -> Lake:
+    """The lake without the time that readers get."""
+    return Lake(str(tmp_path), compact_at_files=FEW_FILES, times=NO_GRACE)
 
 
 def folder(lake: Lake) -> Path:
@@ -74,20 +78,19 @@ def expected(last: int) -> dict[str, int]:
     return {f"ses_{number}": 3 for number in range(1, last + 1)}
 
 
-def test_replaced_files_go_after_the_grace(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_go_after_the_grace(lake: Lake, hasty: Lake) -> None:
     fill(lake, 1, 10)
     assert len(files_on_disk(lake)) == 11
     assert lake.maintain(*PLACE).deleted.count == 0
     assert len(files_on_disk(lake)) == 11, "a reader may still open them"
-    monkeypatch.setattr(lake_maintenance, "FILES_GRACE", timedelta(seconds=-60))
-    done = lake.maintain(*PLACE)
+    done = hasty.maintain(*PLACE)
     assert (done.before.count, done.after.count, done.deleted.count) == (11, 1, 10)
     assert done.deleted.size_bytes == done.before.size_bytes - done.after.size_bytes > 0
     assert files_on_disk(lake) == live_files(lake) and counts(lake) == expected(10)
 
 
-@pytest.mark.usefixtures("no_grace")
-def test_files_that_a_running_export_pins_are_kept(lake: Lake) -> None:
+def test_files_that_a_running_export_pins_are_kept(hasty: Lake) -> None:
+    lake = hasty
     fill(lake, 1, 9)
     pinned, since = lake.version(*PLACE), clock.now() - timedelta(seconds=1)
     fill(lake, 10, 10)
@@ -109,9 +112,8 @@ def test_files_of_past_days_are_joined(lake: Lake) -> None:
     assert counts(lake) == {**expected(4), **{f"ses_today{number}": 3 for number in range(1, 5)}}
 
 
-@pytest.mark.usefixtures("no_grace")
 def test_every_row_is_there_once_and_the_disk_does_not_grow(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path), compact_at_files=FEW_FILES, checkpoint_every=10)
+    lake = Lake(str(tmp_path), compact_at_files=FEW_FILES, checkpoint_every=10, times=NO_GRACE)
     for last in range(20, 61, 20):
         fill(lake, last - 19, last)
         before = len(list((folder(lake) / "_delta_log").iterdir()))
@@ -159,63 +161,69 @@ class Killed(BaseException):
     """The end of a pass's process."""
 
 
-@pytest.mark.usefixtures("no_grace")
-@pytest.mark.parametrize(
-    ("owner", "name", "after"),
-    [
-        (LakeTable, "write_file", 0),
-        (LakeTable, "commit", 0),
-        (lake_maintenance, "delete_unused_files", 0),
-        (lake_cleanup, "_delete_file", 0),
-        (lake_cleanup, "_delete_file", 4),
-        (LakeTable, "checkpoint", 0),
-        (lake_cleanup, "_delete_file", 11),
-    ],
-)
-def test_a_pass_that_is_killed_is_done_by_the_next(
-    lake: Lake, owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(1, 11):
-        append(lake, number)
-    calls = 0
-    original = getattr(owner, name)
+def kill_after(calls: int, work: Callable[..., Any] = lambda: None) -> Callable[..., Any]:
+    """A function that does some work so many times, and ends the pass instead at the next call."""
+    left = count(calls, -1)
 
-    def kill(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > after:
+    def work_or_kill(*arguments: Any, **named: Any) -> Any:
+        if next(left) <= 0:
             raise Killed
-        return original(*arguments, **named)
+        return work(*arguments, **named)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, kill)
-        with pytest.raises(Killed):
-            for _ in range(3):
-                lake.maintain(*PLACE)
-    again = Lake(lake.url, compact_at_files=FEW_FILES)
+    return work_or_kill
+
+
+def require_that_the_next_pass_ends_it(lake: Lake, most_files: int) -> None:
+    """Check that the passes after a killed one complete it."""
+    again = Lake(lake.url, compact_at_files=FEW_FILES, times=NO_GRACE)
     assert counts(again) == expected(10)
     again.maintain(*PLACE)
     again.maintain(*PLACE)
     assert counts(again) == expected(10) and live_files(again) <= files_on_disk(again)
-    # A file that was written and not committed goes after a day.
-    assert len(files_on_disk(again)) <= (2 if name == "commit" else 1)
+    assert len(files_on_disk(again)) <= most_files
     assert not append(again, 10) and append(again, 11)
+
+
+# Before the joined file; before and between the files that go; before and between the entries of the log.
+@pytest.mark.parametrize("checks", [0, 4, 8, 15, 20])
+def test_a_pass_that_is_killed_before_a_file_is_done_by_the_next(hasty: Lake, checks: int) -> None:
+    for number in range(1, 11):
+        append(hasty, number)
+    check = kill_after(checks)
+    with pytest.raises(Killed):
+        for _ in range(3):
+            hasty.maintain(*PLACE, check=check)
+    require_that_the_next_pass_ends_it(hasty, 1)
+
+
+@pytest.mark.parametrize("name", ["commit", "checkpoint"])
+def test_a_pass_that_is_killed_before_a_version_is_done_by_the_next(
+    hasty: Lake, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 11):
+        append(hasty, number)
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeTable, name, kill_after(0))
+        with pytest.raises(Killed):
+            hasty.maintain(*PLACE)
+    # A file that was written and not committed goes after a day.
+    require_that_the_next_pass_ends_it(hasty, 2 if name == "commit" else 1)
 
 
 _PASS = """
 import os, sys
 from datetime import timedelta
-from recorder.storage import lake_maintenance
 from recorder.storage.lake import Lake
+from recorder.storage.lake_maintenance import LakeTimes
 from tests.storage.test_lake import PLACE
-lake_maintenance.FILES_GRACE = timedelta(seconds=-60)
 left = int(sys.argv[2])
 def check():
     global left
     left -= 1
     if left < 0:
         os._exit(9)
-Lake(sys.argv[1], compact_at_files=10).maintain(*PLACE, check=check)
+times = LakeTimes(removed_files=timedelta(seconds=-60))
+Lake(sys.argv[1], compact_at_files=10, times=times).maintain(*PLACE, check=check)
 """
 
 
@@ -315,8 +323,8 @@ def append_long_session(lake: Lake) -> None:
         lake.append(*PLACE, long.slice(30 * number, 30), lane="long", number=number + 1)
 
 
-@pytest.mark.usefixtures("no_grace")
-def test_a_session_that_is_being_read_goes_on_where_its_files_vanish(lake: Lake) -> None:
+def test_a_session_that_is_being_read_goes_on_where_its_files_vanish(hasty: Lake) -> None:
+    lake = hasty
     append_long_session(lake)
     batches = lake.read_session_batches(*PLACE, **PARTITION, session_id="ses_long", columns=["seq"])
     records = next(batches)["seq"].to_pylist()
@@ -338,8 +346,8 @@ def test_a_read_whose_files_are_gone_for_good_is_unavailable(lake: Lake) -> None
             read(lake)
 
 
-@pytest.mark.usefixtures("no_grace")
-def test_readers_never_fail_while_files_are_replaced_and_deleted(lake: Lake) -> None:
+def test_readers_never_fail_while_files_are_replaced_and_deleted(hasty: Lake) -> None:
+    lake = hasty
     append_long_session(lake)
     failed: list[BaseException] = []
     reads = 0
@@ -376,7 +384,6 @@ def test_readers_never_fail_while_files_are_replaced_and_deleted(lake: Lake) -> 
 # Races
 
 
-@pytest.mark.usefixtures("no_grace")
 def test_sealer_maintenance_and_purges_lose_and_double_nothing(lake: Lake) -> None:
     for number in range(1, 31):
         append(lake, number, lane="first")
@@ -403,7 +410,9 @@ def test_sealer_maintenance_and_purges_lose_and_double_nothing(lake: Lake) -> No
     def guard(work: Callable[..., None], *arguments: Any) -> threading.Thread:
         def run() -> None:
             try:
-                work(*arguments, Lake(lake.url, compact_at_files=FEW_FILES, checkpoint_every=7))
+                work(
+                    *arguments, Lake(lake.url, compact_at_files=FEW_FILES, checkpoint_every=7, times=NO_GRACE)
+                )
             except BaseException as error:
                 failed.append(error)
 

@@ -8,9 +8,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect, text
-from sqlmodel import SQLModel
+from sqlmodel import SQLModel, select
 
 from recorder.errors import Unavailable
+from recorder.models.operations import SweepRow
 from recorder.storage.database import Database, UnknownSchema, read_newest_schema_revision
 from tests.support.databases import create_empty_database
 from tests.support.deployment_processes import released_together
@@ -73,6 +74,19 @@ def test_partial_indexes_are_partial_on_both_engines(empty_url: str) -> None:
             if any(name.endswith("_where") for name in index.get("dialect_options", {}))
         }
     assert {"ix_sessions_to_seal", "ix_outbox_pending", "ix_seal_batches_open"} <= declared == created
+
+
+def test_a_sweep_that_was_killed_before_the_migration_is_known_after_it(empty_url: str) -> None:
+    database = Database(empty_url)
+    database.migrate("2026.6.10")
+    killed = text("""INSERT INTO leases VALUES ('seal-sweep', '["ses_1","ses_2"]', 0, 0)""")
+    with database.transaction(write=True) as db:
+        db.connection().execute(killed)
+    database.migrate()
+    with database.transaction(write=False) as db:
+        assert set(db.exec(select(SweepRow.session_id))) == {"ses_1", "ses_2"}
+        assert db.connection().execute(text("SELECT count(*) FROM leases")).scalar_one() == 0
+    database.close()
 
 
 def test_migrating_again_changes_nothing(empty_url: str) -> None:

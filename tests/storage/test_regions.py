@@ -46,6 +46,30 @@ def test_a_setting_with_an_address_of_no_store_is_named(tmp_path: Path, store: s
             open_and_close(settings, **{f"{store}_url": url})
 
 
+@pytest.mark.parametrize("store", ["blob", "lake", "export", "cold"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://",
+        "gs://",
+        "az://",
+        "abfs://",
+        "s3:///folder",
+        "s3:// ",
+        "file://",
+        "simplecache::s3://",
+        "https://",
+    ],
+)
+def test_an_address_without_a_bucket_is_refused_by_one_sentence(tmp_path: Path, store: str, url: str) -> None:
+    with pytest.raises(StoreUnusable) as refused:
+        open_and_close(make_settings(tmp_path), **{f"{store}_url": url})
+    assert str(refused.value) == (
+        f"The store that RECORDER_{store.upper()}_URL names cannot be opened: its address has no bucket; "
+        "write it as s3://bucket/folder."
+    )
+
+
 def test_a_deployment_starts_again_in_its_own_region(settings: Settings) -> None:
     for _ in range(2):
         open_and_close(settings, region="eu")

@@ -139,11 +139,16 @@ def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
 
 
 def test_the_pause_of_a_silent_process_began_with_its_silence(tmp_path: Path, clock: Clock) -> None:
-    child = make_child(tmp_path, clock)
+    child, guard = make_child(tmp_path, clock), GuardProcess()
     planned = []
-    for silent_s in (30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 5.0):
-        planned.append(child.plan_restart(since_s=silent_s))
-        child._restart_at = None
+    try:
+        for silent_s in (30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 5.0):
+            child.start(guard)
+            child.wait(20)
+            planned.append(child.plan_restart(since_s=silent_s))
+            guard.forget(child)
+    finally:
+        guard.close()
     assert planned == [1, 1, 1, 1, 1, 2, 55]
 
 

@@ -27,6 +27,19 @@ def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") 
     return session_id
 
 
+def long_run(caller: Caller) -> str:
+    """A sealed session of clicks on large pages in turn, each of which is read again: it takes seconds."""
+    session_id = caller.make_session(workflow="approve")
+    page = ["html", {}, ["body", {}, ["button", {"id": "open"}, "Open"], *[["p"]] * 20_000]]
+    frames = [frame(number, number, id=f"frm_{number}", dom=snapshot(page)) for number in range(3)]
+    assert caller.add_frames(session_id, *frames).status_code == 202
+    clicks = [click(10 + number, "Open", frame_id=f"frm_{number % 3}") for number in range(100)]
+    assert caller.add_events(session_id, *clicks).status_code == 202
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller)
+    return session_id
+
+
 def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
     """The same before it is sealed."""
     session_id = caller.make_session(workflow=workflow)

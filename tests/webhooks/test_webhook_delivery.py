@@ -132,14 +132,13 @@ def test_one_that_is_stopped_lets_what_is_under_way_end(database: Database, work
 
 
 def test_what_is_cut_off_by_the_stop_is_a_failure_and_tried_again(
-    database: Database, workspace_id: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, workspace_id: str
 ) -> None:
-    monkeypatch.setattr("recorder.webhooks.delivery_loop._GRACE_S", 0.1)
     release = threading.Event()
     with running_receiver(TAKEN, hold=release) as receiver:
         webhook = webhook_to(database, workspace_id, receiver)
         put_event(database, workspace_id=workspace_id)
-        with running_loop(database):
+        with running_loop(database, grace_s=0.1):
             wait_until(lambda: receiver.received)
         release.set()
     first, second = attempts(database, webhook.id)

@@ -67,7 +67,13 @@ def open_signed_export(
     return row
 
 
-def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None = None) -> dict[str, Any]:
+def read_manifest(
+    row: ExportRow,
+    settings: Settings,
+    *,
+    until: datetime | None = None,
+    answer_s: float = READ_SECONDS,
+) -> dict[str, Any]:
     """Return the manifest that the export wrote; a hosted one gets addresses for its files.
 
     Waits for the store, some seconds at most: call outside transactions.
@@ -76,6 +82,7 @@ def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None 
         row: row of the export.
         settings: settings of the deployment.
         until: end of the requested address; the addresses of the files must not be valid for longer.
+        answer_s: time for the store to answer.
 
     Raises:
         InvalidState: if the export is not completed.
@@ -87,7 +94,7 @@ def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None 
     if row.expired_at is not None:
         raise NotFound("manifest", f"The files of {row.id} were deleted after their 30 days.")
     destination = open_destination(row, settings, READING)
-    data = call_within_time_limit(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
+    data = call_within_time_limit(lambda: read_own_manifest(destination, row), seconds=answer_s)
     manifest: dict[str, Any] = orjson.loads(data)
     if row.destination["kind"] == "signed_url":
         end = until or clock.now() + timedelta(seconds=row.destination["expires_in"])

@@ -12,7 +12,7 @@ from recorder.governance.holds import forget_holds
 from recorder.governance.purging.requests import request_purges_of_recordings
 from recorder.memory.storage.session_removal import purge_sessions
 from recorder.models.governance import PurgeRow
-from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow
+from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow, SweepRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow, TagRow
 from recorder.models.webhook import DeliveryRow
 from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_rows
@@ -34,6 +34,7 @@ _ROWS = (
     RowsOfSessions(TagRow, TagRow.id, 500),
     RowsOfSessions(SessionStatusRow, SessionStatusRow.position, 500),
     RowsOfSessions(SealPortionRow, SealPortionRow.n, 50),
+    RowsOfSessions(SweepRow, SweepRow.session_id, 500),
 )
 _EVENTS = 100
 #: A pause between two transactions is as long as the one before, within this bound.

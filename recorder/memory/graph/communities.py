@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.shown_way import VariantTable, split_ways
 
@@ -18,33 +19,34 @@ GROUPING = "louvain_and_label_propagation"
 #: Cosine from which on two variants are linked, and a variant joins a path.
 PATH_COSINE = 0.55
 NEIGHBOURS = 30
-#: Variants that are grouped at once, those of most sessions first; the others join the nearest.
-MAX_GROUPED = 2_000
-#: Rounds of so many variants that all later ones are compared with; what is still apart then is grouped among
-#: its own, so that a graph of ever new variants takes time in proportion to them, not to their square.
-MAX_ROUNDS = 4
 #: Memory for the distances to the nearest that are computed at once.
 _MAX_MEBIBYTES = 32.0
 #: Group of a variant that has none yet.
 NO_GROUP = -1
 
 
-def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> Ints:
+def group_variants(
+    vectors: Any,
+    sequences: Sequence[tuple[int, ...]],
+    sessions: Sequence[int],
+    bounds: GraphBounds = GRAPH_BOUNDS,
+) -> Ints:
     """Return the group of each variant; one of whose features none is left is a group of its own.
 
     Args:
         vectors: the weighted features of each, in rows of length 1.
         sequences: the nodes of each.
         sessions: how many took it; the most frequent first.
+        bounds: how many variants are grouped at once, and in how many rounds.
     """
     groups = np.full(len(sequences), NO_GROUP, dtype=np.int64)
     rest = np.flatnonzero(np.diff(vectors.indptr))
     count = rounds = 0
     while len(rest):
-        if rounds == MAX_ROUNDS:
+        if rounds == bounds.rounds:
             # Those that share the feature of most weight come together.
             rest = rest[np.argsort(vectors[rest].argmax(axis=1), kind="stable")]
-        some, rest = rest[:MAX_GROUPED], rest[MAX_GROUPED:]
+        some, rest = rest[: bounds.grouped], rest[bounds.grouped :]
         for community in _list_communities(vectors[some]):
             rows = some[community]
             ways = VariantTable.of([sequences[row] for row in rows], [sessions[row] for row in rows])
@@ -52,7 +54,7 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
                 groups[rows[part]] = count
                 count += 1
         rounds += 1
-        if len(rest) and rounds <= MAX_ROUNDS:
+        if len(rest) and rounds <= bounds.rounds:
             nearest, cosine = find_nearest(vectors[some], vectors[rest])
             is_near = cosine >= PATH_COSINE
             groups[rest[is_near]] = groups[some[nearest[is_near]]]

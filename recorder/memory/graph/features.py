@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recorder.memory.graph.capacity import FEATURE_BYTES
 from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.nodes import Node
@@ -41,6 +42,11 @@ class FeatureCounts:
         """Add so many sessions with these features (or take away, if negative)."""
         self.sessions += sessions
         self._counts[features] += sessions
+
+    @property
+    def nbytes(self) -> int:
+        """Estimated memory of the numbered features."""
+        return FEATURE_BYTES * len(self._numbers)
 
     @property
     def grains(self) -> Ints:

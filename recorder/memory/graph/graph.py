@@ -11,6 +11,14 @@ from dataclasses import dataclass, field
 
 import xxhash
 
+from recorder.memory.graph.capacity import (
+    DEFAULT_CAPACITY,
+    TRACE_BYTES,
+    UNKEPT_TRACE,
+    GraphCapacity,
+    make_other_step,
+    represent_step,
+)
 from recorder.memory.graph.node_labels import LabelText, NodeLabels
 from recorder.memory.graph.nodes import Node, NodeIndex, select_compared_features
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
@@ -80,13 +88,16 @@ def drop_repeats(numbers: Iterable[int]) -> tuple[int, ...]:
 class Graph:
     """Nodes, variants and paths of one workspace, mode and workflow."""
 
-    def __init__(self, scope: GraphScope) -> None:
+    def __init__(self, scope: GraphScope, capacity: GraphCapacity = DEFAULT_CAPACITY) -> None:
         self.scope = scope
-        self.node_index = NodeIndex(scope)
-        self.path_index = PathIndex(scope)
+        self.capacity = capacity
+        self.node_index = NodeIndex(scope, capacity.bounds)
+        self.path_index = PathIndex(scope, capacity.bounds)
         self.node_labels = NodeLabels()
         #: The variant key of each trace.
         self.variant_of: dict[int, int] = {}
+        #: Steps of all traces.
+        self.trace_steps = 0
 
     @property
     def nodes(self) -> list[Node]:
@@ -97,6 +108,21 @@ class Graph:
     def paths(self) -> list[Path]:
         """All paths, by number."""
         return self.path_index.paths
+
+    @property
+    def state_bytes(self) -> int:
+        """Estimated memory of the states and of what names them."""
+        return self.node_index.nbytes + self.node_labels.nbytes
+
+    @property
+    def way_bytes(self) -> int:
+        """Estimated memory of the ways of sessions."""
+        return TRACE_BYTES * len(self.variant_of) + self.path_index.nbytes
+
+    def has_room_for_ways(self) -> bool:
+        """Return whether an unseen way is kept."""
+        capacity = self.capacity
+        return self.way_bytes < capacity.way_bytes and self.trace_steps < capacity.trace_steps
 
     def path_of(self, trace: int) -> Path | None:
         """Return the path of a trace, by its key; None for that of no steps."""
@@ -113,13 +139,17 @@ class Graph:
         *,
         known: Iterable[str] = (),
         actors: Mapping[str, int] | None = None,
+        max_comparisons: int | None = None,
     ) -> GraphChange:
         """Add the steps of sessions; a session without any is on no path.
+
+        What the graph has no room for is added as `capacity` says.
 
         Args:
             sessions: steps by session id.
             known: ids of sessions that were taken in before; they change nothing.
             actors: key of each session's actor; without them all sessions are of one actor.
+            max_comparisons: postings that may be read to find nodes, if fewer than the capacity says.
         """
         skipped = frozenset(known)
         fresh = {
@@ -127,13 +157,26 @@ class Graph:
             for session_id, steps in sessions.items()
             if session_id not in skipped
         }
-        nodes, micro_states = self._assign(fresh)
-        taken = [_make_session_trace(session_id, steps) for session_id, steps in fresh.items()]
+        unkept = self._list_unkept(fresh)
+        fresh |= dict.fromkeys(unkept, ())
+        nodes, micro_states, stand_ins = self._assign(fresh, max_comparisons)
+        if stand_ins:
+            fresh = {
+                session_id: [represent_step(step, stand_ins) for step in steps]
+                for session_id, steps in fresh.items()
+            }
+        taken = [
+            SessionTrace(session_id, UNKEPT_TRACE, ())
+            if session_id in unkept
+            else _make_session_trace(session_id, steps)
+            for session_id, steps in fresh.items()
+        ]
         unseen = {
             trace.trace_key: tuple(step.micro_key for step in fresh[trace.session_id])
             for trace in taken
             if trace.trace_key not in self.variant_of
         }
+        self.trace_steps += sum(map(len, unseen.values()))
         sequences = {key: self._sequence(steps) for key, steps in unseen.items()}
         self.variant_of.update({key: self._variant_key(nodes) for key, nodes in sequences.items()})
         variants, paths = self.path_index.add(self._counted(taken, sequences), self.nodes)
@@ -143,13 +186,34 @@ class Graph:
             text
             for session_id, steps in fresh.items()
             for text in self.node_labels.add_session(
-                session_id, steps, number_of, (actors or {}).get(session_id, 0)
+                session_id,
+                steps,
+                number_of,
+                (actors or {}).get(session_id, 0),
+                max_bytes=self.capacity.state_bytes - self.node_index.nbytes,
             )
         ]
         return GraphChange(nodes, micro_states, traces, variants, paths, taken, labels)
 
-    def _assign(self, sessions: Mapping[str, Sequence[Step]]) -> tuple[list[Node], list[MicroState]]:
-        """Give every unseen micro-state its node, those of most sessions first."""
+    def _list_unkept(self, sessions: Mapping[str, Sequence[Step]]) -> frozenset[str]:
+        """Return the sessions that go a way for which there is no room."""
+        if self.has_room_for_ways():
+            return frozenset()
+        return frozenset(
+            session_id
+            for session_id, steps in sessions.items()
+            if steps and trace_key(step.micro_key for step in steps) not in self.variant_of
+        )
+
+    def _assign(
+        self, sessions: Mapping[str, Sequence[Step]], max_comparisons: int | None
+    ) -> tuple[list[Node], list[MicroState], dict[int, int | None]]:
+        """Give every unseen micro-state its node, those of most sessions first.
+
+        Returns:
+            The new nodes, the new micro-states, and what counts for those that there is no room for
+            (`capacity.represent_step`).
+        """
         index = self.node_index
         counts: Counter[int] = Counter()
         samples: dict[int, Step] = {}
@@ -160,13 +224,29 @@ class Graph:
                 # Equal micro-states may carry other labels: the least one wins in every order.
                 if key not in samples or step.label < samples[key].label:
                     samples[key] = step
-        keys = sorted(counts, key=lambda key: (-counts[key], key))
-        made = [index.assign(samples[key]) for key in keys]
-        states = [
-            MicroState(key, index.number_of[key], select_compared_features(samples[key].features))
-            for key in keys
-        ]
-        return [node for node in made if node is not None], states
+        made: list[Node] = []
+        states: list[MicroState] = []
+        stand_ins: dict[int, int | None] = {}
+        allowed = self.capacity.comparisons if max_comparisons is None else max_comparisons
+        last_comparison = index.comparisons + allowed
+
+        def keep(step: Step, node: Node | None) -> None:
+            if node is not None:
+                made.append(node)
+            number = index.number_of[step.micro_key]
+            states.append(MicroState(step.micro_key, number, select_compared_features(step.features)))
+
+        for key in sorted(counts, key=lambda key: (-counts[key], key)):
+            step, is_in_time = samples[key], index.comparisons < last_comparison
+            if is_in_time and self.state_bytes < self.capacity.state_bytes:
+                keep(step, index.assign(step))
+                continue
+            stand_ins[key] = index.find_stand_in(step) if is_in_time else None
+            if stand_ins[key] is None:
+                other = make_other_step(step)
+                if other.micro_key not in index.number_of:
+                    keep(other, index.make_other_node(other))
+        return made, states, stand_ins
 
     def _sequence(self, steps: Iterable[int]) -> tuple[int, ...]:
         number_of = self.node_index.number_of

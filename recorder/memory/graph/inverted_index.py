@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+#: Estimated bytes of a list of one number under a feature, and of each further number.
+_LIST_BYTES, _POSTING_BYTES = 200, 8
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -17,9 +20,15 @@ class InvertedIndex:
     def __init__(self) -> None:
         self._lists: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
         self._sizes: array[int] = array("q")
+        self._postings = 0
 
     def __len__(self) -> int:
         return len(self._sizes)
+
+    @property
+    def nbytes(self) -> int:
+        """Estimated memory."""
+        return _LIST_BYTES * len(self._lists) + _POSTING_BYTES * self._postings
 
     def add(self, features: Sequence[int]) -> None:
         """Keep a set under the next number."""
@@ -27,6 +36,7 @@ class InvertedIndex:
         for feature in features:
             self._lists[feature].append(number)
         self._sizes.append(len(features))
+        self._postings += len(features)
 
     def overlaps(self, features: Sequence[int]) -> Floats:
         """Return, for every set, the number of the features it shares."""

@@ -6,11 +6,12 @@ So many sessions are kept for each text as prove that, and no more.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from recorder.memory.graph.capacity import TEXT_BYTES
 from recorder.memory.steps.action_tokens import key_of_texts, text_template_of
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.step_labels import make_step_label
@@ -25,6 +26,8 @@ _MAX_TEXTS = 8
 _MAX_SHARED = 2
 #: Shared places of a node that are listed, and shared spellings of the digits of a text.
 _MAX_LISTED = 3
+#: Texts that are remembered as settled: texts that differ in digits alone may be without number.
+_MAX_SETTLED = 50_000
 #: First words of places, those that say the most first.
 _PREPOSITIONS = ("near ", "in ", "on ")
 #: No key of an actor: those have 64 bits.
@@ -143,13 +146,19 @@ def _join_words(words: Sequence[str]) -> str:
 class NodeLabels:
     """Texts that name the nodes of one graph, with the sessions that prove each of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, settled: MutableMapping[tuple[int, TextKind, str], int] | None = None) -> None:
+        """Hold no text yet.
+
+        Args:
+            settled: keeps the texts of nodes that need no further session of an actor, with the last such
+                actor: work that repeats gives the same texts again and again.
+        """
         #: Proofs by node and kind, then by the text's template.
         self._proofs: defaultdict[tuple[int, TextKind], dict[str, _LabelProof]] = defaultdict(dict)
         self._actors: set[int] = set()
-        #: Texts of nodes that need no further session of an actor, with the last such actor: work that
-        #: repeats gives the same texts again and again.
-        self._settled: dict[tuple[int, TextKind, str], int] = {}
+        self._settled = {} if settled is None else settled
+        #: Estimated memory.
+        self.nbytes = 0
 
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
         """Take back stored texts, each with the number of its node."""
@@ -157,15 +166,24 @@ class NodeLabels:
             self._add(node, text_template_of(given.text), given)
 
     def add_session(
-        self, session_id: str, steps: Sequence[Step], number_of: Mapping[int, int], actor: int
+        self,
+        session_id: str,
+        steps: Sequence[Step],
+        number_of: Mapping[int, int],
+        actor: int,
+        *,
+        max_bytes: int | None = None,
     ) -> Iterator[LabelText]:
         """Add the texts of a session; yield those that have to be stored.
+
+        Without room no text is added, but for that which shows that the graph has another actor.
 
         Args:
             session_id: the session.
             steps: its steps.
             number_of: node of each micro-state.
             actor: key of its actor.
+            max_bytes: memory that all texts may take.
         """
         seen: set[tuple[int, TextKind, str]] = set()
         for step in steps:
@@ -177,7 +195,8 @@ class NodeLabels:
                 seen.add(text_key)
                 given = LabelText(step.micro_key, kind, text, session_id, actor)
                 template = text_template_of(text)
-                if self._needs(node, template, given):
+                has_room = max_bytes is None or self.nbytes < max_bytes or self._is_new_actor(actor)
+                if has_room and self._needs(node, template, given):
                     self._add(node, template, given)
                     yield given
 
@@ -207,6 +226,10 @@ class NodeLabels:
         _distinguish_labels_by_number(shown, lives)
         return [shown[number] for number in live]
 
+    def _is_new_actor(self, actor: int) -> bool:
+        """Check whether an actor is new to the graph and decides how many must share a text."""
+        return len(self._actors) < MIN_ACTORS and actor not in self._actors
+
     def _needs(self, node: int, template: str, given: LabelText) -> bool:
         proofs = self._proofs.get((node, given.kind), {})
         proof = proofs.get(template)
@@ -214,6 +237,8 @@ class NodeLabels:
             # An actor who is new to the graph changes what the others must share.
             return len(proofs) <= _MAX_TEXTS or given.actor not in self._actors
         if proof.is_settled(given):
+            if len(self._settled) == _MAX_SETTLED:
+                self._settled.clear()
             self._settled[node, given.kind, given.text] = given.actor
             return False
         return proof.needs(given)
@@ -221,6 +246,7 @@ class NodeLabels:
     def _add(self, node: int, template: str, given: LabelText) -> None:
         self._proofs[node, given.kind].setdefault(template, _LabelProof()).add(given)
         self._actors.add(given.actor)
+        self.nbytes += TEXT_BYTES + len(given.text)
 
     def _find_shared(self, node: int, kind: TextKind) -> str:
         """Return the name or words that sessions share; empty without such."""

@@ -9,24 +9,22 @@ otherwise.
 import hashlib
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from recorder import ids
 from recorder.hashing import canonical_json
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
+from recorder.memory.graph.capacity import NODE_BYTES, NUMBER_BYTES, STATE_BYTES, compute_other_act
+from recorder.memory.graph.exemplars import SCREEN_JACCARD, ExemplarIndex
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 from recorder.memory.steps.action_tokens import key_of_texts
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.tenant import GraphScope
 
-#: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).
-SCREEN_JACCARD = 0.60
 #: Of a larger screen the smallest hashes are compared: a sample, equal on all screens that share them.
 COMPARED_FEATURES = 256
-#: Exemplars that a new micro-state is compared with, the oldest of its act (and of all screens): where every
-#: one is new and all share a part, time must not go with their square.
-MAX_EXEMPLARS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,40 +82,25 @@ def live_number(nodes: Sequence[Node], number: int) -> int:
     return number
 
 
-@dataclass(slots=True)
-class _ExemplarIndex:
-    """Exemplar screens, searched for the nearest one."""
-
-    postings: InvertedIndex = field(default_factory=InvertedIndex)
-    numbers: list[int] = field(default_factory=list)
-
-    def nearest(self, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
-        """Return the number of the most similar exemplar that reaches the threshold; the older of equals."""
-        if not self.numbers:
-            return None
-        shared = self.postings.overlaps(features)
-        union = self.postings.totals() + len(features) - shared
-        # Two screens of which nothing is known are alike.
-        jaccard = np.divide(shared, union, out=np.ones_like(shared), where=union > 0)
-        best = int(np.argmax(jaccard))
-        return self.numbers[best] if jaccard[best] >= jaccard_min else None
-
-    def add(self, number: int, features: Sequence[int]) -> None:
-        if len(self.numbers) < MAX_EXEMPLARS:
-            self.postings.add(features)
-            self.numbers.append(number)
-
-
 class NodeIndex:
     """The nodes of one graph, and which micro-states belong to each."""
 
-    def __init__(self, scope: GraphScope) -> None:
+    def __init__(self, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> None:
         self.scope = scope
+        self._most_exemplars = bounds.exemplars
         self.nodes: list[Node] = []
         self.number_of: dict[int, int] = {}
         self._ids: set[str] = set()
-        self._by_act: dict[int, _ExemplarIndex] = {}
-        self._screens = _ExemplarIndex()
+        self._by_act: dict[int, ExemplarIndex] = {}
+        self._screens = ExemplarIndex(bounds.exemplars)
+        self._node_bytes = 0
+        #: Number of postings that were read to find nodes.
+        self.comparisons = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Estimated memory, that of a rebuild included."""
+        return self._node_bytes + STATE_BYTES * len(self.number_of)
 
     def restore(self, nodes: Iterable[Node], micro_states: Iterable[tuple[int, int]]) -> None:
         """Take back stored nodes, in order, and `(micro_key, node number)` pairs."""
@@ -132,6 +115,19 @@ class NodeIndex:
         if number is not None:
             self.number_of[step.micro_key] = number
             return None
+        return self._make_node(step, act, features)
+
+    def find_stand_in(self, step: Step) -> int | None:
+        """Return the exemplar of the node that a micro-state would join; None if it would join none."""
+        act, features = key_of_texts(step.action, step.target), select_compared_features(step.features)
+        number = self.nearest(act, features)
+        return None if number is None else self.nodes[number].micro_key
+
+    def make_other_node(self, other: Step) -> Node:
+        """Make the node for the other steps of a kind (`capacity.make_other_step`)."""
+        return self._make_node(other, compute_other_act(other.action), ())
+
+    def _make_node(self, step: Step, act: int, features: tuple[int, ...]) -> Node:
         number = len(self.nodes)
         node = Node(
             number=number,
@@ -149,29 +145,36 @@ class NodeIndex:
 
     def nearest(self, act: int, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
         """Return the number of the node of this act whose exemplar is nearest, if one is near enough."""
-        likeness = self._by_act.get(act)
-        return likeness.nearest(features, jaccard_min) if likeness is not None else None
+        exemplars = self._by_act.get(act)
+        return self._search(exemplars, features, jaccard_min) if exemplars is not None else None
 
     def screen_of(self, number: int, features: Sequence[int]) -> int:
         """Return the group of similar screens of a new node; it leads its own group where none is near."""
-        leader = self._screens.nearest(features)
+        leader = self._search(self._screens, features, SCREEN_JACCARD)
         return number if leader is None else leader
+
+    def _search(self, exemplars: ExemplarIndex, features: Sequence[int], jaccard_min: float) -> int | None:
+        before = exemplars.comparisons
+        number = exemplars.nearest(features, jaccard_min)
+        self.comparisons += exemplars.comparisons - before
+        return number
 
     def _keep(self, node: Node) -> None:
         self.nodes.append(node)
         self._ids.add(node.node_id)
+        self._node_bytes += NODE_BYTES + NUMBER_BYTES * len(node.features)
         if node.merged_into is not None:
             return
-        self._by_act.setdefault(node.act, _ExemplarIndex()).add(node.number, node.features)
+        by_act = self._by_act.setdefault(node.act, ExemplarIndex(self._most_exemplars))
+        self._node_bytes += by_act.add(node.number, node.features)
         if node.screen == node.number:
-            self._screens.add(node.number, node.features)
+            self._node_bytes += self._screens.add(node.number, node.features)
 
 
 #: Mean Jaccard similarity of the screens of two nodes from which on they are merged.
 MERGE_JACCARD = 0.45
 #: Screens of one act that are compared with each other; of more, each node is judged by a share of its own.
-#: An act of more nodes than this is left as it is: the time goes with their square.
-_MAX_SCREENS, _MAX_NODES = 2_000, 600
+_MAX_SCREENS = 2_000
 #: Features of a screen that count here: the smallest hashes, a sample.
 _MAX_FEATURES = 128
 #: Similarity that stands for "cannot be merged": a node with itself, or with a merged node.
@@ -188,7 +191,7 @@ class MergeCandidate:
     features: Sequence[int]
 
 
-def merged_nodes(shown: Iterable[MergeCandidate]) -> dict[int, int]:
+def merged_nodes(shown: Iterable[MergeCandidate], bounds: GraphBounds = GRAPH_BOUNDS) -> dict[int, int]:
     """Return the nodes that are merged, each with the older node that it is merged into."""
     by_act: defaultdict[int, list[MergeCandidate]] = defaultdict(list)
     for state in shown:
@@ -196,7 +199,7 @@ def merged_nodes(shown: Iterable[MergeCandidate]) -> dict[int, int]:
     merged: dict[int, int] = {}
     for states in by_act.values():
         nodes = sorted({state.node for state in states})
-        if 1 < len(nodes) <= _MAX_NODES:
+        if 1 < len(nodes) <= bounds.merged_nodes:
             merged |= _merge_alike_nodes(nodes, *_measure_similarity(nodes, states))
     return merged
 

@@ -5,12 +5,14 @@ shown by the one that most of its sessions are near. A new variant joins the pat
 like; variants that are like none are grouped among themselves. A rebuild groups all of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
+from recorder.memory.graph.capacity import EDGE_BYTES, NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
@@ -21,9 +23,14 @@ from recorder.tenant import GraphScope
 
 #: Path of the sessions without any step: none.
 NO_PATH = -1
-#: Most frequent variants of a path that new variants are compared with, and those of all paths: a batch takes
-#: no longer where each session of a workflow is a path of its own.
-_EXEMPLARS, _MAX_EXEMPLARS = 8, 16_000
+#: Most frequent variants of a path that new variants are compared with.
+_EXEMPLARS = 8
+#: Features of exemplars of which vectors are made at once, about 60 bytes each.
+_FEATURES_AT_ONCE = 500_000
+#: Bits of the number of a node in the number of an edge.
+_NODE_BITS = 31
+#: Nodes of variants whose features are numbered at once.
+_NODES_AT_ONCE = 50_000
 
 
 @dataclass(slots=True)
@@ -57,17 +64,38 @@ def variant_key(node_ids: Iterable[str]) -> int:
     return signed(xxhash.xxh64_intdigest("\n".join(node_ids).encode()))
 
 
+def _split_by_nodes(sequences: Sequence[tuple[int, ...]]) -> Iterator[slice]:
+    """Yield parts of sequences with as many nodes as a few batches have: their features take 100 MB."""
+    start = nodes = 0
+    for index, sequence in enumerate(sequences):
+        nodes += len(sequence)
+        if nodes >= _NODES_AT_ONCE:
+            yield slice(start, index + 1)
+            start, nodes = index + 1, 0
+    yield slice(start, len(sequences))
+
+
 class PathIndex:
     """The variants and paths of one graph; a variant keeps the path it was given."""
 
-    def __init__(self, scope: GraphScope) -> None:
+    def __init__(self, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> None:
         self.scope = scope
+        self._bounds = bounds
         self.variants: dict[int, Variant] = {}
         self.paths: list[Path] = []
         self._features = FeatureCounts()
         #: By path number the keys of its most frequent variants, the first of them the most frequent.
         self._exemplars: dict[int, list[int]] = {}
         self._ids: set[str] = set()
+        self._listed_bytes = 0
+        #: Pairs of nodes that follow each other in a variant.
+        self._edges: set[int] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """Estimated memory of variants, paths and features."""
+        objects = VARIANT_BYTES * len(self.variants) + PATH_BYTES * len(self.paths)
+        return objects + self._listed_bytes + EDGE_BYTES * len(self._edges) + self._features.nbytes
 
     @property
     def sessions(self) -> int:
@@ -81,13 +109,14 @@ class PathIndex:
         nodes: Sequence[Node],
     ) -> None:
         """Take back stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
-        features = self._features.number_features([sequence for _, sequence, _, _ in variants], nodes)
-        for (key, sequence, path, sessions), numbers in zip(variants, features, strict=True):
-            self.variants[key] = Variant(key, sequence, path, 0, numbers)
-            self.count(key, sessions)
+        for some in _split_by_nodes([sequence for _, sequence, _, _ in variants]):
+            part = variants[some]
+            features = self._features.number_features([sequence for _, sequence, _, _ in part], nodes)
+            for (key, sequence, path, sessions), numbers in zip(part, features, strict=True):
+                self._keep(Variant(key, sequence, path, 0, numbers))
+                self.count(key, sessions)
         for stored in paths:
-            self.paths.append(stored)
-            self._ids.add(stored.path_id)
+            self._keep_path(stored)
 
     def count(self, key: int, sessions: int) -> None:
         """Add so many sessions (or take away, if negative) to a variant."""
@@ -112,7 +141,7 @@ class PathIndex:
         unseen.sort(key=lambda key: (-counted[key][1], key))
         features = self._features.number_features([counted[key][0] for key in unseen], nodes)
         for key, numbers in zip(unseen, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
+            self._keep(Variant(key, counted[key][0], NO_PATH, 0, numbers))
         for key, (_, sessions) in counted.items():
             self.count(key, sessions)
         first = len(self.paths)
@@ -134,7 +163,7 @@ class PathIndex:
         keys = sorted(counted, key=lambda key: -counted[key][1])
         features = self._features.number_features([counted[key][0] for key in keys], nodes)
         for key, numbers in zip(keys, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
+            self._keep(Variant(key, counted[key][0], NO_PATH, 0, numbers))
             self.count(key, counted[key][1])
         return self._group([key for key in keys if counted[key][0]])
 
@@ -148,14 +177,31 @@ class PathIndex:
         )
         return variants[choose_shown_way(ways).row]
 
+    def _keep(self, variant: Variant) -> None:
+        self.variants[variant.variant_key] = variant
+        self._listed_bytes += NUMBER_BYTES * len(variant.nodes) + variant.features.nbytes
+        nodes = np.array(variant.nodes, dtype=np.int64)
+        self._edges.update((nodes[:-1] << _NODE_BITS | nodes[1:]).tolist())
+
+    def _keep_path(self, path: Path) -> None:
+        self.paths.append(path)
+        self._ids.add(path.path_id)
+        self._listed_bytes += NUMBER_BYTES * len(path.nodes)
+
     def _join(self, unseen: Sequence[int]) -> list[int]:
         """Give variants the path of what they are like; returns those that are like nothing."""
         known = self._list_exemplars()
         if not unseen or not known:
             return list(unseen)
-        rows = [self.variants[key].features for key in (*known, *unseen)]
-        vectors = self._features.vectors(rows)
-        nearest, cosines = find_nearest(vectors[: len(known)], vectors[len(known) :])
+        vectors = self._features.vectors([self.variants[key].features for key in unseen])
+        nearest, cosines = np.zeros(len(unseen), dtype=np.int64), np.full(len(unseen), -1.0)
+        for some in self._split_by_features(known):
+            rows = self._features.vectors([self.variants[known[index]].features for index in some])
+            places, values = find_nearest(rows, vectors)
+            # Of equals the first.
+            is_nearer = values > cosines
+            nearest[is_nearer] = some.start + places[is_nearer]
+            cosines[is_nearer] = values[is_nearer]
         apart = []
         for key, index, cosine in zip(unseen, nearest.tolist(), cosines.tolist(), strict=True):
             if cosine < PATH_COSINE:
@@ -165,12 +211,23 @@ class PathIndex:
                 self._rank(self.variants[key])
         return apart
 
+    def _split_by_features(self, keys: Sequence[int]) -> Iterator[range]:
+        """Yield the places of variants in parts of which the vectors take some 30 MB."""
+        start = features = 0
+        for index, key in enumerate(keys):
+            features += len(self.variants[key].features)
+            if features >= _FEATURES_AT_ONCE:
+                yield range(start, index + 1)
+                start, features = index + 1, 0
+        if start < len(keys):
+            yield range(start, len(keys))
+
     def _list_exemplars(self) -> list[int]:
         """Return the variants that new ones are compared with; of too many those that most sessions took."""
         known = [key for keys in self._exemplars.values() for key in keys]
-        if len(known) <= _MAX_EXEMPLARS:
-            return known
-        return sorted(known, key=lambda key: (-self.variants[key].sessions, key))[:_MAX_EXEMPLARS]
+        if len(known) > self._bounds.path_exemplars:
+            known.sort(key=lambda key: (-self.variants[key].sessions, key))
+        return known[: self._bounds.path_exemplars]
 
     def _group(self, keys: Sequence[int]) -> list[list[int]]:
         if not keys:
@@ -178,7 +235,10 @@ class PathIndex:
         variants = [self.variants[key] for key in keys]
         vectors = self._features.vectors([variant.features for variant in variants])
         groups = group_variants(
-            vectors, [variant.nodes for variant in variants], [variant.sessions for variant in variants]
+            vectors,
+            [variant.nodes for variant in variants],
+            [variant.sessions for variant in variants],
+            self._bounds,
         )
         order = np.argsort(groups, kind="stable")
         ends = np.flatnonzero(np.diff(groups[order])) + 1
@@ -189,8 +249,7 @@ class PathIndex:
         node_ids = [nodes[number].node_id for number in leader.nodes]
         path_id = make_unused_id("pth", self.scope, self._ids, node_ids)
         path = Path(len(self.paths), path_id, leader.variant_key, leader.nodes)
-        self.paths.append(path)
-        self._ids.add(path_id)
+        self._keep_path(path)
         for key in keys:
             self.variants[key].path = path.number
             self._rank(self.variants[key])

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
+from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeats
 from recorder.memory.graph.nodes import (
     MergeCandidate,
@@ -91,6 +93,7 @@ class RebuildInput:
     sessions: Mapping[int, int]
     #: Nodes and path of each variant, by key.
     variants: Mapping[int, tuple[tuple[int, ...], int]]
+    bounds: GraphBounds = GRAPH_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
     """Rebuild a graph; the same input gives the same graph."""
     states = [_with_features(recorded, state) for state in recorded.micro_states]
     index = _merged_nodes(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
-    graph = Graph(recorded.scope)
+    graph = Graph(recorded.scope, replace(DEFAULT_CAPACITY, bounds=recorded.bounds))
     graph.node_index = index
     variants: dict[int, tuple[tuple[int, ...], int]] = {}
     # By content, which decides among variants of equally many sessions: ids tell of the order things came in.
@@ -116,7 +119,7 @@ def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
         counted = variants.get(key, (sequence, 0))[1] + recorded.sessions.get(trace.trace_key, 0)
         variants[key] = (sequence, counted)
         graph.variant_of[trace.trace_key] = key
-    grouped = PathIndex(recorded.scope)
+    grouped = PathIndex(recorded.scope, recorded.bounds)
     groups = grouped.group(variants, index.nodes)
     group_of: Mapping[int, int] = {key: number for number, keys in enumerate(groups) for key in keys}
     if kind == "anchored":
@@ -145,14 +148,17 @@ def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeI
     acts = [node.act for node in recorded.nodes]
     live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
     merged = merged_nodes(
-        MergeCandidate(live[state.micro_key], acts[state.node], state.micro_key, state.features or ())
-        for state in states
+        (
+            MergeCandidate(live[state.micro_key], acts[state.node], state.micro_key, state.features or ())
+            for state in states
+        ),
+        recorded.bounds,
     )
     nodes = [
         replace(node, merged_into=merged[node.number]) if node.number in merged else node
         for node in recorded.nodes
     ]
-    index = NodeIndex(recorded.scope)
+    index = NodeIndex(recorded.scope, recorded.bounds)
     numbers = {key: merged.get(number, number) for key, number in live.items()}
     index.restore(
         _choose_screen_leaders(nodes, {node.number: node.screen for node in nodes}), numbers.items()
@@ -183,7 +189,7 @@ def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIn
             node_id = make_unused_id("nde", recorded.scope, used_ids, ALGO_VERSION, made.act, made.features)
             used_ids.add(node_id)
         nodes[number] = replace(made, number=number, node_id=node_id)
-    index = NodeIndex(recorded.scope)
+    index = NodeIndex(recorded.scope, recorded.bounds)
     numbers = {key: heirs.number_of[number] for key, number in scratch.number_of.items()}
     index.restore(
         _choose_screen_leaders([nodes[number] for number in sorted(nodes)], screens), numbers.items()
@@ -195,7 +201,7 @@ def _group_states_into_nodes(
     recorded: RebuildInput, states: Sequence[MicroState], weights: Mapping[int, int]
 ) -> NodeIndex:
     """Group micro-states under the most frequent, and merge them, without regard to the old nodes."""
-    index = NodeIndex(recorded.scope)
+    index = NodeIndex(recorded.scope, recorded.bounds)
     ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
     for state in ordered:
         old, features = recorded.nodes[state.node], state.features or ()
@@ -214,9 +220,12 @@ def _group_states_into_nodes(
             index.restore([made], [])
         index.number_of[state.micro_key] = number
     merged = merged_nodes(
-        MergeCandidate(number, index.nodes[number].act, state.micro_key, state.features or ())
-        for state in ordered
-        for number in (index.number_of[state.micro_key],)
+        (
+            MergeCandidate(number, index.nodes[number].act, state.micro_key, state.features or ())
+            for state in ordered
+            for number in (index.number_of[state.micro_key],)
+        ),
+        recorded.bounds,
     )
     index.number_of = {key: merged.get(number, number) for key, number in index.number_of.items()}
     return index
@@ -316,7 +325,7 @@ def _with_lasting_numbers(
             used_ids.add(path_id)
         paths[number] = Path(number, path_id, leader.variant_key, leader.nodes)
     number_of = {key: number for number, keys in members.items() for key in keys}
-    lasting = PathIndex(recorded.scope)
+    lasting = PathIndex(recorded.scope, recorded.bounds)
     lasting.restore(
         [
             _list_stored_values(variant, number_of.get(key, NO_PATH))

@@ -19,6 +19,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import clock
+from recorder.memory.graph.capacity import UNKEPT_TRACE
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.structure import Structure, no_rows, read_structure
 from recorder.memory.storage.graph_store import read_rows
@@ -31,8 +32,13 @@ OUTCOMES = ("success", "error", "abandoned")
 ACTOR_KINDS = ("", "human", "model", "script")
 #: `removed` of a session that is in the graph.
 NEVER = int(np.iinfo(np.int64).max)
+#: Row of a session that is not in the graph, and number of a trace that is not.
+NOWHERE = -1
 #: Bytes of all graphs together that stay in memory: a session with twenty steps takes about 300.
 _MAX_BYTES = 2**30
+
+#: Estimated bytes of a node, a path and a numbered key: objects of Python.
+_NODE_BYTES, _PATH_BYTES, _KEY_BYTES = 800, 300, 120
 
 Made = TypeVar("Made")
 
@@ -81,9 +87,11 @@ class GraphColumns(Structure):
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays, which is nearly all of it."""
+        """Size of the arrays, and the estimated size of the objects beside them."""
         members = (getattr(self, member.name) for member in fields(self))
-        return sum(member.nbytes for member in members if isinstance(member, np.ndarray))
+        arrays = sum(member.nbytes for member in members if isinstance(member, np.ndarray))
+        listed = _NODE_BYTES * len(self.nodes) + sum(_PATH_BYTES + 8 * len(path.nodes) for path in self.paths)
+        return arrays + listed + _KEY_BYTES * (len(self.variant_number) + len(self.trace_number))
 
     @property
     def variant(self) -> Ints:
@@ -94,6 +102,12 @@ class GraphColumns(Structure):
     def path(self) -> Ints:
         """The path number of each row."""
         return self.variant_path[self.variant]
+
+    @property
+    def is_unkept(self) -> Mask:
+        """Rows of sessions whose way the graph had no room for."""
+        unkept: Mask = self.trace == self.trace_number.get(UNKEPT_TRACE, NOWHERE)
+        return unkept
 
     def current(self) -> Mask:
         """Return the rows of sessions that are in the graph."""
@@ -255,10 +269,6 @@ def _append_rows(rows: Any, new_rows: Any) -> Any:
 
 def _make_column(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
-
-
-#: Row of a session that is not in the graph.
-NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)

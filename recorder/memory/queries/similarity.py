@@ -36,6 +36,8 @@ class SimilarityIndex:
     def __init__(self, columns: GraphColumns) -> None:
         self._columns = columns
         rows = session_lookup_of(columns).rows
+        # Nothing is known of the ways that were not kept.
+        rows = rows[~columns.is_unkept[rows]]
         variants = columns.variant[rows]
         self._vectors = step_vectors(columns)
         counts = np.bincount(variants, minlength=len(self._vectors.line_of))
@@ -53,6 +55,8 @@ class SimilarityIndex:
         Equally similar ones come by outcome (the session's own first), then the newest, then by id.
         """
         columns = self._columns
+        if columns.is_unkept[row]:
+            return []
         variant = self._variant(row)
         similarity = self._similarity(variant)
         rows, values = self._candidates(similarity, row, limit)

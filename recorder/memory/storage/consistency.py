@@ -13,6 +13,7 @@ import polars as pl
 from sqlmodel import Session as DbSession
 from sqlmodel import col, exists, select
 
+from recorder.memory.graph.capacity import GraphCapacity
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_session_paths
@@ -66,7 +67,7 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope) -> int:
     """
     with runtime.database.transaction(write=False) as db:
         rows = find_missing_sessions(db, scope)
-    indexer = GraphIndexer()
+    indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
     for start in range(0, len(rows), _AT_ONCE):
         steps = _read_steps(runtime, scope, [row.id for row in rows[start : start + _AT_ONCE]])
         some = [row for row in rows[start : start + _AT_ONCE] if row.id in steps]

@@ -11,11 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from sqlalchemy import and_, bindparam
+from sqlalchemy import and_, bindparam, func
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, insert, select, update
 
 from recorder.memory.drift.alarm_labels import replace_unshared_alarm_labels
+from recorder.memory.graph.capacity import DEFAULT_CAPACITY, GraphCapacity
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, select_compared_features
@@ -34,6 +35,8 @@ from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
 
 _IDS_AT_ONCE = 500
+#: Bytes of a number in a packed column.
+_NUMBER_BYTES = 8
 
 
 def graph_scope_of(row: SessionRow) -> GraphScope:
@@ -41,17 +44,19 @@ def graph_scope_of(row: SessionRow) -> GraphScope:
     return GraphScope(row.tenant, row.workflow)
 
 
-def load_graph(db: DbSession, scope: GraphScope) -> Graph:
+def load_graph(db: DbSession, scope: GraphScope, capacity: GraphCapacity = DEFAULT_CAPACITY) -> Graph:
     """Return the newest version of a graph, ready for new sessions; rows of single sessions are not read."""
-    graph = Graph(scope)
+    graph = Graph(scope, capacity)
     states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
     nodes = sorted(read_rows(db, scope, *graph_table_columns(GraphNodeRow)), key=_get_number)
     graph.node_index.restore(map(node_of_row, nodes), ((row.micro_key, row.node) for row in states))
     graph.node_labels = read_labels(db, scope)
     trace = GraphTraceRow
     sessions: Counter[int] = Counter()
-    for row in read_rows(db, scope, trace.trace_key, trace.variant_key, trace.n):
+    packed_bytes = func.length(trace.steps).label("packed_bytes")
+    for row in read_rows(db, scope, trace.trace_key, trace.variant_key, trace.n, packed_bytes):
         graph.variant_of[row.trace_key] = row.variant_key
+        graph.trace_steps += row.packed_bytes // _NUMBER_BYTES
         sessions[row.variant_key] += row.n
     variants = read_rows(db, scope, *graph_table_columns(GraphVariantRow))
     paths = sorted(read_rows(db, scope, *graph_table_columns(GraphPathRow)), key=_get_number)

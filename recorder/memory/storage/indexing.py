@@ -6,11 +6,12 @@ tags and deletions may move counters in between, which `commit` catches up on.
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
+from recorder.memory.graph.capacity import DEFAULT_CAPACITY, GraphCapacity
 from recorder.memory.graph.graph import Graph, GraphChange
 from recorder.memory.graph.node_labels import actor_key
 from recorder.memory.steps.session_steps import Step
@@ -25,14 +26,15 @@ from recorder.memory.storage.versions import GraphHead, count_trace_changes, rea
 from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
 
-#: Graphs that a run keeps in memory, and their micro-states and variants together, of about 7 kB each; a
-#: larger graph is kept alone.
-_KEPT_GRAPHS, _KEPT_SIZE = 64, 100_000
+#: Graphs that a run keeps in memory, and their estimated bytes together; a larger graph is kept alone.
+_KEPT_GRAPHS, _KEPT_BYTES = 64, 100_000_000
 #: Sessions from which on a graph is rebuilt whenever they have doubled.
 _FIRST_REBUILD = 50
 #: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
 #: session should wait to be sealed.
 _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
+#: So do graphs whose ways take more: a rebuild takes several times as much.
+_MAX_REBUILT_BYTES = 25_000_000
 #: So do graphs whose rebuild is predicted to take longer than this.
 _REBUILD_BUDGET_S = 2.0
 #: Time of a rebuild for each variant and each session, as measured on graphs of 300 to 900 variants; it
@@ -44,9 +46,31 @@ _VARIANT_S, _SESSION_S = 2e-3, 2e-5
 class _HeldGraph:
     """A graph in memory, its version, and the change that made it."""
 
-    graph: Graph
+    #: None where the graphs of a batch have no room together: it is loaded again when it is needed.
+    graph: Graph | None
     version: int
     writer: str
+
+
+@dataclass(slots=True)
+class _BatchBudget:
+    """Comparisons and memory that the graphs of one batch may still take."""
+
+    comparisons: int
+    #: Graphs that the batch holds until it is committed, and their estimated bytes.
+    held: list[_HeldGraph] = field(default_factory=list)
+    held_bytes: int = 0
+
+    def hold(self, held: _HeldGraph, max_bytes: int) -> None:
+        """Hold one more graph; those before it are dropped where there is no room for all."""
+        size = _measure_graph(held.graph)
+        if self.held_bytes + size > max_bytes:
+            for other in self.held:
+                other.graph = None
+            self.held.clear()
+            self.held_bytes = 0
+        self.held.append(held)
+        self.held_bytes += size
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +96,26 @@ class GraphIndexer:
     """Takes batches of sealed sessions into their graphs; a sealing run keeps one.
 
     Args:
+        capacity: most that one graph takes.
         rebuild_budget_s: a rebuild that is predicted to take longer is left to the nightly one.
-        kept_size: micro-states and variants of the graphs that are kept in memory.
+        kept_bytes: estimated memory of the graphs that are kept.
     """
 
-    def __init__(self, *, rebuild_budget_s: float = _REBUILD_BUDGET_S, kept_size: int = _KEPT_SIZE) -> None:
+    def __init__(
+        self,
+        capacity: GraphCapacity = DEFAULT_CAPACITY,
+        *,
+        rebuild_budget_s: float = _REBUILD_BUDGET_S,
+        kept_bytes: int = _KEPT_BYTES,
+    ) -> None:
+        self._capacity = capacity
         self._rebuild_budget_s = rebuild_budget_s
+        self._kept_bytes = kept_bytes
         #: Measured duration of each graph's last rebuild, divided by the one that its size predicts.
         self._slowness: LRUCache[GraphScope, float] = LRUCache(_KEPT_GRAPHS)
         self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(
-            kept_size,
-            lambda held: min(max(_measure_graph(held.graph), kept_size // _KEPT_GRAPHS), kept_size),
+            kept_bytes,
+            lambda held: min(max(_measure_graph(held.graph), kept_bytes // _KEPT_GRAPHS), kept_bytes),
         )
         self._name = secrets.token_hex(8)
         self._commits = 0
@@ -105,7 +138,8 @@ class GraphIndexer:
                 by_scope.setdefault(graph_scope_of(row), {})[row.id] = steps[row.id]
         # In one order everywhere, so that two writers of several graphs cannot wait for each other.
         scopes = sorted(by_scope, key=lambda scope: scope.workflow)
-        return Prepared(tuple(self._part(db, scope, by_scope[scope], actors) for scope in scopes))
+        budget = _BatchBudget(self._capacity.comparisons)
+        return Prepared(tuple(self._part(db, scope, by_scope[scope], actors, budget) for scope in scopes))
 
     def commit(self, db: DbSession, prepared: Prepared, rows: Sequence[SessionRow]) -> dict[GraphScope, int]:
         """Write a prepared batch; call it in the transaction that seals the sessions.
@@ -144,7 +178,7 @@ class GraphIndexer:
     def record_rebuild(self, scope: GraphScope, seconds: float) -> None:
         """Take the duration of a graph's rebuild into the predictions of its next ones."""
         held = self._held.get(scope)
-        if held is not None:
+        if held is not None and held.graph is not None:
             self._slowness[scope] = seconds / _predict_rebuild_s(held.graph)
 
     def _part(
@@ -153,21 +187,33 @@ class GraphIndexer:
         scope: GraphScope,
         steps: Mapping[str, Sequence[Step]],
         actors: Mapping[str, int],
+        budget: _BatchBudget,
     ) -> _WorkflowPart:
         head = read_head(db, scope)
         known = known_sessions(db, steps)
         if head is None or not head.memory_graph or len(known) == len(steps):
             return _WorkflowPart(scope, steps, actors, None, None)
-        held = self._take(db, scope, head)
-        change = held.graph.add_sessions(steps, known=known, actors=actors)
+        held, graph = self._take(db, scope, head, budget)
+        before = graph.node_index.comparisons
+        change = graph.add_sessions(
+            steps, known=known, actors=actors, max_comparisons=max(budget.comparisons, 0)
+        )
+        budget.comparisons -= graph.node_index.comparisons - before
+        budget.hold(held, self._kept_bytes)
         return _WorkflowPart(scope, steps, actors, held, change)
 
-    def _take(self, db: DbSession, scope: GraphScope, head: GraphHead) -> _HeldGraph:
+    def _take(
+        self, db: DbSession, scope: GraphScope, head: GraphHead, budget: _BatchBudget
+    ) -> tuple[_HeldGraph, Graph]:
         """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
         held = self._held.pop(scope, None)
-        if held is None or not _catch_up(db, scope, held, head):
-            held = _HeldGraph(load_graph(db, scope), head.version, head.writer)
-        return held
+        if held is not None and held.graph is not None and _catch_up(db, scope, held, head):
+            return held, held.graph
+        # The graphs of this batch, and those that are kept, have one room.
+        while self._held and self._held.currsize + budget.held_bytes >= self._kept_bytes:
+            self._held.popitem()
+        graph = load_graph(db, scope, self._capacity)
+        return _HeldGraph(graph, head.version, head.writer), graph
 
     def _write(self, db: DbSession, part: _WorkflowPart, rows: Sequence[SessionRow], head: GraphHead) -> int:
         held, change = part.held, part.change
@@ -175,25 +221,31 @@ class GraphIndexer:
         is_usable = held is not None and prepared_ids == {row.id for row in rows}
         if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
-            held = _HeldGraph(load_graph(db, part.scope), head.version, head.writer)
-            change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows}, actors=part.actors)
+            graph = load_graph(db, part.scope, self._capacity)
+            held = _HeldGraph(graph, head.version, head.writer)
+            change = graph.add_sessions({row.id: part.steps[row.id] for row in rows}, actors=part.actors)
         self._commits += 1
         writer = f"{self._name}:{self._commits}"
         version = save_change(db, part.scope, change, rows, head=head, writer=writer)
-        self._held[part.scope] = _HeldGraph(held.graph, version, writer)
-        sessions = held.graph.path_index.sessions
-        if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
-            return version
-        has_doubled = _count_doublings(sessions) > _count_doublings(sessions - len(change.sessions))
-        predicted_s = _predict_rebuild_s(held.graph) * self._slowness.get(part.scope, 1.0)
-        if has_doubled and predicted_s <= self._rebuild_budget_s:
-            self._grown.add(part.scope)
+        if held.graph is not None:
+            self._held[part.scope] = _HeldGraph(held.graph, version, writer)
+            self._note_growth(part.scope, held.graph, len(change.sessions))
         return version
 
+    def _note_growth(self, scope: GraphScope, graph: Graph, added: int) -> None:
+        """Remember a graph that has doubled by the sessions that were added, if its rebuild is quick."""
+        sessions = graph.path_index.sessions
+        if len(graph.node_index.number_of) > _MAX_MICRO_STATES or graph.way_bytes > _MAX_REBUILT_BYTES:
+            return
+        has_doubled = _count_doublings(sessions) > _count_doublings(sessions - added)
+        predicted_s = _predict_rebuild_s(graph) * self._slowness.get(scope, 1.0)
+        if has_doubled and predicted_s <= self._rebuild_budget_s:
+            self._grown.add(scope)
 
-def _measure_graph(graph: Graph) -> int:
-    """Return the number of parts that a graph's memory goes with."""
-    return len(graph.node_index.number_of) + len(graph.path_index.variants)
+
+def _measure_graph(graph: Graph | None) -> int:
+    """Return the estimated memory of a graph."""
+    return 0 if graph is None else graph.state_bytes + graph.way_bytes
 
 
 def _predict_rebuild_s(graph: Graph) -> float:
@@ -220,9 +272,10 @@ def _catch_up(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHea
     changes = count_trace_changes(db, scope, held.version)
     if changes is None:
         return False
-    for key, change in changes.items():
-        held.graph.count(key, change)
-    # The texts of a session that was deleted prove nothing any more.
-    held.graph.node_labels = read_labels(db, scope)
+    if held.graph is not None:
+        for key, change in changes.items():
+            held.graph.count(key, change)
+        # The texts of a session that was deleted prove nothing any more.
+        held.graph.node_labels = read_labels(db, scope)
     held.version, held.writer = head.version, head.writer
     return True

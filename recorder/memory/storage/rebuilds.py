@@ -13,6 +13,7 @@ from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, select, update
 
+from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.graph import StateTrace
 from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, rebuild
 from recorder.memory.storage.graph_store import (
@@ -70,8 +71,22 @@ class RebuildReport:
     changed: int
 
 
-def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> RebuildReport | None:
+def rebuild_graph(
+    database: Database,
+    scope: GraphScope,
+    kind: RebuildKind,
+    *,
+    bounds: GraphBounds = GRAPH_BOUNDS,
+    most_locked_s: float = _MAX_LOCKED_S,
+) -> RebuildReport | None:
     """Rearrange the nodes and paths of a graph.
+
+    Args:
+        database: the deployment's database.
+        scope: the graph.
+        kind: `anchored` keeps nodes and paths where it can, `fresh` makes them again.
+        bounds: how many things are compared with each other.
+        most_locked_s: a rebuild that takes longer is never computed under the lock.
 
     Returns:
         None for an unknown workflow, and for a large graph into which sessions come all the time: that is
@@ -87,20 +102,20 @@ def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> R
             head = read_head(db, scope)
             if head is None:
                 return None
-            recorded = read_recorded(db, scope)
+            recorded = read_recorded(db, scope, bounds)
         rebuilt = rebuild(recorded, kind)
         took_s = time.monotonic() - began
         with database.transaction(write=True) as db:
             now = read_head(db, scope, lock=True)
             if now is not None and count_trace_changes(db, scope, head.version) is not None:
                 return _store_rebuilt_graph(db, scope, recorded, rebuilt, now, kind)
-    if took_s > _MAX_LOCKED_S:
+    if took_s > most_locked_s:
         return None
     with database.transaction(write=True) as db:
         now = read_head(db, scope, lock=True)
         if now is None:
             return None
-        recorded = read_recorded(db, scope)
+        recorded = read_recorded(db, scope, bounds)
         return _store_rebuilt_graph(db, scope, recorded, rebuild(recorded, kind), now, kind)
 
 
@@ -111,7 +126,7 @@ def list_graph_scopes(db: DbSession) -> list[GraphScope]:
     return [GraphScope(Tenant(workspace_id, mode), workflow) for workspace_id, mode, workflow in sorted(rows)]
 
 
-def read_recorded(db: DbSession, scope: GraphScope) -> RebuildInput:
+def read_recorded(db: DbSession, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> RebuildInput:
     """Return the data that a graph is built from."""
     traces = _read_table(db, scope, GraphTraceRow)
     return RebuildInput(
@@ -124,6 +139,7 @@ def read_recorded(db: DbSession, scope: GraphScope) -> RebuildInput:
         variants={
             row.variant_key: (tuple(row.nodes), row.path) for row in _read_table(db, scope, GraphVariantRow)
         },
+        bounds=bounds,
     )
 
 

@@ -13,8 +13,8 @@ from sqlmodel import col, insert, select, update
 
 from recorder import clock
 from recorder.memory.graph.communities import GROUPING, PATH_COSINE
+from recorder.memory.graph.exemplars import SCREEN_JACCARD
 from recorder.memory.graph.features import PRUNE_SESSIONS, PRUNE_SHARE
-from recorder.memory.graph.nodes import SCREEN_JACCARD
 from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind
 from recorder.models.operations import SealBatchRow, SealCounterRow

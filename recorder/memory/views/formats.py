@@ -35,9 +35,9 @@ def format_graph_view(view: GraphView, format: GraphFormat) -> tuple[bytes, str]
 def format_graph_as_json(view: GraphView) -> bytes:
     """Return node-link JSON with every figure; `networkx.node_link_graph` reads it.
 
-    `{workflow, graph_version, sessions, sessions_without_steps, outcomes, spine, hidden_nodes, loops,
-    required_nodes, likeliest_path, directed, multigraph, nodes, edges}`; the structure is that of the whole
-    graph, as far as its nodes are shown.
+    `{workflow, graph_version, sessions, sessions_without_steps, sessions_beyond_limit, limited, outcomes,
+    spine, hidden_nodes, loops, required_nodes, likeliest_path, directed, multigraph, nodes, edges}`; the
+    structure is that of the whole graph, as far as its nodes are shown.
     A node is `{id, label, kind, sessions, visits, frequency, outcomes, left, recovery_point, new}`, an edge
     `{source, target, sessions, n, frequency, median_ms, outcomes}`. Two nodes more, `start` and `end`, are
     where sessions begin and end. Outcomes are numbers of sessions, frequencies shares of all sessions.
@@ -90,6 +90,8 @@ def format_graph_as_json(view: GraphView) -> bytes:
             "graph_version": view.version,
             "sessions": view.sessions,
             "sessions_without_steps": view.without_steps,
+            "sessions_beyond_limit": view.beyond_limit,
+            "limited": view.is_limited,
             "outcomes": _by_outcome(view.outcomes),
             "spine": list(view.spine),
             "hidden_nodes": view.hidden,

@@ -65,6 +65,10 @@ class GraphView:
     hidden: int = 0
     #: Sessions that have no step, and are on no path.
     without_steps: int = 0
+    #: Sessions whose way the graph had no room for; they are on no path either.
+    beyond_limit: int = 0
+    #: True if the graph had no room for a way or a state of these sessions.
+    is_limited: bool = False
 
     def share(self, sessions: int) -> float:
         """Return a number of sessions as a fraction of all in this view."""
@@ -116,6 +120,8 @@ def graph_view_of(
         likeliest=only_shown(network.likeliest_path),
         hidden=network.node_count - len(nodes),
         without_steps=network.without_steps,
+        beyond_limit=network.beyond_limit,
+        is_limited=network.is_limited,
     )
 
 

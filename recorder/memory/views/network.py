@@ -16,6 +16,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from recorder.hashing import sha256_of
+from recorder.memory.graph.capacity import compute_other_act
 from recorder.memory.graph.directly_follows import (
     GraphCounts,
     Walks,
@@ -53,6 +54,14 @@ class Network:
         self.node_count = int(counts.nodes.any(axis=1).sum())
         #: Sessions that have no step, and are on no path.
         self.without_steps = int((np.diff(columns.variant_start)[columns.variant[rows]] == 0).sum())
+        #: Sessions whose way the graph had no room for, and which are on no path.
+        self.beyond_limit = int(columns.is_unkept[rows].sum())
+        self.without_steps -= self.beyond_limit
+        #: True if the graph had no room for a way or a state of these sessions.
+        self.is_limited = self.beyond_limit > 0 or any(
+            columns.nodes[number].act == compute_other_act(columns.nodes[number].kind)
+            for number in np.flatnonzero(counts.visits).tolist()
+        )
         self.outcomes = _by_outcome(counts.variants.sum(axis=0))
         #: Nodes of the most common path, in its order; one may come twice.
         self.spine = tuple(_list_spine(columns, taken, counts))

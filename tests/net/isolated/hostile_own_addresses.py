@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,11 @@ def test_a_name_that_turns_to_our_port_is_blocked_at_the_call(tmp_path: Path) ->
     assert dialer.dialled == []
 
 
-def test_a_process_that_starts_to_listen_later_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recorder.net.own_addresses._PORTS_KEPT_S", 0.0)
-    guard = guard_of(tmp_path)
+def test_a_process_that_starts_to_listen_later_is_found(tmp_path: Path) -> None:
+    resolve = Resolver(["127.0.0.1"])
+    find_ports = partial(listening_ports, tmp_path / "dagster")
+    addresses = OwnAddresses((), find_ports=find_ports, resolve=resolve, ports_kept_s=0.0)
+    guard = AddressGuard(AllowList.parse(EVERYTHING), resolve, own_addresses=addresses)
     assert_passes(guard, "http://127.0.0.1:9/")
     with listener("127.0.0.1", tmp_path / "dagster") as port:
         assert_refused(guard, f"http://127.0.0.1:{port}/")

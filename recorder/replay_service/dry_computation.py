@@ -1,0 +1,198 @@
+"""Computation of dry replays for a drain run: the quick ones in one process, long ones beside them.
+
+A replay that is not done soon is stopped, and begun again in a process of its own. Decision 0049.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from recorder.models.replay import ReplayRow
+from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
+from recorder.replay_service.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
+from recorder.replay_service.long_tasks import LongTasks, wait_in_thread
+from recorder.replay_service.workspace_turns import WorkspaceTurns
+from recorder.runtime import Runtime
+
+#: Replays whose recordings are read together, and whose results are stored together where none is slow.
+_READ_TOGETHER = 25
+#: A replay that takes longer is stopped, and begun again beside the others.
+_QUICK_S = 0.5
+#: Long replays at a time, and sessions that are known to take long.
+_LONG_PLACES, _MOST_LONG_SESSIONS = 2, 1_000
+#: Replays that the process has at a time. To take one back costs the start of another process: they are
+#: computed even if the turn has ended, unless one of them takes longer than this.
+_SENT_TOGETHER, _SLOW_S = 10, 0.05
+
+
+class ComputedReplay(NamedTuple):
+    """A replay that is to be stored, with its outcome."""
+
+    row: ReplayRow
+    outcome: Outcome | Refusal
+    anchor_event: dict[str, Any] | None = None
+
+
+class DryComputation:
+    """Processes of one run that compute dry replays."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        quick_s: float = _QUICK_S,
+        make_long_process: Callable[[], DryProcess] = lambda: DryProcess(is_long=True),
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            runtime: the deployment.
+            quick_s: seconds after which a replay is stopped, and computed beside the others.
+            make_long_process: makes the process of a long replay.
+        """
+        self._runtime = runtime
+        self._quick_s = quick_s
+        self._make_long_process = make_long_process
+        self._process, self._spare = DryProcess(), DryProcess()
+        self._turns = WorkspaceTurns()
+        #: Sessions of replays that were stopped: another one of them is not tried.
+        self._long_sessions: dict[str, None] = {}
+        #: Replays that take long.
+        self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, places=_LONG_PLACES)
+
+    def end(self) -> None:
+        """End the processes."""
+        self._process.end()
+        self._spare.end()
+        self.long.end()
+
+    def advance_long(self) -> Iterator[ComputedReplay]:
+        """Begin long replays that wait, and yield those that were computed."""
+        for _, computed in self.long.advance():
+            yield computed
+
+    def replay_each(
+        self, rows: Sequence[ReplayRow], until_s: float
+    ) -> Generator[list[ComputedReplay], None, None]:
+        """Yield computed replays in groups that are to be stored together, until the turn ends.
+
+        Args:
+            rows: all replays that are due, in the order in which each workspace's are done.
+            until_s: time of this process's monotonic clock at which the turn ends. It also ends with a replay
+                that takes long.
+        """
+        waiting = deque(self._turns.sort(rows))
+        while waiting:
+            together = [waiting.popleft() for _ in range(min(_READ_TOGETHER, len(waiting)))]
+            began_s = time.monotonic()
+            tasks = read_dry_tasks(self._runtime, together, leaves_huge=True)
+            waiting.extendleft(reversed(together[len(tasks) :]))
+            read_s = (time.monotonic() - began_s) / len(tasks)
+            is_cut = yield from self._replay_together(together[: len(tasks)], tasks, until_s, read_s)
+            if is_cut or time.monotonic() > until_s:
+                return
+
+    def _replay_together(
+        self,
+        rows: Sequence[ReplayRow],
+        tasks: Sequence[DryTask | Refusal | HugeTask],
+        until_s: float,
+        read_s: float,
+    ) -> Generator[list[ComputedReplay], None, bool]:
+        """Yield computed replays in groups; return True if a long one, or the end of the turn, left some.
+
+        Args:
+            rows: the replays.
+            tasks: their tasks.
+            until_s: as that of `replay_each`.
+            read_s: seconds that each was read for.
+        """
+        todo: deque[tuple[ReplayRow, DryTask]] = deque()
+        computed = []
+        for row, given in zip(rows, tasks, strict=True):
+            if isinstance(given, HugeTask) or row.session_id in self._long_sessions:
+                self.long.add(row)
+            elif isinstance(given, DryTask):
+                todo.append((row, given))
+            else:
+                computed.append(ComputedReplay(row, given))
+        is_cut = False
+        while todo and not is_cut:
+            chunk = [todo.popleft() for _ in range(min(_SENT_TOGETHER, len(todo)))]
+            is_cut = yield from self._replay_chunk(chunk, computed, until_s, read_s)
+        yield computed
+        return is_cut
+
+    def _replay_chunk(
+        self,
+        chunk: Sequence[tuple[ReplayRow, DryTask]],
+        computed: list[ComputedReplay],
+        until_s: float,
+        read_s: float,
+    ) -> Generator[list[ComputedReplay], None, bool]:
+        """Compute some replays; yield groups, as `replay_each`, and return whether the turn ended.
+
+        Args:
+            chunk: the replays, with their tasks.
+            computed: those computed before; at the end those that are in no group.
+            until_s: as that of `replay_each`.
+            read_s: seconds that each was read for.
+        """
+        began_s = time.monotonic()
+        done = 0
+        with closing(self._process.replay_each([task for _, task in chunk])) as outcomes:
+            for outcome in outcomes:
+                now_s = time.monotonic()
+                if outcome is None and not self._process.is_ready:
+                    until_s += now_s - began_s
+                    began_s = now_s
+                    continue
+                used_s = now_s - began_s
+                row, task = chunk[done]
+                if outcome is None and used_s <= self._quick_s:
+                    self._spare.start()  # this process may be stopped soon
+                    yield computed[:]
+                    computed.clear()
+                    continue
+                self._turns.add_time(row.tenant, used_s + read_s)
+                began_s, done = now_s, done + 1
+                if outcome is None:
+                    self._add_long(row)
+                    break
+                computed.append(ComputedReplay(row, outcome, find_task_anchor_event(task)))
+                if used_s > _SLOW_S and now_s > until_s:
+                    break
+        if outcome is None or done < len(chunk):
+            self._process, self._spare = self._spare, self._process
+            self._spare.start()
+            return True
+        return time.monotonic() > until_s
+
+    def _add_long(self, row: ReplayRow) -> None:
+        """Let a replay wait for its place, and note its session."""
+        self.long.add(row)
+        if len(self._long_sessions) >= _MOST_LONG_SESSIONS:
+            del self._long_sessions[next(iter(self._long_sessions))]
+        self._long_sessions[row.session_id] = None
+
+    def _begin_long(self, row: ReplayRow) -> Generator[ComputedReplay | None, None, None]:
+        """Read and compute a replay in a process of its own; yield None until it is computed."""
+        (task,) = yield from wait_in_thread(
+            lambda: read_dry_tasks(self._runtime, [row], leaves_huge=False), name="replay-read"
+        )
+        assert not isinstance(task, HugeTask)
+        if not isinstance(task, DryTask):
+            yield ComputedReplay(row, task)
+            return
+        process = self._make_long_process()
+        try:
+            with closing(process.replay_each([task], patience_s=0)) as outcomes:
+                for outcome in outcomes:
+                    if outcome is None:
+                        yield None
+                    else:
+                        yield ComputedReplay(row, outcome, find_task_anchor_event(task))
+        finally:
+            process.end()
