@@ -385,20 +385,16 @@ def _read_secret(env: Mapping[str, str], data: Path, *, create: bool) -> bytes:
 def store_secret(data: Path, secret: bytes) -> bytes:
     """Store a secret in a data folder that has none; return the one that is there."""
     path, fresh = data / "secret", data / f".secret.{secrets.token_hex(8)}"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(secret)
         file.flush()
         os.fsync(file.fileno())
-    # A link appears with its content and never replaces one: of two processes that start at once, the
-    # first one's secret stays and both read it.
+    # A link never replaces a file: of two processes that start at once, both read the first one's secret.
     with suppress(FileExistsError):
         os.link(fresh, path)
     fresh.unlink()
     # Without its entry on the disk, a start after a power cut would make another secret.
     folder = os.open(data, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    os.fsync(folder)
+    os.close(folder)
     return path.read_bytes()
