@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from pipelines import retention as pipeline
+from pipelines.resources import RecorderResource
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record_audit_entry
@@ -30,7 +31,7 @@ from tests.support.sealed_sessions import Recording, seal
 @pytest.fixture(autouse=True)
 def impatience(deployment: Deployment) -> None:
     """Let runs not wait two minutes for the next step."""
-    deployment.recorder = deployment.recorder.model_copy(update={"purge_patience_s": 0.0})
+    deployment.recorder = RecorderResource(data_dir=deployment.recorder.data_dir, purge_patience_s=0.0)
 
 
 def materialize(deployment: Deployment, asset: dg.AssetsDefinition) -> dict[str, Any]:
