@@ -30,10 +30,15 @@ def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") 
 def long_run(caller: Caller) -> str:
     """A sealed session of clicks on large pages in turn, each of which is read again: it takes seconds."""
     session_id = caller.make_session(workflow="approve")
-    page = ["html", {}, ["body", {}, ["button", {"id": "open"}, "Open"], *[["p"]] * 20_000]]
-    frames = [frame(number, number, id=f"frm_{number}", dom=snapshot(page)) for number in range(3)]
+    pages = [
+        ["html", {}, ["body", {"id": f"page{number}"}, ["button", {"id": "open"}, "Open"], *[["p"]] * 20_000]]
+        for number in range(3)
+    ]
+    frames = [
+        frame(number, number, id=f"frm_{number}", dom=snapshot(page)) for number, page in enumerate(pages)
+    ]
     assert caller.add_frames(session_id, *frames).status_code == 202
-    clicks = [click(10 + number, "Open", frame_id=f"frm_{number % 3}") for number in range(100)]
+    clicks = [click(10 + number, "Open", frame_id=f"frm_{number % 3}") for number in range(40)]
     assert caller.add_events(session_id, *clicks).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
     seal_all(caller)
