@@ -146,7 +146,7 @@ def test_the_pause_of_a_silent_process_began_with_its_silence(tmp_path: Path, cl
             child.start(guard)
             child.wait(20)
             planned.append(child.plan_restart(since_s=silent_s))
-            guard.forget(child)
+            guard.release_group(child.pid)
     finally:
         guard.close()
     assert planned == [1, 1, 1, 1, 1, 2, 55]
