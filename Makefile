@@ -24,8 +24,8 @@ demo: $(INSTALLED) ## do all steps once; DATA=folder takes real recordings
 up: $(INSTALLED) ## serve until Ctrl-C; DATA=folder, default ./recorder-data
 	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
 
-# Tests that start whole deployments, and wait for them, take as long as all others together.
-SYSTEM := tests/end_to_end tests/faults tests/fuzz tests/live/test_live_variants.py
+# Tests that start whole deployments, and wait for them, take as long as all others together; the longest module first.
+SYSTEM := tests/live/test_live_variants.py tests/faults tests/end_to_end tests/fuzz
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED) ## run the tests, on SQLite; ARGS="-k sealing" goes to pytest
