@@ -45,6 +45,21 @@ def test_beyond_the_cap_the_owner_with_most_loses_its_oldest_part() -> None:
     assert [part.is_ended for part in (first, second, other, last)] == [True, False, False, False]
 
 
+def test_an_eighth_is_freed_so_that_not_each_part_is_followed_by_a_measurement() -> None:
+    measured: list[Part] = []
+
+    def measure(part: Part) -> int:
+        measured.append(part)
+        return part.count
+
+    held = HeldBytes[Part](800, measure=measure, end=Part.end)
+    parts = [Part(1) for _ in range(2_000)]
+    for part in parts:
+        held.hold(part, "a")
+    assert sum(not part.is_ended for part in parts) <= 800 and not any(part.is_ended for part in parts[-700:])
+    assert len(measured) < 8 * len(parts) + 2_000
+
+
 def test_bytes_that_clients_took_in_between_count_no_longer() -> None:
     held = make_held(100)
     read, other = Part(90), Part(90)
