@@ -31,8 +31,8 @@ from recorder.live.step_execution import StepActor
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.queue import create_replay
-from recorder.replay_service.recording_reads import read_recording
+from recorder.replay_service.recordings.recording_reads import read_recording
+from recorder.replay_service.requests.replays import create_replay
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.setting_values import LiveSandbox

@@ -15,7 +15,7 @@ from recorder.access.keys import authenticate_key
 from recorder.audit.log import Origin
 from recorder.client import CapturedFrame, Client
 from recorder.models.replay import ReplayCreate, ReplayPolicyBody, ReplayRow, ReplayThresholds
-from recorder.replay_service.queue import create_replay
+from recorder.replay_service.requests.replays import create_replay
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import run_service

@@ -10,8 +10,8 @@ from recorder.errors import RecorderError
 from recorder.models.replay import ReplayRow
 from recorder.recording.item_reads import read_image
 from recorder.recording.sessions import find_session
-from recorder.replay_service.replay_rows import undeleted_session_conditions
-from recorder.replay_service.thumbnails import ThumbnailProcess
+from recorder.replay_service.recordings.thumbnails import ThumbnailProcess
+from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
 from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.replays")

@@ -15,11 +15,11 @@ from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
 from pipelines.runs import dagster_instance_of, request_dagster_run
 from pipelines.sealing_drain import deferred_interrupts
-from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.drain_run import ReplayRun
 from recorder.replay_service.due_replays import LEASE, has_waiting_replays
-from recorder.replay_service.replayability import ReplayabilityWork
-from recorder.replay_service.replayability_queue import has_waiting_sessions
+from recorder.replay_service.replayability.replayability import ReplayabilityWork
+from recorder.replay_service.replayability.replayability_queue import has_waiting_sessions
+from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
 
 _POLL_S = 0.1
 

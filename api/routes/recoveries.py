@@ -11,8 +11,8 @@ from api.strict_routes import StrictRoute
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, RecoveryStatus
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
-from recorder.replay_service import recoveries, replay_rows
-from recorder.replay_service.request_checks import check_settings
+from recorder.replay_service.requests import recoveries, replay_rows
+from recorder.replay_service.requests.request_checks import check_settings
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
 

@@ -18,7 +18,7 @@ from recorder.models.replay import (
     Sandbox,
 )
 from recorder.models.wire import Page
-from recorder.replay_service import queue, replay_rows, wire_objects
+from recorder.replay_service.requests import replay_rows, replays, wire_objects
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
@@ -27,10 +27,10 @@ async def get_admitted_replay(request: Request, caller: CallerDep, body: ReplayC
     """Return the body of a request that its key may send, after drawing on the limit of live replays.
 
     Raises:
-        ValidationFailed, InsufficientScope: as `queue.check_replay_request`.
+        ValidationFailed, InsufficientScope: as `replays.check_replay_request`.
         RateLimited: if too many live replays were asked for.
     """
-    queue.check_replay_request(caller, body)
+    replays.check_replay_request(caller, body)
     await limit_live_replay(request, body.sandbox)
     return body
 
@@ -44,7 +44,7 @@ def create_replay(
     admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Replay:
     """Queue a replay of a sealed session: `dry` compares it with its snapshots, and touches nothing."""
-    return wire_objects.replay_to_wire(queue.create_replay(db, runtime, caller, admitted, origin=origin))
+    return wire_objects.replay_to_wire(replays.create_replay(db, runtime, caller, admitted, origin=origin))
 
 
 @router.get("")
@@ -82,13 +82,13 @@ def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep
     """List the steps of a replay, in their order."""
     after = pager.read_position(int)
     row = replay_rows.find_row(db, ReplayRow, caller.tenant, replay_id)
-    return pager.make_page(queue.list_steps(db, row, after=after, limit=pager.limit))
+    return pager.make_page(replays.list_steps(db, row, after=after, limit=pager.limit))
 
 
 @router.post("/{replay_id}/cancel", responses=problem_responses(403, 404, 409))
 def cancel_replay(replay_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Replay:
     """Cancel a replay: its status becomes `failed`, with the error type `cancelled`."""
-    return wire_objects.replay_to_wire(queue.cancel_replay(db, caller, replay_id, origin=origin))
+    return wire_objects.replay_to_wire(replays.cancel_replay(db, caller, replay_id, origin=origin))
 
 
 @router.post("/{replay_id}/decision", responses=problem_responses(403, 404, 409))
@@ -97,5 +97,5 @@ def decide_replay_step(
 ) -> Replay:
     """Decide on the step that a guided replay awaits; it goes on from there."""
     return wire_objects.replay_to_wire(
-        queue.store_replay_decision(db, caller, replay_id, body, origin=origin)
+        replays.store_replay_decision(db, caller, replay_id, body, origin=origin)
     )

@@ -37,14 +37,14 @@ from recorder.net.addresses import InvalidAllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
-from recorder.replay_service.dry_tasks import make_policy, to_anchor
-from recorder.replay_service.inputs import decrypt_inputs
-from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.queue import end_replay_as_failed
-from recorder.replay_service.recording_reads import read_recording
-from recorder.replay_service.replay_rows import undeleted_session_conditions
-from recorder.replay_service.storage_state import StorageState, read_storage_state
-from recorder.replay_service.wire_objects import queue_replay_events
+from recorder.replay_service.dry.dry_tasks import make_policy, to_anchor
+from recorder.replay_service.dry.process_replies import ReplayNotComputed
+from recorder.replay_service.recordings.recording_reads import read_recording
+from recorder.replay_service.requests.inputs import decrypt_inputs
+from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
+from recorder.replay_service.requests.replays import end_replay_as_failed
+from recorder.replay_service.requests.storage_state import StorageState, read_storage_state
+from recorder.replay_service.requests.wire_objects import queue_replay_events
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
-from recorder.replay_service.dry_process import MEMORY_BYTES, SECONDS, RecordingMessage, open_events
-from recorder.replay_service.process_replies import decode_reply, encode_reply
+from recorder.replay_service.dry.dry_process import MEMORY_BYTES, SECONDS
+from recorder.replay_service.dry.process_replies import decode_reply, encode_reply
+from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_events
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import MOST_STEPS, NO_ACTION
 from recorder.replays.recordings import (

@@ -20,19 +20,23 @@ from sqlmodel import col
 from recorder import clock
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
-from recorder.replay_service.candidate_search_process import SearchProcess
-from recorder.replay_service.candidate_searches import CandidateSearches
-from recorder.replay_service.drain_counts import ReplayRunReport
-from recorder.replay_service.dry_computation import ComputedReplay, DryComputation
-from recorder.replay_service.dry_process import Outcome
-from recorder.replay_service.dry_tasks import Refusal, needs_search
+from recorder.replay_service.dry.dry_computation import ComputedReplay, DryComputation
+from recorder.replay_service.dry.dry_process import Outcome
+from recorder.replay_service.dry.dry_tasks import Refusal, needs_search
+from recorder.replay_service.dry.process_replies import ReplayNotComputed
+from recorder.replay_service.dry.result_cache import copy_cached_results, set_result_keys
 from recorder.replay_service.due_replays import LEASE, list_due_replays, lock_due_replays
-from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays, set_ended
-from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, list_due_recoveries
-from recorder.replay_service.result_cache import copy_cached_results, set_result_keys
-from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
-from recorder.replay_service.wire_objects import queue_replay_events
+from recorder.replay_service.recovery_search.candidate_search_process import SearchProcess
+from recorder.replay_service.recovery_search.candidate_searches import CandidateSearches
+from recorder.replay_service.recovery_search.recovery_work import (
+    continue_recovery,
+    fail_recovery,
+    list_due_recoveries,
+)
+from recorder.replay_service.requests.replays import end_replay_as_failed, lock_open_replays, set_ended
+from recorder.replay_service.requests.wire_objects import queue_replay_events
+from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.scheduling.store_pauses import STORE_TIME, StorePauses
 from recorder.replays.recordings import InvalidRecording
 from recorder.replays.results import DryResult
 from recorder.runtime import Runtime

@@ -9,9 +9,9 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.models.replay import ReplayRow
-from recorder.replay_service.open_tenants import list_first_rows
-from recorder.replay_service.recovery_work import list_due_recoveries
-from recorder.replay_service.replay_rows import undeleted_session_conditions
+from recorder.replay_service.recovery_search.recovery_work import list_due_recoveries
+from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
+from recorder.replay_service.scheduling.open_tenants import list_first_rows
 from recorder.storage.leases import is_lease_held
 from recorder.tenant import Tenant
 

@@ -17,15 +17,15 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.candidate_search_process import SearchProcess
-from recorder.replay_service.candidate_searches import MOST_SEARCHES, CandidateSearches
-from recorder.replay_service.candidates import list_recovery_candidates
-from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.drain_run import ReplayRun
-from recorder.replay_service.failed_sessions import Failure
-from recorder.replay_service.inputs import decrypt_inputs
-from recorder.replay_service.recovery_work import continue_recovery, list_due_recoveries
-from recorder.replay_service.store_pauses import StorePauses
+from recorder.replay_service.recordings.failed_sessions import Failure
+from recorder.replay_service.recovery_search.candidate_search_process import SearchProcess
+from recorder.replay_service.recovery_search.candidate_searches import MOST_SEARCHES, CandidateSearches
+from recorder.replay_service.recovery_search.candidates import list_recovery_candidates
+from recorder.replay_service.recovery_search.recovery_work import continue_recovery, list_due_recoveries
+from recorder.replay_service.requests.inputs import decrypt_inputs
+from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.scheduling.store_pauses import StorePauses
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all
 from tests.support.factories import Caller, assert_problem

@@ -12,8 +12,8 @@ from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.drain_run import DECISION_TIME, ReplayRun
-from recorder.replay_service.dry_computation import DryComputation
-from recorder.replay_service.dry_process import DryProcess
+from recorder.replay_service.dry.dry_computation import DryComputation
+from recorder.replay_service.dry.dry_process import DryProcess
 from recorder.replay_service.due_replays import list_due_replays
 from tests.support.factories import Caller, assert_problem
 from tests.support.two_click_sessions import OTHER, long_run, replay_all, sealed_run

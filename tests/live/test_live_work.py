@@ -35,8 +35,8 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.replay_service.dry_process import EventMessage, RecordingMessage
-from recorder.replay_service.recording_reads import read_recording
+from recorder.replay_service.recordings.recording_messages import EventMessage, RecordingMessage
+from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import InvalidRecording
 from recorder.replays.replay_range import ReplayAnchor

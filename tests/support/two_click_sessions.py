@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from recorder.replay_service.drain_counts import ReplayRunReport
 from recorder.replay_service.drain_run import ReplayRun
+from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame

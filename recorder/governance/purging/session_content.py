@@ -16,7 +16,7 @@ from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow, TagRow
 from recorder.models.webhook import DeliveryRow
 from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_rows
-from recorder.replay_service.session_removal import remove_some_replays
+from recorder.replay_service.requests.session_removal import remove_some_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant

@@ -14,7 +14,7 @@ from recorder.models.session import SessionRow, TagRow
 from recorder.recording.item_reads import read_sealed_frames
 from recorder.recording.session_events import EventPortions
 from recorder.recording.stored_events import EventRecord, decode_event_batch
-from recorder.replay_service.dry_process import EventMessage, FrameMessage, RecordingMessage
+from recorder.replay_service.recordings.recording_messages import EventMessage, FrameMessage, RecordingMessage
 from recorder.replays.recordings import InvalidRecording, RecordedTag
 from recorder.runtime import Runtime
 from recorder.storage.lake_reads import read_sessions

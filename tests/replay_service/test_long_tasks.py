@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from recorder.replay_service.long_tasks import LongTasks
+from recorder.replay_service.scheduling.long_tasks import LongTasks
 from recorder.tenant import Tenant
 
 

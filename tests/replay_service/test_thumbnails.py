@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from PIL import Image
 
-from recorder.replay_service.thumbnails import ThumbnailProcess
+from recorder.replay_service.recordings.thumbnails import ThumbnailProcess
 from tests.support.fuzzed_pictures import png_with_late_profile, scan_bomb
 
 

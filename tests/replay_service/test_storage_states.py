@@ -8,7 +8,7 @@ import pytest
 
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.replay_service.storage_state import InvalidStorageState, read_storage_state
+from recorder.replay_service.requests.storage_state import InvalidStorageState, read_storage_state
 
 COOKIE = {
     "name": "sid", "value": "9f8e7d6c", "domain": "shop.example", "path": "/", "expires": -1,

@@ -18,8 +18,8 @@ from polars.exceptions import PanicException
 from recorder.errors import NotFound, Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.recording.sessions import find_session
-from recorder.replay_service.candidates import PointTime, list_recovery_candidates
-from recorder.replay_service.failed_sessions import Failure
+from recorder.replay_service.recordings.failed_sessions import Failure
+from recorder.replay_service.recovery_search.candidates import PointTime, list_recovery_candidates
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -1,4 +1,4 @@
-"""Recoveries: create, find, list, cancel and end; the row is the queue. Spec §4.6, contract §8."""
+"""Recoveries: create, find, list, cancel and end them; the row is the queue. Spec §4.6, contract §8."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
-from recorder.replay_service.failed_sessions import find_failure
-from recorder.replay_service.inputs import encrypt_inputs
-from recorder.replay_service.queue import end_replay_as_failed
-from recorder.replay_service.replay_rows import check_open_limit, find_row
-from recorder.replay_service.request_checks import (
+from recorder.replay_service.recordings.failed_sessions import find_failure
+from recorder.replay_service.requests.inputs import encrypt_inputs
+from recorder.replay_service.requests.replay_rows import check_open_limit, find_row
+from recorder.replay_service.requests.replays import end_replay_as_failed
+from recorder.replay_service.requests.request_checks import (
     check_hosts,
     find_place_time,
     find_sealed_session,
     require_live_hosts,
     require_scope,
 )
-from recorder.replay_service.wire_objects import select_effective_policy
+from recorder.replay_service.requests.wire_objects import select_effective_policy
 from recorder.request_context import current_request_id, following_request
 from recorder.runtime import Runtime
 from recorder.webhooks.outbox import add_outbox_event

@@ -15,8 +15,8 @@ import msgspec
 
 from recorder.errors import Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
-from recorder.replay_service.dry_process import RecordingMessage, open_recording
-from recorder.replay_service.process_replies import ReplayNotComputed, decode_reply, encode_reply
+from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
+from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording
 from recorder.replays.dry import compute_replayability
 from recorder.replays.recordings import InvalidRecording
 from recorder.storage.blobs import Blobs

@@ -6,30 +6,23 @@ lake.
 
 import os
 import resource
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import closing
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
 
 import msgspec
-import orjson
-import zstandard
 
-from recorder import limits
 from recorder.errors import Unavailable
 from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
-from recorder.replay_service.process_replies import ReplayNotComputed, decode_reply, encode_reply
-from recorder.replay_service.stored_snapshots import SnapshotPlace, StoredSnapshots
+from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
+from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording
 from recorder.replays.comparisons import GraphEvidence
 from recorder.replays.dry import ReplayStart, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recordings import (
-    EventItem,
     InvalidRecording,
-    RecordedFrame,
     RecordedSession,
-    RecordedTag,
 )
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.results import Decision, DryResult, Mode
@@ -43,43 +36,6 @@ PATIENCE_S = 0.05
 #: A process that gives way to others may wait for a processor, beside the time that it uses.
 _WAITING_FACTOR = 4
 _NICENESS = 10
-
-
-class EventMessage(msgspec.Struct, array_like=True):
-    """An event of a recording; `payload` is the JSON text of its other members."""
-
-    id: str
-    t_ms: int
-    type: str
-    frame_id: str | None
-    payload: msgspec.Raw
-
-
-class FrameMessage(msgspec.Struct, array_like=True):
-    """A frame of a recording, and where its snapshot is."""
-
-    frame_id: str
-    t_ms: int
-    state_tokens: list[str]
-    dom_object: str | None
-    dom_offset: int | None
-    dom_length: int | None
-
-    @property
-    def snapshot_place(self) -> SnapshotPlace | None:
-        """Object and bytes of the snapshot; None without one."""
-        if self.dom_object is None or self.dom_offset is None:
-            return None
-        return SnapshotPlace(self.dom_object, self.dom_offset, self.dom_length)
-
-
-class RecordingMessage(msgspec.Struct, tag="recording"):
-    """The recording of a sealed session: events by `(t_ms, id)`, frames by `(t_ms, frame_id)`."""
-
-    session_id: str
-    events: list[EventMessage]
-    frames: list[FrameMessage]
-    tags: list[RecordedTag]
 
 
 class GraphMessage(msgspec.Struct, tag="graph"):
@@ -230,69 +186,3 @@ def _open_against(
 @lru_cache(maxsize=2)
 def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
     return Blobs(blob_url, archive_url=archive_url)
-
-
-def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
-    """Return a recording whose snapshots are read from the store when they are needed."""
-    places = [frame.snapshot_place for frame in message.frames]
-    reader = _SnapshotReader(StoredSnapshots(blobs, filter(None, places)))
-    frames = [
-        RecordedFrame(
-            frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(reader.read_dom, snapshot)
-        )
-        for frame, snapshot in zip(message.frames, places, strict=True)
-    ]
-    return RecordedSession(message.session_id, open_events(message), frames, message.tags)
-
-
-def open_events(message: RecordingMessage) -> list[EventItem]:
-    """Return the events of a recording."""
-    events: list[EventItem] = []
-    for event in message.events:
-        members = {
-            **orjson.loads(bytes(event.payload)),
-            "id": event.id,
-            "t_ms": event.t_ms,
-            "type": event.type,
-        }
-        if event.frame_id is not None:
-            members["frame_id"] = event.frame_id
-        events.append(members)
-    return events
-
-
-class _SnapshotReader:
-    """Reader of the snapshots of one recording as values."""
-
-    def __init__(self, snapshots: StoredSnapshots) -> None:
-        self._snapshots = snapshots
-        self._decompressor = zstandard.ZstdDecompressor()
-        #: The last snapshot, packed and as a value.
-        self._last: tuple[bytes, Mapping[str, Any] | None] = b"", None
-
-    def read_dom(self, snapshot: SnapshotPlace | None) -> Mapping[str, Any] | None:
-        """Return a snapshot; None without one, or if its bytes are gone or damaged.
-
-        One that equals the snapshot read before, such as that of a page that did not change, is that object.
-        """
-        if snapshot is None:
-            return None
-        try:
-            packed = self._snapshots.read(snapshot)
-        except KeyError:
-            return None
-        except Exception as error:  # clients of stores raise errors of many kinds
-            raise Unavailable("The blob store") from error
-        if packed != self._last[0]:
-            self._last = packed, self._unpack(packed)
-        return self._last[1]
-
-    def _unpack(self, packed: bytes) -> Mapping[str, Any] | None:
-        try:
-            size = zstandard.get_frame_parameters(packed).content_size
-            if not 0 < size <= limits.DOM_BYTES:
-                return None
-            value = orjson.loads(self._decompressor.decompress(packed))
-        except (zstandard.ZstdError, orjson.JSONDecodeError):
-            return None
-        return value if isinstance(value, dict) else None

@@ -15,8 +15,8 @@ from sqlmodel import col, delete, func, select
 from recorder import clock
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.replay_service.queue import set_ended
-from recorder.replay_service.wire_objects import queue_replay_events
+from recorder.replay_service.requests.replays import set_ended
+from recorder.replay_service.requests.wire_objects import queue_replay_events
 from recorder.version import __version__
 
 _STEP_COLUMNS = [name for name in ReplayStepRow.model_fields if name != "replay_id"]

@@ -9,15 +9,15 @@ from polars.exceptions import PanicException
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
-from recorder.replay_service.dry_process import (
+from recorder.replay_service.dry.dry_process import (
     DryTask,
     GraphMessage,
-    RecordingMessage,
     StartMessage,
 )
-from recorder.replay_service.graph_evidence import read_graph_evidence
-from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.recording_reads import (
+from recorder.replay_service.dry.graph_evidence import read_graph_evidence
+from recorder.replay_service.dry.process_replies import ReplayNotComputed
+from recorder.replay_service.recordings.recording_messages import RecordingMessage
+from recorder.replay_service.recordings.recording_reads import (
     FoundSessions,
     is_huge_session,
     read_recording,

@@ -1,4 +1,4 @@
-"""Queue of replays: create, find, list, cancel and decide; the row is the queue. Spec §4.6, contract §8."""
+"""Replays: create, find, list, cancel, decide and end them; the row is the queue. Spec §4.6, contract §8."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,9 +27,9 @@ from recorder.models.replay import (
 )
 from recorder.models.session import SessionRow
 from recorder.recording.stops import stop_session
-from recorder.replay_service.inputs import encrypt_inputs
-from recorder.replay_service.replay_rows import check_open_limit, find_row
-from recorder.replay_service.request_checks import (
+from recorder.replay_service.requests.inputs import encrypt_inputs
+from recorder.replay_service.requests.replay_rows import check_open_limit, find_row
+from recorder.replay_service.requests.request_checks import (
     check_hosts,
     check_replay_range,
     check_settings,
@@ -38,7 +38,7 @@ from recorder.replay_service.request_checks import (
     require_live_hosts,
     require_scope,
 )
-from recorder.replay_service.wire_objects import queue_replay_events
+from recorder.replay_service.requests.wire_objects import queue_replay_events
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
 from recorder.storage.list_pages import FetchedPage, fetch_list_page

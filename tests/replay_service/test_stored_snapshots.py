@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.replay_service.stored_snapshots import SnapshotPlace, StoredSnapshots
+from recorder.replay_service.recordings.stored_snapshots import SnapshotPlace, StoredSnapshots
 from recorder.storage.blobs import Blobs
 
 

@@ -9,7 +9,7 @@ import msgspec
 from recorder.errors import InvalidUrl
 from recorder.net.addresses import parse_request_target
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.replay_service.stored_databases import (
+from recorder.replay_service.requests.stored_databases import (
     StoredDatabase,
     are_databases_within_limits,
     describe_database_limits,

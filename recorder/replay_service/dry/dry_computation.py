@@ -10,10 +10,10 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from recorder.models.replay import ReplayRow
-from recorder.replay_service.dry_process import DryProcess, DryTask, Outcome
-from recorder.replay_service.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
-from recorder.replay_service.long_tasks import LongTasks, wait_in_thread
-from recorder.replay_service.workspace_turns import WorkspaceTurns
+from recorder.replay_service.dry.dry_process import DryProcess, DryTask, Outcome
+from recorder.replay_service.dry.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
+from recorder.replay_service.scheduling.long_tasks import LongTasks, wait_in_thread
+from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.runtime import Runtime
 
 #: Replays whose recordings are read together, and whose results are stored together where none is slow.

@@ -31,8 +31,12 @@ from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
-from recorder.replay_service.failed_sessions import find_failure
-from recorder.replay_service.storage_state import InvalidStorageState, StorageState, read_storage_state
+from recorder.replay_service.recordings.failed_sessions import find_failure
+from recorder.replay_service.requests.storage_state import (
+    InvalidStorageState,
+    StorageState,
+    read_storage_state,
+)
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Generic, Protocol, TypeVar
 
-from recorder.replay_service.workspace_turns import WorkspaceTurns
+from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.tenant import Tenant
 
 #: Tasks that wait, in all and of one workspace and mode. A workspace with so many gets no further task.

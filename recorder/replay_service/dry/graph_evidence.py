@@ -12,7 +12,7 @@ from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.views.network import END, START, network_of
 from recorder.memory_service.recovery_points import read_recovery_point_steps
 from recorder.models.session import SessionRow
-from recorder.replay_service.dry_process import GraphMessage
+from recorder.replay_service.dry.dry_process import GraphMessage
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 

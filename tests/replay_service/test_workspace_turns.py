@@ -2,7 +2,7 @@
 
 from recorder import clock
 from recorder.models.replay import ReplayRow
-from recorder.replay_service.workspace_turns import WorkspaceTurns
+from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.tenant import Tenant
 
 

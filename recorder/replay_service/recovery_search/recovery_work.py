@@ -17,11 +17,11 @@ from recorder.models.recovery import RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import find_session
-from recorder.replay_service.inputs import decrypt_inputs, encrypt_inputs
-from recorder.replay_service.open_tenants import list_first_rows
-from recorder.replay_service.queue import create_attempt
-from recorder.replay_service.recoveries import end_recovery
-from recorder.replay_service.replay_rows import undeleted_session_conditions
+from recorder.replay_service.requests.inputs import decrypt_inputs, encrypt_inputs
+from recorder.replay_service.requests.recoveries import end_recovery
+from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
+from recorder.replay_service.requests.replays import create_attempt
+from recorder.replay_service.scheduling.open_tenants import list_first_rows
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 

@@ -18,21 +18,24 @@ from sqlmodel import col, select
 from recorder.errors import Unavailable
 from recorder.limited_process import ProcessEnded
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
-from recorder.replay_service.dry_process import RecordingMessage
-from recorder.replay_service.long_tasks import LongTasks, wait_in_thread
-from recorder.replay_service.process_replies import ReplayNotComputed
-from recorder.replay_service.recording_reads import (
+from recorder.replay_service.dry.process_replies import ReplayNotComputed
+from recorder.replay_service.recordings.recording_messages import RecordingMessage
+from recorder.replay_service.recordings.recording_reads import (
     is_huge_session,
     read_recording,
     read_sessions_with_recordings,
 )
-from recorder.replay_service.replayability_process import (
+from recorder.replay_service.replayability.replayability_process import (
     Replayability,
     ReplayabilityProcess,
     ReplayabilityTask,
 )
-from recorder.replay_service.replayability_queue import list_waiting_tenants, store_replayability
-from recorder.replay_service.workspace_turns import WorkspaceTurns
+from recorder.replay_service.replayability.replayability_queue import (
+    list_waiting_tenants,
+    store_replayability,
+)
+from recorder.replay_service.scheduling.long_tasks import LongTasks, wait_in_thread
+from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.replays.recordings import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant

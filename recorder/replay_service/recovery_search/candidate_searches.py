@@ -15,18 +15,22 @@ from recorder.errors import NotFound, ValidationFailed
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.recording.sessions import find_session
-from recorder.replay_service.candidate_search_process import (
+from recorder.replay_service.recordings.failed_sessions import find_failure
+from recorder.replay_service.recovery_search.candidate_search_process import (
     SearchProcess,
     SearchReply,
     SearchStores,
     SearchTask,
 )
-from recorder.replay_service.drain_counts import ReplayRunReport
-from recorder.replay_service.failed_sessions import find_failure
-from recorder.replay_service.long_tasks import LongTasks
-from recorder.replay_service.queue import end_replay_as_failed, lock_open_replays
-from recorder.replay_service.recovery_work import continue_recovery, fail_recovery, lock_recovery
-from recorder.replay_service.store_pauses import STORE_TIME, StorePauses
+from recorder.replay_service.recovery_search.recovery_work import (
+    continue_recovery,
+    fail_recovery,
+    lock_recovery,
+)
+from recorder.replay_service.requests.replays import end_replay_as_failed, lock_open_replays
+from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.scheduling.long_tasks import LongTasks
+from recorder.replay_service.scheduling.store_pauses import STORE_TIME, StorePauses
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant

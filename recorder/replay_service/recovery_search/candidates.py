@@ -22,9 +22,9 @@ from recorder.memory_service.recovery_points import RecordedStepIds, read_recove
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
 from recorder.recording.sessions import find_session
-from recorder.replay_service.dry_process import open_recording
-from recorder.replay_service.failed_sessions import Failure, read_similar_failures
-from recorder.replay_service.recording_reads import read_recording
+from recorder.replay_service.recordings.failed_sessions import Failure, read_similar_failures
+from recorder.replay_service.recordings.recording_messages import open_recording
+from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replays.budget import Budget
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry import compute_replayability

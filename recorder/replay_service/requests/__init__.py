@@ -1,0 +1,1 @@
+"""Replays and recoveries as clients ask for them: rows, checks, inputs, answers. Spec §4.6, contract §8."""
