@@ -1,13 +1,16 @@
 """Restore: what it refuses, and the deletions and erasures after the backup that hold in the copy."""
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from sqlmodel import select
+from sqlmodel import Session as DbSession
+from sqlmodel import col, func, select, update
 
+from recorder import clock
 from recorder.access.keys import create_key
 from recorder.audit.log import Origin, export_audit_entries
 from recorder.audit.verify import verify_audit
@@ -21,11 +24,16 @@ from recorder.governance.backup.errors import (
     WrongSecret,
 )
 from recorder.governance.holds import add_hold
-from recorder.models.operations import SealPortionRow
+from recorder.models.event import EventBatchRow
+from recorder.models.operations import SealPortionRow, SweepRow
+from recorder.models.session import SessionRow
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from recorder.sealing.sweep import sweep_hot_rows
 from recorder.storage.deployment import WrongRegion
 from recorder.storage.leases import hold_lease
 from tests.governance.test_erasure import STAFF, erase
-from tests.support.backups import Deployments, problems, serving, with_service
+from tests.support.backups import Deployments, answers, problems, serving, with_service
 from tests.support.completed_work import patch, seal_all, sealed_session, stopped_session
 from tests.support.factories import Caller
 from tests.support.masking import set_masking
@@ -186,6 +194,48 @@ def test_work_under_way_at_the_backup_is_free_in_the_copy(deployments: Deploymen
     with deployments.restored() as service, service.runtime.database.transaction(write=True) as db:
         assert hold_lease(db, "tests", "a run of the copy", ttl_ms=1_000) is not None
         assert db.exec(select(SealPortionRow)).all() == []
+
+
+class Kill(BaseException):
+    """Stands for the end of a process."""
+
+
+def test_a_sweep_that_was_killed_before_the_backup_is_ended_in_the_copy(
+    deployments: Deployments, caller: Caller
+) -> None:
+    session_id = sealed_session(caller)
+    before = answers(caller, session_id)[f"/v1/sessions/{session_id}/events?limit=500"]
+    runtime, writes = deployments.service.runtime, []
+
+    def require_lease(db: DbSession) -> None:
+        writes.append(db)
+        if len(writes) == 2:
+            raise Kill
+
+    with runtime.database.transaction(write=True) as db:
+        long_ago = clock.now() - timedelta(days=1)
+        db.exec(update(SessionRow).where(col(SessionRow.id) == session_id).values(sealed_at=long_ago))
+    with pytest.raises(Kill):
+        sweep_hot_rows(runtime, require_lease)
+    assert count_hot_batches(runtime) == 1
+    deployments.back_up()
+    with deployments.restored() as service:
+        assert count_hot_batches(service.runtime) == 1
+        with_sealer = Sealer(service.runtime, owner="copy")
+        assert with_sealer.take()
+        with_sealer.maintain()
+        with_sealer.release()
+        assert count_hot_batches(service.runtime) == 0
+        with service.runtime.database.transaction(write=False) as db:
+            assert db.exec(select(SweepRow)).all() == []
+        copy = with_service(caller, service)
+        assert answers(copy, session_id)[f"/v1/sessions/{session_id}/events?limit=500"] == before
+
+
+def count_hot_batches(runtime: Runtime) -> int:
+    """Return the number of batches of events in SQL."""
+    with runtime.database.transaction(write=False) as db:
+        return db.exec(select(func.count()).select_from(EventBatchRow)).one()
 
 
 def test_what_does_not_belong_together_is_refused(deployments: Deployments, caller: Caller) -> None:
