@@ -137,7 +137,7 @@ def test_a_slow_socket_is_closed_as_such_and_loses_nothing(
     with streamer.connect(session_id, "?from=start") as slow:  # holds sixteen messages, then reads no more
         last = add_much(streamer, session_id)
         hub = service.app.state.streams
-        wait_for(lambda: any(reader.ending for reader in hub.list_readers()))
+        wait_for(lambda: any(reader.ending for reader in hub.list_readers()), seconds=60)
         got = []
         with pytest.raises(ConnectionClosed) as closed:
             while True:
