@@ -34,13 +34,12 @@ _WATCH_POLL_S = 0.5
 _WATCH_POLL_BUSY_S = 2.0
 _LONGEST_PAUSE_S = 30.0
 _GRAPHS = "memory_graphs"
-_PICTURE_EVERY_S = 60.0
 #: Sessions of a graph up to which a drain run loads it for its picture; rebuilds draw the larger ones.
 _DRAWN_SESSIONS = 20_000
 
 
 class DrainConfig(dg.Config):
-    """Duration of a drain run."""
+    """Duration of a drain run, and how often it draws a graph."""
 
     idle_seconds: float = Field(
         default=300, ge=0, description="End after so many seconds in which no session stopped."
@@ -50,6 +49,9 @@ class DrainConfig(dg.Config):
         gt=0,
         le=86_400,
         description="End after so many seconds in any case; a fresh run takes over.",
+    )
+    picture_seconds: float = Field(
+        default=60, ge=0, description="Show a new picture of a changed graph after so many seconds."
     )
 
 
@@ -124,7 +126,7 @@ def sealing(
         drain = Drain(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
         # Reports are written beside the sealing: each takes a dozen ms that the next session would wait.
         with deferred_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
-            reports = SealingReports(context, recorder.runtime)
+            reports = SealingReports(context, recorder.runtime, picture_every_s=config.picture_seconds)
             for batches in drain.seal_and_report():
                 sealed.extend(batches)
                 written.append(reporter.submit(reports.log_batches, batches))
@@ -144,31 +146,45 @@ def sealing(
 class SealingReports:
     """Reports of a drain run in Dagster's event log, used from one thread."""
 
-    def __init__(self, context: dg.AssetExecutionContext, runtime: Runtime) -> None:
+    def __init__(
+        self, context: dg.AssetExecutionContext, runtime: Runtime, *, picture_every_s: float
+    ) -> None:
         """Log nothing yet."""
         self._context = context
+        self._picture_every_s = picture_every_s
         self._runtime = runtime
         self._registered: set[GraphScope] = set()
-        self._drawn_at = -_PICTURE_EVERY_S
+        self._drawn_at = -picture_every_s
+        #: Batches since the last picture.
+        self._undrawn: list[SealedBatch] = []
 
     def log_batches(self, batches: list[SealedBatch]) -> None:
         """Log what some batches added to each asset, and register the partitions of new workflows.
 
-        Once in `_PICTURE_EVERY_S` the graphs' asset is materialized with a graph's picture. Other reports
-        are observations, so that the page of the asset always shows a picture.
+        Once in `picture_every_s` the graphs' asset is materialized with a graph's picture. Other reports
+        are observations, so that the page of the asset always shows a picture. A report without batches
+        draws the last graph that was only observed.
         """
+        self._undrawn.extend(batches)
+        is_due = time.monotonic() - self._drawn_at >= self._picture_every_s
+        if is_due and self._undrawn:
+            self._log_picture()
         new = {scope for batch in batches for scope in batch.scopes} - self._registered
         register_workflow_partitions(self._context.instance, sorted(new, key=partition_key))
         self._registered |= new
         for asset, metadata in describe_drain_progress(batches):
             if asset != _GRAPHS:
                 self._context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
-            elif time.monotonic() - self._drawn_at < _PICTURE_EVERY_S:
+            elif not is_due:
                 self._context.log_event(dg.AssetObservation(asset, metadata=metadata))
-            else:
-                picture = self.describe_graph_of(batches[-1])
-                self._context.log_event(dg.AssetMaterialization(asset, metadata={**picture, **metadata}))
-                self._drawn_at = time.monotonic()
+
+    def _log_picture(self) -> None:
+        """Materialize the graphs' asset with the last graph, and the counts since the picture before."""
+        metadata = dict(describe_drain_progress(self._undrawn))[_GRAPHS]
+        picture = self.describe_graph_of(self._undrawn[-1])
+        self._context.log_event(dg.AssetMaterialization(_GRAPHS, metadata={**picture, **metadata}))
+        self._undrawn.clear()
+        self._drawn_at = time.monotonic()
 
     def describe_graph_of(self, batch: SealedBatch) -> dict[str, dg.MetadataValue]:
         """Return workflow, picture and figures of the first graph that a batch changed."""

@@ -46,8 +46,9 @@ class Drain:
         self._sealer.stopping.set()
 
     def seal_and_report(self) -> Iterator[list[SealedBatch]]:
-        """Seal, and yield what was sealed since the last report; every batch is in exactly one.
+        """Seal, and yield what was sealed since the last report; every batch is in exactly one report.
 
+        A report may be empty: what the one before could not show is shown then.
         In the first seconds there is a report every second; in a long run they become rare (one in 30 s), so
         that an hour of traffic leaves a few hundred records in the run's log, not thousands. Idle work runs
         beside the sealing: it must not keep a session waiting, and a batch that fails must not stop it.
@@ -63,7 +64,7 @@ class Drain:
                 if batch is not None:
                     batches.append(batch)
                     worked = now
-                if batches and now - reported >= _report_interval(now - began):
+                if now - reported >= _report_interval(now - began):
                     yield batches
                     batches, reported = [], time.monotonic()
                 is_idle = batch is None and now - worked >= _TIDY_AFTER_IDLE_S

@@ -16,6 +16,8 @@ _NAMES_SHOWN = 20
 
 def describe_drain_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
     """Yield the metadata of a few batches by asset; an asset without new rows is left out."""
+    if not batches:
+        return
     sessions = _sum_batch_counts(batches, "sessions")
     workflows = _list_workflows_of_batches(batches)
     lags = {

@@ -13,9 +13,8 @@ def command_line(*arguments: str | Path) -> str:
 
 
 def short_path(path: Path) -> str:
-    """Return a path as short as it can be written in the current folder."""
-    relative = os.path.relpath(path)
-    return relative if len(relative) < len(str(path)) else str(path)
+    """Return a path below the current folder as relative to it, and any other one as it is."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _find_program() -> str:

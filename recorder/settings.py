@@ -236,6 +236,15 @@ class Settings:
             secret=_read_secret(env, data, create=create),
         )
 
+    @classmethod
+    def without_secret(cls, *, data_dir: Path | None = None) -> "Settings":
+        """Return the settings that the environment names, without the secret; no folder is read or created.
+
+        Raises:
+            InvalidSetting: if a setting cannot be read.
+        """
+        return cls.from_env({**os.environ, "RECORDER_SECRET": "none"}, data_dir=data_dir, create=False)
+
     @property
     def is_embedded(self) -> bool:
         """Return whether the database is the file in the data folder."""

@@ -1,7 +1,7 @@
 """Introduction and examples of the pages under `/docs`. A test runs every example unchanged.
 
-Each example is a shell script that creates the records it needs. Those of the memory graph and of completed
-exports need a sealed session of the workflow `checkout` or a completed export: a script cannot wait for them.
+Each example is a shell script that creates the records it needs. Some need a sealed or failed session of the
+workflow `checkout`, or a completed export: a script cannot wait for them.
 """
 
 import json
@@ -25,10 +25,11 @@ requests on this page.
    lists its files.
 
 **Run the examples.** Each operation has a shell script that runs unchanged. Those that read the memory
-graph or a completed export need a sealed session of the workflow `checkout`. Set two variables first:
+graph, a stream, a replay or a completed export need a sealed session of the workflow `checkout`; recoveries
+need a failed one (tag `error`), and a decision needs a guided replay that waits. Set two variables first:
 
 ```sh
-export RECORDER_URL=http://127.0.0.1:8700
+export RECORDER_URL=http://127.0.0.1:8700   # the address of this page
 export RECORDER_KEY=nsk_local_…
 ```
 
@@ -135,9 +136,9 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
         _format_curl_command(f"{_AT}/events?type=click&type=fill&from_t_ms=500"),
     ],
     ("GET", "/v1/sessions/{session_id}/events/stream"): [
-        *_WITH_EVENTS,
-        # A stream ends when the session is sealed: print its first lines.
-        _format_curl_command(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
+        # The stream of a sealed session ends by itself; that of a recording one goes on.
+        *_SEALED,
+        _format_curl_command(f"{_AT}/events/stream?from=start", "--no-buffer"),
     ],
     ("POST", "/v1/sessions/{session_id}/frames"): [
         _RECORDING,

@@ -85,7 +85,7 @@ def list_all(
     if as_json:
         print_json([_recipe_to_json(recipe) for recipe in listed])
     elif listed:
-        _print_recipe_table(listed)
+        _print_recipes(listed)
     else:
         typer.echo("There is no recipe; `recorder recipes add` creates one.", err=True)
 
@@ -144,37 +144,33 @@ def _recipe_to_json(listed: "ListedRecipe") -> dict[str, Any]:
     }
 
 
-def _print_recipe_table(recipes: list["ListedRecipe"]) -> None:
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("recipe", "workspace", "when", "asks for", "next", "last export", "error", show_lines=True)
-    for listed in recipes:
-        # Text: what people name things must not be read as markup.
-        table.add_row(*(Text(cell) for cell in _format_recipe_cells(listed)))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+def _print_recipes(recipes: list["ListedRecipe"]) -> None:
+    """Print each recipe as a block of lines, none of which is cut: names and ids are copied from there."""
+    for number, listed in enumerate(recipes):
+        if number:
+            typer.echo()
+        for label, lines in _format_recipe_lines(listed):
+            for position, line in enumerate(lines):
+                typer.echo(f"{label if position == 0 else '':<11}{line}")
 
 
-def _format_recipe_cells(listed: "ListedRecipe") -> tuple[str, ...]:
+def _format_recipe_lines(listed: "ListedRecipe") -> list[tuple[str, list[str]]]:
+    """Return the labels of a recipe's block, each with its lines."""
     from recorder import clock
 
     row, export = listed.recipe, listed.export
     body, error = row.body, listed.error
     request = [f"{', '.join(body['workflow'])} as {body['format']}, {body['destination']['kind']}"]
     request += [f"{name}={value}" for name, value in body.get("filter", {}).items()]
-    last = "none yet"
+    last = ["none yet"]
     if export is not None:
         figures = "" if export.rows is None else f", {export.rows:,} rows"
-        last = f"{export.status}{figures}\n{clock.to_iso(export.created_at)}\n{export.id}"
-    return (
-        row.name,
-        f"{row.workspace_id}\n{row.mode}",
-        f"{row.cron}\n{row.timezone}",
-        "\n".join(request),
-        clock.to_iso(row.next_at),
-        last,
-        "" if error is None else f"{error['code']}: {error['message']}",
-    )
+        last = [f"{export.status}{figures}, {clock.to_iso(export.created_at)}", export.id]
+    return [
+        ("recipe", [row.name]),
+        ("workspace", [f"{row.workspace_id}, {row.mode}"]),
+        ("asks for", request),
+        ("when", [f"{row.cron}, {row.timezone}; next {clock.to_iso(row.next_at)}"]),
+        ("last", last),
+        *([] if error is None else [("error", [f"{error['code']}: {error['message']}"])]),
+    ]

@@ -269,24 +269,50 @@ def open_database(settings: Settings, *, create: bool = True) -> Database:
         UnknownSchema: if the database was created by another release.
         DatabaseUnusable: if the database does not answer, or the address is none of a database.
     """
+    database = _make_database(settings)
+    try:
+        with _explaining_failures(settings):
+            if not create and not database.has_schema():
+                raise NoDeployment(settings.data_dir)
+            database.migrate()
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def require_database_server(settings: Settings) -> None:
+    """Check that a server answers at the address of the database; a file in a folder is not looked for.
+
+    Raises:
+        DatabaseUnusable: if none does, or the address is none of a database.
+    """
+    database = _make_database(settings)
+    try:
+        with _explaining_failures(settings):
+            if not database.is_sqlite:
+                database.has_schema()
+    finally:
+        database.close()
+
+
+def _make_database(settings: Settings) -> Database:
     address_takes = "its address must begin with postgresql:// or sqlite:///"
     if not settings.database_url.startswith(_ENGINES):
         raise DatabaseUnusable(settings, address_takes)
     try:
-        database = Database(settings.database_url)
+        return Database(settings.database_url)
     except ArgumentError as error:
         raise DatabaseUnusable(settings, address_takes) from error
+
+
+@contextmanager
+def _explaining_failures(settings: Settings) -> Iterator[None]:
     try:
-        if not create and not database.has_schema():
-            raise NoDeployment(settings.data_dir)
-        database.migrate()
-    except BaseException as error:
-        database.close()
-        if isinstance(error, SQLAlchemyError):
-            why = "it does not answer, refuses this user, or holds something else"
-            raise DatabaseUnusable(settings, why) from error
-        raise
-    return database
+        yield
+    except (SQLAlchemyError, Unavailable) as error:
+        why = "it does not answer, refuses this user, or holds something else"
+        raise DatabaseUnusable(settings, why) from error
 
 
 def read_newest_schema_revision() -> str:

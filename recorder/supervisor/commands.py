@@ -1,5 +1,6 @@
 """Commands of the child processes: arguments, environment and readiness checks."""
 
+import errno
 import json
 import os
 import socket
@@ -38,10 +39,23 @@ class NoCheckout(Invalid):
 class CannotListen(Conflict):
     """A port is taken, or an address is not this machine's."""
 
-    def __init__(self, host: str, port: int, option: str) -> None:
+    def __init__(self, host: str, port: int, option: str, error: OSError) -> None:
+        if error.errno == errno.EADDRINUSE:
+            why = f"another program does. Choose another port with {option}"
+        elif error.errno == errno.EACCES:
+            why = f"this user may not. Choose a port from 1024 on with {option}"
+        else:
+            why = "the address is not of this machine. Choose another one with --host"
+        super().__init__(f"Cannot listen on {host}, port {port}: {why}.")
+
+
+class PortTwice(Conflict):
+    """The API and Dagster's pages are to listen on one port."""
+
+    def __init__(self, port: int) -> None:
         super().__init__(
-            f"Cannot listen on {host}, port {port}: something else does, or the address is not of this "
-            f"machine. Choose another port with {option}."
+            f"The API and Dagster's pages cannot both listen on port {port}. Give them different ports with "
+            "--port and --dagster-port."
         )
 
 
@@ -80,7 +94,7 @@ def choose_port(host: str, port: int, *, option: str) -> int:
             probe.bind((host, port))
             return int(probe.getsockname()[1])
     except OSError as error:
-        raise CannotListen(host, port, option) from error
+        raise CannotListen(host, port, option, error) from error
 
 
 def environment(settings: Settings, checkout: Path) -> dict[str, str]:

@@ -94,9 +94,13 @@ class Terminal:
         #: Lines that wait for `release`; None once lines are printed at once.
         self._held_lines: list[str] | None = []
 
-    def say(self, sentence: str, *, wrap: bool = True) -> None:
+    def say(self, sentence: str, *, wrap: bool = True, level: int = logging.INFO) -> None:
         """Log a sentence, and print it in lines of 80 characters, or unbroken without `wrap`."""
-        log.info(sentence)
+        log.log(level, sentence)
+        self.show(sentence, wrap=wrap)
+
+    def show(self, sentence: str, *, wrap: bool = True) -> None:
+        """Print a sentence as `say` does without logging it: it is a secret, or explains a logged one."""
         if self._stopping.is_set():
             return
         lines = sentence
@@ -140,9 +144,9 @@ def announce_service(
     terminal.say(f"API      {api_url}   documentation: {api_url}/docs")
     if dagster_url:
         terminal.say(f"Dagster  {dagster_url}")
-        terminal.say(f"Log in   {LoginLinks(settings).make_link(dagster_url)}", wrap=False)
-        terminal.say("         opens Dagster's pages once, within 15 minutes; for another link:")
-        terminal.say(f"         {command_line('status', '--data', folder)}", wrap=False)
+        terminal.show(f"Log in   {LoginLinks(settings).make_link(dagster_url)}", wrap=False)
+        terminal.show("         opens Dagster's pages once, within 15 minutes; for another link:")
+        terminal.show(f"         {command_line('status', '--data', folder)}", wrap=False)
     else:
         terminal.say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
     # A command is on a line of its own, however long: broken in two it cannot be copied.
@@ -155,7 +159,7 @@ def announce_service(
     else:
         terminal.say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
         command = command_line("workspaces", "create", "NAME", "--data", folder)
-    terminal.say(f"         {command}", wrap=False)
+    terminal.show(f"         {command}", wrap=False)
 
 
 class WarningWatch:

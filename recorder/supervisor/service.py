@@ -22,10 +22,12 @@ from recorder.access.dagster_login import open_dagster
 from recorder.errors import RecorderError
 from recorder.invocation import short_path
 from recorder.settings import Settings, data_folder, describe_unknown_settings
+from recorder.storage.database import require_database_server
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.temporary_files import empty_temporary_folders
 from recorder.supervisor.commands import (
     NoCheckout,
+    PortTwice,
     api_command,
     choose_port,
     dagster_commands,
@@ -298,8 +300,11 @@ class Service:
                 if child.was_started:
                     self._guard.release_group(child.pid)
                 words = f"did not answer for {silent_s:.0f} s" if was_silent else "ended"
-                self._terminal.say(f"The {child.command.name} {words}: restarting, pause {pause:.0f} s")
-                self._terminal.say(f"         its log: {short_path(child.command.log)}")
+                self._terminal.say(
+                    f"The {child.command.name} {words}: restarting, pause {pause:.0f} s; "
+                    f"its log: {short_path(child.command.log)}",
+                    level=logging.WARNING,
+                )
         elif child.liveness.is_silent and not child.is_ending:
             child.ask_to_end()
 
@@ -319,7 +324,7 @@ def serve(data: Path | None, *, host: str, port: int, dagster: bool, dagster_por
     """
     console = Console(stderr=True)
     try:
-        _check_ports(data_folder(data), host, port, dagster_port if dagster else None)
+        _check_start(data, host, port, dagster_port if dagster else None)
         settings = Settings.from_env(data_dir=data)
         service = Service(
             settings, host=host, port=port, dagster=dagster, dagster_port=dagster_port, console=console
@@ -352,8 +357,8 @@ def _print_line_if_possible(console: Console, sentence: str) -> None:
         console.print(sentence, highlight=False, soft_wrap=True)
 
 
-def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> None:
-    """Check the checkout and the ports before a new data folder is created.
+def _check_start(data: Path | None, host: str, port: int, dagster_port: int | None) -> None:
+    """Check the checkout, the ports and the database's server before a new data folder is created.
 
     A folder with a record is left to `Service`: another service may run on it, and what a killed one left may
     hold the ports.
@@ -361,9 +366,14 @@ def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> 
     Raises:
         NoCheckout: if only the library is installed.
         CannotListen: if a port is taken.
+        PortTwice: if both ports are the same.
+        DatabaseUnusable: if no database answers at the address that the settings name.
     """
     find_checkout("api")
-    if not has_run_record(data, SERVICE):
+    if port == dagster_port != 0:
+        raise PortTwice(port)
+    require_database_server(Settings.without_secret(data_dir=data))
+    if not has_run_record(data_folder(data), SERVICE):
         choose_port(host, port, option="--port")
         if dagster_port is not None:
             find_checkout("pipelines")

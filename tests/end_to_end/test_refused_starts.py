@@ -97,6 +97,39 @@ def test_a_taken_port_leaves_no_new_folder(tmp_path: Path, option: str) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("mysql://somewhere/x", "its address must begin with postgresql:// or sqlite:///"),
+        ("postgresql://127.0.0.1:1/none", "it does not answer"),
+    ],
+)
+def test_a_database_that_does_not_answer_leaves_no_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, sentence: str
+) -> None:
+    monkeypatch.setenv("RECORDER_DATABASE_URL", url)
+    data = tmp_path / "data"
+    with start_up(data, "--port", "0", folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and sentence in said, said
+    assert len(said.splitlines()) == 1 and not data.exists()
+
+
+def test_one_port_for_both_leaves_no_new_folder(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with start_up(tmp_path / "data", "--port", port, "--dagster-port", port, folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and "--dagster-port" in said and len(said.splitlines()) == 1, said
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_address_of_another_machine_is_told_from_a_taken_port(tmp_path: Path) -> None:
+    with start_up(tmp_path / "data", "--host", "192.0.2.1", "--port", "0", folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and "another one with --host" in said, said
+
+
 def test_the_demo_says_so_too(tmp_path: Path) -> None:
     data = tmp_path / "recorder-data" / "demo"
     make_foreign(data)

@@ -21,9 +21,12 @@ from tests.support.recorded_sessions import WORKSPACE
 from tests.support.waiting_sessions import EVENTS_PER_SESSION, stop_sessions
 
 
-def drain(recorder: RecorderResource, *, idle_seconds: float = 0.2) -> dg.ExecuteInProcessResult:
+def drain(
+    recorder: RecorderResource, *, idle_seconds: float = 0.2, picture_seconds: float = 60
+) -> dg.ExecuteInProcessResult:
     """One drain run that ends soon."""
-    config = dg.RunConfig(ops={"seal": DrainConfig(idle_seconds=idle_seconds, max_seconds=30)})
+    chosen = DrainConfig(idle_seconds=idle_seconds, max_seconds=60, picture_seconds=picture_seconds)
+    config = dg.RunConfig(ops={"seal": chosen})
     return dg.materialize([sealing], resources={"recorder": recorder}, run_config=config)
 
 
@@ -65,6 +68,21 @@ def test_the_materialization_of_graphs_begins_with_a_picture_and_the_figures(
         assert list(materialization.metadata)[:2] == ["workflow", "graph"]
         assert "data:image/svg+xml" in str(materialization.metadata["graph"].value)
         assert materialization.metadata["nodes"].value > 0  # type: ignore[operator]
+
+
+def test_a_graph_that_changed_soon_after_a_picture_is_drawn_although_no_session_follows(
+    recorder: RecorderResource,
+) -> None:
+    stop_sessions(recorder.runtime)
+    later = threading.Timer(1.0, stop_sessions, [recorder.runtime, 1], {"workflow": "onboard"})
+    later.start()
+    result = drain(recorder, idle_seconds=8, picture_seconds=4)
+    later.join()
+    events = result.get_asset_materialization_events()
+    graphs = [event.materialization for event in events if event.asset_key == dg.AssetKey("memory_graphs")]
+    drawn = [str(made.metadata["workflow"].value).split()[-1] for made in graphs]
+    assert drawn[1:] == ["onboard", "onboard"]  # the second picture, and the summary of the run
+    assert graphs[1].metadata["sessions"].value == 1
 
 
 def test_a_run_registers_the_partitions_of_the_workflows_that_it_seals(recorder: RecorderResource) -> None:

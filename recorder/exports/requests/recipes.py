@@ -24,6 +24,7 @@ from recorder.exports.requests.queue import create_export, probe_draft_destinati
 from recorder.exports.requests.validation import dataset_name, draft_export
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
+from recorder.models.field_messages import make_field_message
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
@@ -46,7 +47,7 @@ class InvalidRecipe(Invalid):
     """The body of the recipe is no request for an export."""
 
     def __init__(self, pointer: str, why: str) -> None:
-        super().__init__(f"The recipe's {pointer or 'request'} cannot be read: {why}.")
+        super().__init__(f"The recipe's {pointer or 'request'} cannot be read. {why}")
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def read_recipe_request(members: Mapping[str, Any]) -> ExportCreate:
     try:
         return ExportCreate.model_validate(dict(members))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise InvalidRecipe(json_pointer(*first["loc"])[1:], first["msg"]) from error
+        first = error.errors(include_url=False)[0]
+        raise InvalidRecipe(json_pointer(*first["loc"])[1:], make_field_message(first)) from error
 
 
 def add_recipe(
