@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from recorder import clock, doctor
 from recorder.cli import app
-from recorder.doctor.examination import check_stores, examine_deployment
+from recorder.doctor.examination import check_redis, check_stores, examine_deployment
 from recorder.doctor.findings import Finding
 from recorder.doctor.machine import Ports, check_browser
 from recorder.models.governance import ErasureRow, PurgeRow
@@ -349,3 +349,18 @@ def test_the_page_of_the_command_lists_every_check() -> None:
     rows = table(PAGES["docs/command-line.md"], "## recorder doctor\n")
     listed = {name for row in rows for name in row[0].split(", ")}
     assert listed == checks
+
+
+def test_a_redis_that_does_not_answer_is_an_error_with_the_next_step(
+    runtime: Runtime, redis_url: str
+) -> None:
+    settings = runtime.settings
+    assert list(check_redis(settings)) == []
+    (found,) = check_redis(replace(settings, redis_url=redis_url))
+    assert (found.check, found.state) == ("redis", "ok")
+    (lost,) = check_redis(replace(settings, redis_url="redis://127.0.0.1:1"))
+    assert (
+        lost.state == "error"
+        and "RECORDER_REDIS_URL" in lost.message
+        and "counts its limits alone" in lost.fix
+    )

@@ -6,10 +6,13 @@ that a store is tested by writing one object and deleting it.
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
 from urllib.parse import urlsplit
 
+from redis import Redis
+from redis.exceptions import RedisError
 from sqlalchemy import func, text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
@@ -49,6 +52,8 @@ from recorder.webhooks.endpoints import SecretBox
 _CLOCK_TOLERANCE = timedelta(seconds=5)
 #: A lease that ended this long ago belongs to a process that was killed.
 _LEASE_GRACE_MS = 60_000
+#: How long Redis may take to answer.
+_REDIS_S = 2.0
 
 
 def examine_deployment(
@@ -76,7 +81,24 @@ def examine_deployment(
             yield from _check_database(settings, database, blobs, lake, random.Random(seed))  # noqa: S311
         finally:
             database.close()
+    yield from check_redis(settings)
     yield from check_ports(settings, ports or Ports())
+
+
+def check_redis(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding about the Redis that API processes share, if the settings name one."""
+    if settings.redis_url is None:
+        return
+    patience = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
+    with closing(Redis.from_url(settings.redis_url, **patience)) as redis:
+        try:
+            redis.ping()
+        except RedisError as error:
+            message = f"The Redis that RECORDER_REDIS_URL names does not answer ({type(error).__name__})."
+            fix = "Start it, or correct the setting; until then each API process counts its limits alone."
+            yield Finding("redis", "error", message, fix)
+        else:
+            yield Finding("redis", "ok", "The Redis that API processes share answers.")
 
 
 def check_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Finding]:
