@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -149,17 +150,45 @@ def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fram
     return frame_to_wire(_find_frame(db, lake, row, frame_id))
 
 
-def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> tuple[bytes, str]:
-    """Return the bytes of a frame's picture and their content type.
+@dataclass(frozen=True)
+class StoredImage:
+    """Picture of a frame, of which parts can be read.
+
+    Attributes:
+        size: bytes of the picture.
+        content_type: of the picture.
+    """
+
+    size: int
+    content_type: str
+    _blobs: Blobs
+    _object: str
+    _offset: int
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes from a position to another one, exclusive.
+
+        Raises:
+            NotFound: if they are gone.
+            Unavailable: if the store does not answer.
+        """
+        try:
+            data = self._blobs.get(self._object, self._offset + start, end - start)
+        except KeyError as error:
+            raise NotFound("frame") from error
+        if len(data) < end - start:
+            raise NotFound("frame")
+        return data
+
+
+def find_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> StoredImage:
+    """Return a frame's picture, of which nothing is read yet.
 
     Raises:
-        NotFound: if the session has no such frame, or its bytes are gone.
+        NotFound: if the session has no such frame.
     """
     stored = _find_frame(db, lake, row, frame_id)
-    try:
-        return blobs.get(stored.object, stored.offset, stored.length), stored.content_type
-    except KeyError as error:
-        raise NotFound("frame") from error
+    return StoredImage(stored.length, stored.content_type, blobs, stored.object, stored.offset)
 
 
 def read_dom(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> bytes:
