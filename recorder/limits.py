@@ -83,8 +83,8 @@ MASKING_GROWTH = 4
 
 LIST_DEFAULT = 100
 LIST_MAX = 500
-#: A page of events or frames, and the events of a session's `include`, end before so many bytes, after at
-#: least one item: 500 of the largest events are 32 MB, and 500 frames with the most rectangles 40 MB.
+#: A page of a list, and the events of a session's `include`, end before so many bytes, after at least one
+#: item: 500 of the largest events are 32 MB, 500 frames with the most rectangles 40 MB.
 PAGE_BYTES = 4 * 1024 * 1024
 SIMILAR_DEFAULT = 10
 EXCLUDED_SESSIONS = 10_000
