@@ -43,6 +43,14 @@ REQUEST_BODY_SECONDS = 30
 REQUEST_BODY_BYTES_PER_SECOND = 32_000
 #: A client that reads nothing of its answer for so long is cut off; a data loader pauses within a file.
 ANSWER_READ_SECONDS = 120
+#: The rest of a refused body is dropped as it arrives, so that its client can read the answer: so many bytes
+#: of a connection (the largest body with its framing), so many a second of all connections together.
+LINGERING_BYTES = 65 * 1024 * 1024
+LINGERING_BYTES_PER_SECOND = 64 * 1024 * 1024
+#: Connections that do so, for how long, and how long without a byte.
+LINGERING_CONNECTIONS = 256
+LINGERING_SECONDS = 30
+LINGERING_SILENCE_SECONDS = 5
 #: Connections that a client address may have open to an API process, unless the settings name another number.
 CONNECTIONS_PER_ADDRESS = 1_000
 #: Connections of all addresses. An idle one takes 7 to 9 kB of memory, one with the largest head 73 kB.
