@@ -2,6 +2,8 @@
 
 import json
 import logging
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -169,14 +171,20 @@ def _convert_validation_error(
     """
     details = error.errors()[:_DESCRIBED_PROBLEMS]
     # FastAPI reports the errors of a dependency once for each parameter that asks for it.
-    items = (_make_problem_item(detail, model, getattr(error, "body", None)) for detail in details)
+    body = getattr(error, "body", None)
+
+    @cache  # of one body: the members of an object are listed once for all its unknown ones
+    def describe_members(*path: Any) -> str:
+        return describe_allowed_names(allowed_wire_members(model, path, body))
+
+    items = (_make_problem_item(detail, describe_members) for detail in details)
     problems = list(dict.fromkeys(items))
     if problems and all(problem.code == errors.InvalidTime.code for problem in problems):
         return errors.InvalidTime.of(problems)
     return errors.ValidationFailed(problems)
 
 
-def _make_problem_item(detail: dict[str, Any], model: Any, body: Any) -> Problem:
+def _make_problem_item(detail: dict[str, Any], describe_members: Callable[..., str]) -> Problem:
     where, *path = detail["loc"]
     code, message = _ITEM_CODES.get(detail["type"], "invalid_value"), make_field_message(detail)
     if where != "body":
@@ -185,7 +193,7 @@ def _make_problem_item(detail: dict[str, Any], model: Any, body: Any) -> Problem
         return Problem(where, name, code, message.replace("This member", "This parameter"))
     if code != "unknown_field":
         return Problem(where, json_pointer(*path), code, message)
-    message = f"Unknown member. {describe_allowed_names(allowed_wire_members(model, path[:-1], body))}"
+    message = f"Unknown member. {describe_members(*path[:-1])}"
     return Problem(where, json_pointer(*path[:-1], shorten_name(str(path[-1]))), code, message)
 
 

@@ -59,18 +59,29 @@ async def get_range(
 
 ByteRange = Annotated[str | None, Depends(get_range)]
 
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
+_RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)", re.ASCII)
+#: Positions with more digits lie beyond every body; to convert thousands of digits takes quadratic time.
+_POSITION_DIGITS = 18
+_BEYOND = 10**_POSITION_DIGITS
 
 
-def respond_with_bytes(data: bytes, content_type: str, range_header: str | None) -> Response:
-    """Return 200 with all bytes, or 206 with the requested range.
+def respond_with_bytes(
+    read: Callable[[int, int], bytes], size: int, content_type: str, range_header: str | None
+) -> Response:
+    """Return 200 with all bytes of a body, or 206 with the requested range, and read no others.
+
+    Args:
+        read: returns the bytes from its first argument to its second, exclusive.
+        size: of the whole body.
+        content_type: of the body.
+        range_header: the request's; None for the whole body.
 
     Raises:
         RangeNotSatisfiable: if the range is outside of the bytes.
     """
-    first, last, headers = _select_byte_range(range_header, len(data))
+    first, last, headers = _select_byte_range(range_header, size)
     status = 206 if "Content-Range" in headers else 200
-    return Response(data[first : last + 1], status, headers, content_type)
+    return Response(read(first, last + 1), status, headers, content_type)
 
 
 def respond_with_stream(
@@ -105,9 +116,16 @@ def _select_byte_range(header: str | None, size: int) -> tuple[int, int, dict[st
     if match is None or match[0] == "bytes=-":
         return 0, size - 1, headers
     if match[1]:
-        first, last = int(match[1]), min(int(match[2]), size - 1) if match[2] else size - 1
+        first = _parse_position(match[1])
+        last = min(_parse_position(match[2]), size - 1) if match[2] else size - 1
     else:  # the last bytes
-        first, last = max(0, size - int(match[2])), size - 1
+        first, last = max(0, size - _parse_position(match[2])), size - 1
     if first >= size or first > last:
         raise RangeNotSatisfiable(size)
     return first, last, {**headers, "Content-Range": f"bytes {first}-{last}/{size}"}
+
+
+def _parse_position(digits: str) -> int:
+    """Return the number that digits name, or one beyond every body if they are many."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) <= _POSITION_DIGITS else _BEYOND

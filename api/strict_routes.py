@@ -13,8 +13,9 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
+from api.bodies.body_costs import is_costly_body
 from api.bodies.worker_checks import check_json_body_file
-from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
+from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.gate.idempotency import KeyedRequest, read_keyed_request
 from recorder import limits, strict_json
 from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed
@@ -115,8 +116,6 @@ def _find_query_number_type(kind: Any) -> type | None:
 
 
 _WITH_BODY = ("POST", "PUT", "PATCH")
-# A larger body takes longer to parse than other requests should wait.
-_LARGE_BYTES = 64 * 1024
 
 
 class StrictRoute(APIRoute):
@@ -205,10 +204,10 @@ async def _read_strict_json(request: Request, has_body: bool) -> dict[str, Any] 
             raise ValidationFailed.of("", "unexpected_body", message=text)
         return None
     require_media_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
-    if len(body) > _LARGE_BYTES:
+    if is_costly_body(body):
         if body.count(b",") > limits.BODY_COMMAS:
             raise _make_too_many(f"{limits.BODY_COMMAS} values")
-        value = await _parse_large_json(request, body)
+        value = await _parse_costly_json(request, body)
     else:
         value = strict_json.parse(body)
     if not isinstance(value, dict):
@@ -217,10 +216,10 @@ async def _read_strict_json(request: Request, has_body: bool) -> dict[str, Any] 
     return value
 
 
-async def _parse_large_json(request: Request, body: bytes) -> Any:
-    """Parse a large body in a thread, or check it in a worker process first."""
+async def _parse_costly_json(request: Request, body: bytes) -> Any:
+    """Parse a body that was checked in a worker process."""
     caller = request.state.caller
-    if len(body) <= LARGE_BYTES or caller is None:
+    if caller is None:
         return await anyio.to_thread.run_sync(strict_json.parse, body)
     workers: BodyWorkers = request.app.state.body_workers
     async with open_body_file() as file:

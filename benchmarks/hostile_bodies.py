@@ -126,6 +126,31 @@ def _drips() -> list[tuple[str, str, bytes]]:
     return [("events", _JSON, _maximal_batches()[0][2][:200_000])]
 
 
+def _costly_small_bodies() -> list[tuple[str, str, bytes]]:
+    """Make bodies of 240 KB that take long to read for their size, most of them valid."""
+    size = 58_000
+    values = [
+        "[" + ",".join(["[" * 55 + "]" * 55] * (size // 111)) + "]",
+        "[" + ",".join(["{}"] * (size // 3)) + "]",
+        "[" + ",".join([f"0.{'7' * 130}"] * (size // 133)) + "]",
+    ]
+    batches = [
+        '{"events":[' + ",".join([f'{{"type":"a","t_ms":1,"data":{{"a":{value}}}}}'] * 4) + "]}"
+        for value in values
+    ]
+    members = ",".join(f'"member_{n}":1' for n in range(15_000))
+    return [
+        *(("events", _JSON, text.encode()) for text in batches),
+        ("/v1/sessions", _JSON, f'{{"workflow":"w",{members}}}'.encode()),
+    ]
+
+
+def _full_batches() -> list[tuple[str, str, bytes]]:
+    """Make a plain batch of 100 events of 2.3 KB."""
+    items = [{"type": "ui.click", "t_ms": n, "data": {"text": "x" * 2_300}} for n in range(100)]
+    return [("events", _JSON, json.dumps({"events": items}).encode())]
+
+
 ATTACKS = (
     Attack("two refused bodies of 5 MB a second", _refused_bodies, connections=2, pause_s=0.8),
     Attack("refused bodies of 5 MB, unlimited", _refused_bodies, connections=16),
@@ -133,5 +158,7 @@ ATTACKS = (
     Attack("maximal batches on 256 connections", _maximal_batches, connections=256),
     Attack("deep nesting", _deep_bodies, connections=16),
     Attack("multipart with many parts", _many_parts, connections=16),
+    Attack("costly bodies of 240 KB", _costly_small_bodies, connections=32),
+    Attack("plain batches of 235 KB", _full_batches, connections=32),
     Attack("chunks that drip on 200 connections", _drips, connections=200, drip=128),
 )

@@ -8,7 +8,7 @@ from sqlmodel import select
 
 from recorder.errors import RecorderError
 from recorder.models.replay import ReplayRow
-from recorder.recording.item_reads import read_image
+from recorder.recording.item_reads import find_image
 from recorder.recording.sessions import find_session
 from recorder.replay_service.recordings.thumbnails import ThumbnailProcess
 from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
@@ -65,7 +65,8 @@ def _show_divergence_frame(
     try:
         with runtime.database.transaction(write=False) as db:
             session = find_session(db, row.tenant, session_id)
-            data, _ = read_image(db, runtime.lake, runtime.blobs, session, frame_id)
+            image = find_image(db, runtime.lake, runtime.blobs, session, frame_id)
+            data = image.read(0, image.size)
     except RecorderError as error:
         # A picture is no reason for a run to fail.
         log.info("replay %s: its picture cannot be read: %s", row.id, type(error).__name__)

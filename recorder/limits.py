@@ -43,6 +43,14 @@ REQUEST_BODY_SECONDS = 30
 REQUEST_BODY_BYTES_PER_SECOND = 32_000
 #: A client that reads nothing of its answer for so long is cut off; a data loader pauses within a file.
 ANSWER_READ_SECONDS = 120
+#: The rest of a refused body is dropped as it arrives, so that its client can read the answer: so many bytes
+#: of a connection (the largest body with its framing), so many a second of all connections together.
+LINGERING_BYTES = 65 * 1024 * 1024
+LINGERING_BYTES_PER_SECOND = 64 * 1024 * 1024
+#: Connections that do so, for how long, and how long without a byte.
+LINGERING_CONNECTIONS = 256
+LINGERING_SECONDS = 30
+LINGERING_SILENCE_SECONDS = 5
 #: Connections that a client address may have open to an API process, unless the settings name another number.
 CONNECTIONS_PER_ADDRESS = 1_000
 #: Connections of all addresses. An idle one takes 7 to 9 kB of memory, one with the largest head 73 kB.
@@ -83,8 +91,8 @@ MASKING_GROWTH = 4
 
 LIST_DEFAULT = 100
 LIST_MAX = 500
-#: A page of events or frames, and the events of a session's `include`, end before so many bytes, after at
-#: least one item: 500 of the largest events are 32 MB, and 500 frames with the most rectangles 40 MB.
+#: A page of a list, and the events of a session's `include`, end before so many bytes, after at least one
+#: item: 500 of the largest events are 32 MB, 500 frames with the most rectangles 40 MB.
 PAGE_BYTES = 4 * 1024 * 1024
 SIMILAR_DEFAULT = 10
 EXCLUDED_SESSIONS = 10_000

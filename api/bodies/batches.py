@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Request, Response
 
+from api.bodies.body_costs import has_many_values, is_costly_body
 from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_checks import (
     check_event_body_file,
@@ -16,7 +17,7 @@ from api.bodies.worker_checks import (
     read_multipart_upload,
     restore_frame_bytes,
 )
-from api.bodies.worker_pool import LARGE_BYTES, BodyFile, BodyWorkers, open_body_file
+from api.bodies.worker_pool import BodyFile, BodyWorkers, open_body_file
 from recorder.access.keys import Caller
 from recorder.ids import encode, id_range, reserve_ulid_values
 from recorder.masking.policies import Policy
@@ -35,6 +36,9 @@ from recorder.recording.events import (
 from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
 from recorder.recording.ingest_statements import RepeatedAnswer
 from recorder.recording.item_masking import event_documents
+
+#: A larger upload is read in a worker process; pictures of a smaller one take less time than the transfer.
+_LARGE_UPLOAD_BYTES = 256 * 1024
 
 
 def respond_batch_accepted(answer: bytes) -> Response:
@@ -59,7 +63,7 @@ class EventBatches:
         Raises:
             RecorderError: if the body is invalid, or too slow to mask.
         """
-        is_large = len(body) > LARGE_BYTES
+        is_large = is_costly_body(body)
         checked = await self._check_large_body(caller, body, content_type) if is_large else None
         policy = await self._masking.policy_of_session(caller, session_id)
         if policy is not None and _may_mask_body(policy, body):
@@ -104,7 +108,7 @@ class EventBatches:
         check: Callable[[], CheckedBody],
     ) -> EventBatch:
         # Each step takes a millisecond or more, so it runs outside of the event loop.
-        limiter = self._large_bodies if len(body) > LARGE_BYTES else None
+        limiter = self._large_bodies if is_costly_body(body) else None
         checked = await anyio.to_thread.run_sync(check, limiter=limiter)
         documents = await anyio.to_thread.run_sync(event_documents, body, limiter=limiter)
         changes = await self._masking.scanner.find_changes(caller.workspace_id, policy, documents)
@@ -152,16 +156,17 @@ async def open_frame_upload(
     async for part in stream:
         first.append(part)
         size += len(part)
-        if size > LARGE_BYTES:
-            async with open_body_file() as file:
-                frames, digest = await _read_large_upload(file, first, stream, content_type, caller, workers)
-                try:
-                    yield FrameUploadBody(checked=(frames, digest))
-                finally:
-                    frames.clear()
-            return
-    body = b"".join(first)
-    if kind == JSON:
+        if size > _LARGE_UPLOAD_BYTES:
+            break
+    body = b"".join(first) if size <= _LARGE_UPLOAD_BYTES else b""
+    if size > _LARGE_UPLOAD_BYTES or has_many_values(body):
+        async with open_body_file() as file:
+            frames, digest = await _read_large_upload(file, first, stream, content_type, caller, workers)
+            try:
+                yield FrameUploadBody(checked=(frames, digest))
+            finally:
+                frames.clear()
+    elif kind == JSON:
         yield FrameUploadBody(*await anyio.to_thread.run_sync(read_frames_json, body))
     else:
         yield FrameUploadBody(*await read_multipart_upload(_yield_once(body), content_type))

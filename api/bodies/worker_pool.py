@@ -21,8 +21,6 @@ from anyio import BrokenWorkerProcess
 from api.bodies.worker_start import run_niced
 from recorder.errors import Overloaded
 
-#: A larger body is checked in a worker process; for a smaller one the transfer takes longer than the check.
-LARGE_BYTES = 256 * 1024
 #: Limit of the wait for a process and of the check; no body within the caps takes 10 s.
 _SECONDS = 60.0
 

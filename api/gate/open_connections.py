@@ -15,6 +15,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final, Protocol
 
 from api.gate.held_bytes import HeldBytes
+from api.gate.lingering_close import LingeringConnections
 from api.gate.rate_limits import client_network_of
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
@@ -52,6 +53,7 @@ class OpenConnections:
     Attributes:
         heads: heads that are arriving, by the network of their client.
         answers: answers that were written and not read yet.
+        lingering: connections that are closed once their client has ended.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class OpenConnections:
         self.answers = HeldBytes[UnreadAnswer](
             answer_bytes, measure=lambda answer: answer.count_bytes(), end=lambda answer: answer.reset()
         )
+        self.lingering = LingeringConnections(min(limits.LINGERING_CONNECTIONS, per_process // 8))
         self.per_address = per_address
         self.per_process = per_process
         self._proxies = [ip_network(network) for network in trusted_proxies]

@@ -8,15 +8,13 @@ that has many connections open is refused further ones before it sends a request
 """
 
 import asyncio
-import socket
-import struct
-from contextlib import suppress
 from typing import ClassVar, Final
 
 from api.bodies.body_limits import IS_LATE
 from api.errors import make_problem_response
 from api.gate.bucket_decisions import Header, make_refusal_headers
 from api.gate.http_upgrades import UpgradeIgnoringProtocol
+from api.gate.lingering_close import LingeringTransport
 from api.gate.open_connections import CONNECTIONS, OpenConnections
 from api.gate.rate_limits import RateLimiter, client_network_of
 from api.gate.responses import serialize_answer
@@ -43,8 +41,6 @@ _BODY: Final = "body"  # the client must send a request's body
 _LATE: Final = "late"  # the route was notified that the body is late, and answers
 _IDLE: Final = "idle"  # the client must send nothing; uvicorn's --timeout-keep-alive applies
 
-#: `SO_LINGER` on, with no time: closing sends a reset instead of an end.
-_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 #: A byte of a body allows so many bytes of framing.
 _FRAMING = 8
 #: Chunks of a body are gathered up to this size: a route that wakes for each costs twice the CPU.
@@ -73,7 +69,10 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the deadline for the first head."""
-        super().connection_made(transport)
+        open_connections: OpenConnections | None = self.app_state.get(CONNECTIONS)
+        lingering = None if open_connections is None else open_connections.lingering
+        self._lingering = LingeringTransport(transport, lingering, self._is_client_sending)
+        super().connection_made(self._lingering)
         self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = True
         self._surplus_bytes = self._small_reads = 0
@@ -82,7 +81,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         #: Whether the rest of the connection is ignored, since it is malformed or was refused.
         self._is_refused = False
         self._unread = UnreadAnswer(
-            transport, read_s=self.read_s, reset=self._reset_connection, find_owner=self._find_answer_owner
+            transport, read_s=self.read_s, reset=self._lingering.reset, find_owner=self._find_answer_owner
         )
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._check_deadline)
         #: Counts that hold this connection; None for other applications, and once it counts no longer.
@@ -93,6 +92,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         """Stop the deadlines."""
         self._stop_timer()
         self._unread.stop()
+        self._lingering.stop()
         self._end_connection_count()
         super().connection_lost(exc)
 
@@ -104,6 +104,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             return
         self._stop_timer()
         self._unread.stop()
+        self.transport = self._lingering.wrapped
         super().handle_websocket_upgrade()
         self._end_connection_count()  # the WebSocket protocol counts the connection now
 
@@ -121,7 +122,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Count the bytes outside of bodies; bytes on an idle connection begin a head."""
-        if self._is_refused:
+        if self._is_refused or self.transport.is_closing():
+            self._lingering.drop(len(data))
             return
         if self._phase is _IDLE:
             self._phase, self._since = _HEAD, self.loop.time()
@@ -171,7 +173,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._counts.remove_waiting(self)
         if not self.flow.write_paused:
             self._unread.stop()  # bytes of the next answer would hide that this one was read
-        self.scope["state"][ABORT] = self._reset_connection
+        self.scope["state"][ABORT] = self._lingering.reset
         super().on_headers_complete()  # raises if the path is malformed
         self._phase = _BODY
         self._begin_body_time(self.loop.time())
@@ -223,7 +225,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             return False
         self._is_refused = True
         self._end_connection_count()
-        self.transport.close()
+        self._lingering.end()
         return True
 
     def _forget_answered_request(self) -> None:
@@ -241,7 +243,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
     def end_head(self) -> None:
         """End a request whose head is arriving."""
         self._is_refused = True
-        self._close_connection()
+        self._lingering.end()
 
     def _find_answer_owner(self) -> str:
         """Return the workspace that the answer is for, or the network of a client without a valid key."""
@@ -375,13 +377,9 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         self.transport.close()
         self._timer = self.loop.call_later(self.grace_s, self.transport.abort)
 
-    def _reset_connection(self) -> None:
-        """Reset the connection so that its client sees a failure, even for a body without a known length."""
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None:
-            with suppress(OSError):  # of another family than TCP, or closed
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
-        self.transport.abort()
+    def _is_client_sending(self) -> bool:
+        """Return whether an answered or refused request may have bytes that did not arrive yet."""
+        return (self._is_refused or self._phase in (_BODY, _LATE)) and not self._is_answering_request()
 
     def _is_answering_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -91,8 +91,8 @@ def get_image(
 ) -> Response:
     """Return the picture; `Range` selects a part of it."""
     row = sessions.find_session(db, caller.tenant, session_id)
-    data, content_type = item_reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
-    return respond_with_bytes(data, content_type, range_header)
+    image = item_reads.find_image(db, runtime.lake, runtime.blobs, row, frame_id)
+    return respond_with_bytes(image.read, image.size, image.content_type, range_header)
 
 
 def get_snapshot(session_id: str, frame_id: str, caller: CallerDep, runtime: RuntimeDep) -> bytes:

@@ -10,7 +10,7 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.wire import Mode
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 
 
@@ -67,7 +67,7 @@ def list_keys(
     if before_id is not None:
         statement = statement.where(col(KeyRow.id) < before_id)
     page = fetch_list_page(
-        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
     return page.convert(_key_to_wire)
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import orjson
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select, update
+from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock
 from recorder.hashing import canonical_json, sha256_of
@@ -20,7 +21,7 @@ from recorder.ids import new_id
 from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.workspace import Masking
 from recorder.storage.database import Database, add_last_step
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.storage.upsert import insert_if_missing
 
 Action = Literal[
@@ -255,7 +256,9 @@ class AuditFilter:
 def read_audit_page(db: DbSession, filters: AuditFilter, *, limit: int) -> FetchedPage[AuditEntry, int]:
     """Return a page of entries in chain order; its position is the number of the last one."""
     page = fetch_list_page(
-        lambda count: _read_audit_rows(db, filters, count), limit=limit, position_of=lambda row: row.number
+        lambda count: stream_rows(db, _select_audit_rows(filters).limit(count)),
+        limit=limit,
+        position_of=lambda row: row.number,
     )
     return page.convert(audit_entry_to_wire)
 
@@ -267,7 +270,7 @@ def stream_audit_entries(database: Database, filters: AuditFilter) -> Iterator[b
     """
     while True:
         with database.transaction(write=False) as db:
-            rows = _read_audit_rows(db, filters, _STREAM_ROWS)
+            rows = list(db.exec(_select_audit_rows(filters).limit(_STREAM_ROWS)))
         if rows:
             yield b"".join(audit_entry_to_wire(row).model_dump_json().encode() + b"\n" for row in rows)
             filters = replace(filters, after_number=rows[-1].number)
@@ -283,7 +286,7 @@ def export_audit_entries(database: Database, workspace_id: str) -> Iterator[byte
     filters: AuditFilter | None = AuditFilter(workspace_id=workspace_id)
     while filters is not None:
         with database.transaction(write=False) as db:
-            rows = _read_audit_rows(db, filters, _STREAM_ROWS)
+            rows = list(db.exec(_select_audit_rows(filters).limit(_STREAM_ROWS)))
         for row in rows:
             position = {"workspace_id": row.workspace_id, "number": row.number, "mode": row.mode}
             yield orjson.dumps({**position, **audit_entry_of(row), "hash": row.hash}) + b"\n"
@@ -295,7 +298,7 @@ def audit_entry_to_wire(row: AuditRow) -> AuditEntry:
     return AuditEntry.model_validate({**audit_entry_of(row), "hash": row.hash})
 
 
-def _read_audit_rows(db: DbSession, filters: AuditFilter, limit: int) -> list[AuditRow]:
+def _select_audit_rows(filters: AuditFilter) -> SelectOfScalar[AuditRow]:
     statement = select(AuditRow).where(
         AuditRow.workspace_id == filters.workspace_id, col(AuditRow.number) > filters.after_number
     )
@@ -313,4 +316,4 @@ def _read_audit_rows(db: DbSession, filters: AuditFilter, limit: int) -> list[Au
     if filters.resource is not None:
         named = or_(AuditRow.resource_id == filters.resource, AuditRow.resource_type == filters.resource)
         statement = statement.where(named)
-    return list(db.exec(statement.order_by(col(AuditRow.number)).limit(limit)))
+    return statement.order_by(col(AuditRow.number))

@@ -1,6 +1,6 @@
 """Sessions ranked by the memory graph: outliers, and those most similar to one. Spec §4.2; contract §4."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from sqlmodel import Session as DbSession
@@ -20,6 +20,9 @@ from recorder.recording.sessions import find_session, session_to_wire
 from recorder.storage.conditions import in_tenant
 from recorder.storage.list_pages import FetchedPage, fetch_list_page
 from recorder.tenant import GraphScope, Tenant
+
+#: Sessions of a page that are read at once: 1.6 MB of the largest metadata.
+_SESSIONS_AT_ONCE = 100
 
 
 def list_outliers(
@@ -68,25 +71,27 @@ def list_outliers(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
     )
     outliers = find_outliers(columns, chosen, rank=rank, threshold=threshold)
-    page = fetch_list_page(
-        lambda count: range(offset, min(offset + count, len(outliers.rows))),
-        limit=limit,
-        position_of=lambda rank: (version, rank + 1),
-    )
-    rows = {rank: int(outliers.rows[rank]) for rank in page.items}
-    sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows.values()))
-    return FetchedPage(
-        [
-            OutlierSession(
-                **vars(sessions[_session_id(columns, row)]) | {"path_id": _path_id(columns, row)},
-                path_frequency=float(outliers.path_frequency[rank]),
-                typicality=float(outliers.typicality[rank]),
-            )
-            for rank, row in rows.items()
-            if _session_id(columns, row) in sessions
-        ],
-        page.position,
-    )
+
+    def read_ranked(count: int) -> Iterator[tuple[int, OutlierSession | None]]:
+        end = min(offset + count, len(outliers.rows))
+        for first in range(offset, end, _SESSIONS_AT_ONCE):
+            ranks = range(first, min(first + _SESSIONS_AT_ONCE, end))
+            rows = {rank: int(outliers.rows[rank]) for rank in ranks}
+            sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows.values()))
+            for rank, row in rows.items():
+                session = sessions.get(_session_id(columns, row))
+                if session is None:
+                    yield rank, None
+                    continue
+                outlier = OutlierSession(
+                    **vars(session) | {"path_id": _path_id(columns, row)},
+                    path_frequency=float(outliers.path_frequency[rank]),
+                    typicality=float(outliers.typicality[rank]),
+                )
+                yield rank, outlier
+
+    page = fetch_list_page(read_ranked, limit=limit, position_of=lambda ranked: (version, ranked[0] + 1))
+    return FetchedPage([session for _, session in page.items if session is not None], page.position)
 
 
 def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) -> list[SimilarSession]:

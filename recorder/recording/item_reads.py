@@ -1,7 +1,7 @@
 """Pages and single items of a session, the same from the hot rows and from the lake. Contract §2, §3."""
 
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -25,7 +25,7 @@ from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 
 
 def find_anchor_time(db: DbSession, lake: Lake, row: SessionRow, body: TagCreate) -> int | None:
@@ -99,8 +99,6 @@ _FRAME_COLUMNS = (
     *(name for name in FrameRow.model_fields if name in LAYOUTS["frames"].schema.names),
     "rects",
 )
-#: Rows of the database that are read at once: 32 MB of rectangles.
-_ROWS_AT_ONCE = 32
 #: Of a frame in a page, without its address and masked rectangles; and of such a rectangle.
 _FRAME_BYTES, _RECTANGLE_BYTES = 400, 32
 _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe")
@@ -114,13 +112,11 @@ def list_frames(
     No more rows are read than the page has, and one more.
     """
 
-    def read_hot_rows(count: int) -> Generator[FrameRow, None, None]:
+    def read_hot_rows(count: int) -> Iterable[FrameRow]:
         key = (col(FrameRow.t_ms), col(FrameRow.frame_id))
         statement = select(FrameRow).where(FrameRow.session_id == row.id).order_by(*key).limit(count)
-        statement = statement.execution_options(yield_per=_ROWS_AT_ONCE)
         statement = statement if after is None else statement.where(tuple_(*key) > after)
-        with closing(db.exec(statement)) as rows:
-            yield from rows
+        return stream_rows(db, statement)
 
     def read_sealed_rows(count: int) -> Iterable[FrameRow]:
         for batch in read_sealed_frames(lake, row, after=after, limit=count):
@@ -149,17 +145,45 @@ def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fram
     return frame_to_wire(_find_frame(db, lake, row, frame_id))
 
 
-def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> tuple[bytes, str]:
-    """Return the bytes of a frame's picture and their content type.
+@dataclass(frozen=True)
+class StoredImage:
+    """Picture of a frame, of which parts can be read.
+
+    Attributes:
+        size: bytes of the picture.
+        content_type: of the picture.
+    """
+
+    size: int
+    content_type: str
+    _blobs: Blobs
+    _object: str
+    _offset: int
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes from a position to another one, exclusive.
+
+        Raises:
+            NotFound: if they are gone.
+            Unavailable: if the store does not answer.
+        """
+        try:
+            data = self._blobs.get(self._object, self._offset + start, end - start)
+        except KeyError as error:
+            raise NotFound("frame") from error
+        if len(data) < end - start:
+            raise NotFound("frame")
+        return data
+
+
+def find_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> StoredImage:
+    """Return a frame's picture, of which nothing is read yet.
 
     Raises:
-        NotFound: if the session has no such frame, or its bytes are gone.
+        NotFound: if the session has no such frame.
     """
     stored = _find_frame(db, lake, row, frame_id)
-    try:
-        return blobs.get(stored.object, stored.offset, stored.length), stored.content_type
-    except KeyError as error:
-        raise NotFound("frame") from error
+    return StoredImage(stored.length, stored.content_type, blobs, stored.object, stored.offset)
 
 
 def read_dom(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> bytes:

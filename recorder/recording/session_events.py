@@ -206,7 +206,12 @@ def read_session_events_page(
             )
         return records
 
-    page = fetch_list_page(read_records, limit=limit, position_of=lambda record: (record.t_ms, record.id))
+    page = fetch_list_page(
+        read_records,
+        limit=limit,
+        position_of=lambda record: (record.t_ms, record.id),
+        size_of=lambda record: len(record.payload),
+    )
     return page if page.position is not None else FetchedPage(page.items, searched_to)
 
 

@@ -15,7 +15,7 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow, Tag
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import session_to_wire
 from recorder.storage.conditions import in_tenant
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 
 #: Ids of one statement; SQLite takes 32,766 values.
@@ -74,9 +74,9 @@ def list_sessions(
 
     def read_rows(count: int) -> Iterator[Any]:
         for part in statements:
-            rows = db.exec(part.limit(count)).all()
-            yield from rows
-            count -= len(rows)
+            for row in stream_rows(db, part.limit(count)):
+                yield row
+                count -= 1
 
     page = fetch_list_page(read_rows, limit=limit, position_of=lambda pair: str(pair[0].id))
     path_ids = read_path_ids(db, [row.id for row, _ in page.items])

@@ -14,7 +14,7 @@ from recorder.recording.item_masking import mask_tag
 from recorder.recording.outcome_detection import rederive_outcome
 from recorder.recording.sessions import emit_session_event, find_session
 from recorder.storage.database import note_change
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 
 
@@ -82,7 +82,7 @@ def list_tags(
         later = (col(TagRow.t_ms) > t_ms) | ((col(TagRow.t_ms) == t_ms) & (col(TagRow.id) > tag_id))
         statement = statement.where(later)
     page = fetch_list_page(
-        lambda count: db.exec(statement.limit(count)),
+        lambda count: stream_rows(db, statement.limit(count)),
         limit=limit,
         position_of=lambda row: (row.t_ms, row.id),
     )

@@ -28,7 +28,7 @@ from recorder.models.workspace import Masking
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
 from recorder.storage.conditions import in_tenant
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.storage.upsert import insert_if_missing
 from recorder.tenant import GraphScope, Tenant
 
@@ -96,7 +96,7 @@ def list_workflows(
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))
     statement = statement.order_by(created_at.desc(), name.desc())
     page = fetch_list_page(
-        lambda count: db.exec(statement.limit(count)),
+        lambda count: stream_rows(db, statement.limit(count)),
         limit=limit,
         position_of=lambda row: (clock.to_ms(row.created_at), row.workflow),
     )

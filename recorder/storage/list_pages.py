@@ -1,14 +1,22 @@
 """Pages of lists: items, and the position that the next page follows. Contract §1 (lists)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import orjson
+from pydantic import BaseModel
+from sqlmodel import Session as DbSession
 
 from recorder import limits
 
 Item = TypeVar("Item")
 Other = TypeVar("Other")
 Position = TypeVar("Position")
+
+#: Rows of the database that are read at once: 32 MB of frames with the most rectangles.
+_ROWS_AT_ONCE = 32
 
 
 class FetchedPage(NamedTuple, Generic[Item, Position]):
@@ -22,25 +30,46 @@ class FetchedPage(NamedTuple, Generic[Item, Position]):
         return FetchedPage([function(item) for item in self.items], self.position)
 
 
+def stream_rows(db: DbSession, statement: Any) -> Generator[Any, None, None]:
+    """Yield the rows of a statement, a few read at once: a page that ends early does not read the others."""
+    with closing(db.exec(statement.execution_options(yield_per=_ROWS_AT_ONCE))) as rows:
+        yield from rows
+
+
+def measure_item(item: Any) -> int:
+    """Return about how many bytes the loaded columns of a row, or the members of an object, take as JSON."""
+    return len(orjson.dumps(item, default=_list_values))
+
+
+def _list_values(value: Any) -> Any:
+    if isinstance(value, BaseModel):  # a row of a table too
+        return [member for name, member in vars(value).items() if name != "_sa_instance_state"]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return list(value) if isinstance(value, Sequence) else str(value)
+
+
 def fetch_list_page(
     read: Callable[[int], Iterable[Item]],
     *,
     limit: int,
     position_of: Callable[[Item], Position],
-    size_of: Callable[[Item], int] | None = None,
+    size_of: Callable[[Item], int] = measure_item,
 ) -> FetchedPage[Item, Position]:
     """Read a page, and one item more to find out whether others follow.
+
+    The page ends before its bytes exceed `limits.PAGE_BYTES`, after at least one item.
 
     Args:
         read: returns the next items, at most as many as its argument.
         limit: most items of the page.
         position_of: returns the position of an item in the order of the list.
-        size_of: returns the bytes of an item; the page ends before they exceed those of a page.
+        size_of: returns the bytes of an item.
     """
     items: list[Item] = []
     size = 0
     for item in islice(read(limit + 1), limit + 1):
-        size += 0 if size_of is None else size_of(item)
+        size += size_of(item)
         if items and size > limits.PAGE_BYTES:
             return FetchedPage(items, position_of(items[-1]))
         items.append(item)

@@ -15,7 +15,7 @@ from recorder.ids import first_id_at, is_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
 from recorder.storage.database import Database
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
 from recorder.webhooks.endpoints import find_webhook
@@ -48,7 +48,7 @@ def list_deliveries(
         statement = statement.where(col(DeliveryRow.id) < before_id)
     statement = statement.order_by(col(DeliveryRow.id).desc())
     page = fetch_list_page(
-        lambda count: db.connection().execute(statement.limit(count)),
+        lambda count: stream_rows(db, statement.limit(count)),
         limit=limit,
         position_of=lambda row: str(row.id),
     )

@@ -32,7 +32,7 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.workspace import WorkspaceRow
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.signing import SECRET_PREFIX
@@ -202,7 +202,7 @@ def list_webhooks(
         statement = statement.where(col(WebhookRow.id) < before_id)
     statement = statement.order_by(col(WebhookRow.id).desc())
     page = fetch_list_page(
-        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
     return page.convert(webhook_to_wire)
 

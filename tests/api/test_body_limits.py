@@ -18,10 +18,11 @@ import httpx
 import pytest
 
 from api.bodies import body_limits
+from api.bodies.body_costs import LARGE_BYTES, is_costly_body
 from api.bodies.body_limits import PORTION_BYTES
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_checks import check_json_body_file
-from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, open_body_file
+from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.gate.bucket_decisions import Admission, CallerPlan
 from api.gate.rate_limits import RateLimiter
 from recorder import limits
@@ -29,7 +30,7 @@ from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, RateLimited, ValidationFailed
 from recorder.ids import new_id
 from recorder.tenant import Tenant
-from tests.support.factories import Caller, Service, assert_problem, event
+from tests.support.factories import Caller, Service, assert_problem, event, frame
 from tests.support.http_service import RunningService, running_service
 from tests.support.limiter_clock import TIER, Clock, limit_headers, limited_key, stopped_clock
 
@@ -323,16 +324,18 @@ def test_bodies_that_do_not_come_hold_no_more_than_their_number(
 
 
 @pytest.mark.parametrize("key", ["nsk_local_unknown", "none at all"])
-def test_the_body_of_a_stranger_is_not_read(running: RunningService, key: str) -> None:
+def test_the_body_of_a_stranger_is_dropped_up_to_the_size_of_the_largest_body(
+    running: RunningService, key: str
+) -> None:
     with dial(running, key, length=100 * MB, sent=b"x" * 10_000) as connection:
         head = read_head(connection)
         assert head.startswith(("http/1.1 401 ", "http/1.1 429 "))
         assert "connection: close" in head
         sent = 0
-        with pytest.raises(OSError):  # the service has gone, and takes no more than what its buffers hold
+        with pytest.raises(OSError):  # the service has gone; its buffers hold some more
             while sent < 100 * MB:
                 sent += connection.send(b"x" * 65_536)
-        assert sent < 20 * MB
+        assert sent < limits.LINGERING_BYTES + 20 * MB
 
 
 @pytest.mark.parametrize(("is_revoked", "status"), [(True, 401), (False, 400)])
@@ -500,6 +503,58 @@ def test_a_json_body_of_many_values_is_refused(caller: Caller, ids: bytes, most:
     assert_problem(refused, 422, "validation_failed")
     (problem,) = refused.json()["errors"]
     assert problem["code"] == "too_large" and most in problem["message"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("[" + ",".join(["[" * 55 + "]" * 55] * 100) + "]", id="nested lists"),
+        pytest.param("[" + ",".join(["{}"] * 2_000) + "]", id="empty objects"),
+        pytest.param("{" + ",".join(f'"{n}":1' for n in range(6_000)) + "}", id="keys"),
+        pytest.param("[" + ",".join([f"0.{'7' * 150}"] * 200) + "]", id="long numbers"),
+    ],
+)
+def test_a_small_body_that_takes_long_to_read_is_costly_and_read_as_others(
+    caller: Caller, value: str
+) -> None:
+    session_id = caller.make_session()
+    body = '{"events":[{"type":"click","t_ms":1,"data":{"a":' + value + "}}]}"
+    assert len(body) < LARGE_BYTES and is_costly_body(body.encode())
+    assert caller.post_raw(f"/v1/sessions/{session_id}/events", body).status_code == 202
+    (stored,) = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    assert stored["data"] == {"a": json.loads(value)}
+    twice = body.replace('"t_ms":1', '"t_ms":1,"t_ms":2')
+    answer = caller.post_raw(f"/v1/sessions/{session_id}/events", twice)
+    assert answer.json()["errors"][0]["code"] == "duplicate_key"
+
+
+def test_a_batch_of_many_plain_events_is_not_costly() -> None:
+    item = {
+        "type": "ui.click",
+        "t_ms": 10**12,
+        "id": "evt_01m8cgjmjgvxc6maed0vwm009v",
+        "target": {"role": "button", "name": "Save", "box": [1.5, 2.5, 3.5, 4.5]},
+        "data": {f"key {n}": n / 7 for n in range(10)},
+    }
+    assert not is_costly_body(json.dumps({"events": [item] * 100}).encode())
+
+
+def test_a_costly_upload_of_frames_is_read_as_others(caller: Caller) -> None:
+    session_id = caller.make_session()
+    rectangles = [[n % 9, 2, 3, 4] for n in range(2_000)]
+    for count in (2_000, 10):
+        sent = frame(count, masked_rects=rectangles[:count])
+        assert is_costly_body(json.dumps(sent).encode()) == (count == 2_000)
+        assert caller.add_frames(session_id, sent).status_code == 202
+    shown = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    assert [item["masked_rects"] for item in shown] == [rectangles[:10], rectangles]
+
+
+def test_of_very_many_unknown_members_the_first_are_named(caller: Caller) -> None:
+    members = {f"member_{n}": n for n in range(3_000)}
+    answer = caller.post("/v1/sessions", {"workflow": "checkout", **members})
+    assert_problem(answer, 422, "validation_failed")
+    assert [item["pointer"] for item in answer.json()["errors"]] == [f"/member_{n}" for n in range(500)]
 
 
 def test_a_large_json_body_of_another_address_is_checked_too(caller: Caller) -> None:

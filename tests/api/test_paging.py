@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from recorder import limits
+from recorder.sealing import Sealer
 from tests.support.factories import Caller, assert_problem, event, frame
 
 LISTS = ["sessions", "events", "frames", "tags"]
@@ -54,6 +56,45 @@ def test_pages_hold_every_item_once_in_order(caller: Caller, kind: str, limit: i
     assert [len(page["data"]) for page in listed[:-1]] == [limit] * (len(listed) - 1)
     assert all(page["has_more"] == (page["next_cursor"] is not None) for page in listed)
     assert listed[-1]["data"]
+
+
+def test_pages_of_the_largest_sessions_end_by_their_bytes(caller: Caller) -> None:
+    made = [caller.make_session(metadata={"note": "x" * 16_000}) for _ in range(300)]
+    listed = list(pages(caller, "/v1/sessions", "limit=500"))
+    assert [item["id"] for page in listed for item in page["data"]] == made[::-1]
+    assert len(listed) == 2 and len(listed[0]["data"]) > 200
+
+
+def fill_every_list(caller: Caller) -> list[str]:
+    """Return the addresses of lists that hold two items at least."""
+    session_id, *_ = (caller.make_session(workflow=name) for name in ("flow_a", "flow_b"))
+    assert caller.add_events(session_id, event(1), event(2)).status_code == 202
+    for name in ("one", "two"):
+        assert caller.post(f"/v1/sessions/{session_id}/tags", {"name": name}).status_code == 201
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    sealer = Sealer(caller.service.runtime, owner="tests")
+    assert sealer.take() and sealer.seal_batch() is not None
+    sealer.release()
+    webhook = {"url": "https://hooks.example.com/a", "events": ["session.created"]}
+    export = {"workflow": "flow_a", "format": "jsonl", "destination": {"kind": "signed_url"}}
+    replay = {"session_id": session_id, "sandbox": "dry", "mode": "full"}
+    for path, body in (("exports", export), ("replays", replay), ("webhooks", webhook)):
+        made = [caller.post(f"/v1/{path}", body) for _ in range(2)]
+        assert {answer.status_code for answer in made} <= {201, 202}, made[0].text
+    address = f"/v1/webhooks/{made[0].json()['id']}"
+    assert [caller.post(f"{address}/test").status_code for _ in range(2)] == [202] * 2
+    caller.service.make_caller(workspace_id=caller.key.workspace_id)
+    lists = ("sessions", "workflows", "webhooks", "exports", "replays", "keys", "audit")
+    return [*(f"/v1/{name}" for name in lists), f"/v1/sessions/{session_id}/tags", f"{address}/deliveries"]
+
+
+def test_a_page_of_every_list_ends_by_its_bytes(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = fill_every_list(caller)
+    whole = [next(pages(caller, address, "limit=500"))["data"] for address in addresses]
+    monkeypatch.setattr(limits, "PAGE_BYTES", 1)
+    for address, items in zip(addresses, whole, strict=True):
+        listed = [page["data"] for page in pages(caller, address, "limit=500")]
+        assert len(items) >= 2 and listed == [[item] for item in items], address
 
 
 @pytest.mark.parametrize("kind", LISTS)

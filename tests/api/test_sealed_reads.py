@@ -10,6 +10,7 @@ from recorder import limits
 from recorder.recording import session_events
 from recorder.recording.session_events import EventPortions, events_as_records
 from recorder.sealing import Sealer
+from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, picture
 from tests.support.recorded_sessions import execute, outbox_types, session_row
@@ -184,6 +185,39 @@ def test_a_picture_whose_object_is_gone_is_not_found(caller: Caller, sealer: Sea
         runtime.blobs.delete(key)
     assert assert_problem(caller.get(f"{address}/image"), 404, "not_found")["resource"] == "frame"
     assert caller.get(address).status_code == 200
+
+
+@pytest.mark.parametrize("state", ["hot", "swept", "archived"])
+def test_a_range_of_a_picture_is_read_without_the_bytes_after_it(
+    caller: Caller, sealer: Sealer, state: str
+) -> None:
+    session_id = caller.make_session()
+    caller.add_frames(session_id, frame(1, 7, id="frm_a"), frame(2, 8, id="frm_b"))
+    runtime = caller.service.runtime
+    folder = f"frames/{caller.key.workspace_id}/{session_id}/"
+    store = runtime.blobs
+    if state != "hot":
+        assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+        seal(sealer)
+        sweep(caller, sealer, session_id)
+    if state == "archived":
+        store = Blobs(runtime.settings.cold_url)
+        for key in list(runtime.blobs.keys(folder)):
+            store.put(key, runtime.blobs.get(key))
+            runtime.blobs.delete(key)
+    address = f"/v1/sessions/{session_id}/frames/frm_b/image"
+    wanted = caller.get(address, Range="bytes=3-9")
+    assert (wanted.status_code, wanted.content) == (206, picture(8)[3:10])
+    assert caller.get(address).content == picture(8)
+    for key in list(store.keys(folder)):
+        store.put(key, store.get(key)[: len(picture(7)) + 10])  # the rest of the second picture is lost
+    again = caller.get(address, Range="bytes=3-9")
+    assert (again.content, again.headers["content-range"]) == (
+        picture(8)[3:10],
+        f"bytes 3-9/{len(picture(8))}",
+    )
+    assert_problem(caller.get(address, Range=f"bytes={len(picture(8))}-"), 416, "range_not_satisfiable")
+    assert_problem(caller.get(address, Range="bytes=3-10"), 404, "not_found")
 
 
 def read_pages(caller: Caller, path: str) -> list[list[dict[str, Any]]]:

@@ -27,7 +27,7 @@ from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.conditions import has_text, in_tenant
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 
 
@@ -164,7 +164,7 @@ def list_exports(
         statement = statement.where(col(ExportRow.id) < before_id)
     statement = statement.order_by(col(ExportRow.id).desc())
     return fetch_list_page(
-        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
 
 

@@ -14,7 +14,7 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.storage.conditions import has_text, in_tenant
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 
 Row = TypeVar("Row", ReplayRow, RecoveryRow)
@@ -75,7 +75,7 @@ def list_rows(
     # A page of inputs has up to 500 MB.
     statement = statement.order_by(col(table.id).desc()).options(defer(table.input_values))  # type: ignore[arg-type]
     return fetch_list_page(
-        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda row: row.id
     )
 
 

@@ -41,7 +41,7 @@ from recorder.replay_service.requests.request_checks import (
 from recorder.replay_service.requests.wire_objects import queue_replay_events
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 
 
 def check_replay_request(caller: Caller, body: ReplayCreate) -> None:
@@ -194,7 +194,7 @@ def list_steps(
         statement = statement.where(col(ReplayStepRow.step) > after)
     statement = statement.order_by(col(ReplayStepRow.step))
     page = fetch_list_page(
-        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda step: step.step
+        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda step: step.step
     )
     return page.convert(lambda step: ReplayStep.model_validate(step.model_dump(exclude={"replay_id"})))
 
