@@ -42,8 +42,8 @@ class DomElement:
     """An element: place in the tree, attributes, and its own text."""
 
     __slots__ = (
-        "attrs", "children", "depth", "end", "index", "name", "own_text", "parent", "place", "role", "scope", "size",
-        "tag", "visible",
+        "attrs", "children", "depth", "end", "index", "name", "own_text", "parent", "place", "role", "scope",
+        "size", "tag", "visible",
     )  # fmt: skip
 
     def __init__(self, tag: str, attrs: Mapping[str, Any], parent: "DomElement | None", index: int) -> None:

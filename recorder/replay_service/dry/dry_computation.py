@@ -16,8 +16,8 @@ from recorder.replay_service.scheduling.long_tasks import LongTasks, wait_in_thr
 from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.runtime import Runtime
 
-#: Replays whose recordings are read together, and whose results are stored together where none is slow.
-_READ_TOGETHER = 25
+#: Most replays whose recordings are read together, and whose results are stored together where none is slow.
+_READ_TOGETHER, _STORED_TOGETHER = 100, 50
 #: A replay that takes longer is stopped, and begun again beside the others.
 _QUICK_S = 0.5
 #: Long replays at a time, and sessions that are known to take long.
@@ -122,6 +122,9 @@ class DryComputation:
         while todo and not is_cut:
             chunk = [todo.popleft() for _ in range(min(_SENT_TOGETHER, len(todo)))]
             is_cut = yield from self._replay_chunk(chunk, computed, until_s, read_s)
+            if len(computed) >= _STORED_TOGETHER:
+                yield computed[:]
+                computed.clear()
         yield computed
         return is_cut
 

@@ -131,5 +131,5 @@ def _decode(packed: bytes) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-#: Sessions of a workflow come to the same pages: an equal snapshot is the same object, whose tree may be known.
+#: Sessions of a workflow come to the same pages: an equal snapshot is the same object, with one tree.
 _decode_shared = lru_cache(maxsize=_SHARED_SNAPSHOTS)(_decode)
