@@ -101,6 +101,7 @@ class ReplayRun:
             held = self._held = hold_lease(db, LEASE, self._owner, ttl_ms=LEASE_MS)
         if held is None:
             return False
+        self._computation.start()  # while the lake is opened
         self._keeper = LeaseKeeper(database, lambda: [held], every_s=LEASE_MS / 4_000)
         self._keeper.start()
         return True
