@@ -60,3 +60,19 @@ def test_long_replays_of_a_run_that_ends_are_done_by_the_next(caller: Caller) ->
     assert show(caller, slow)["status"] == "running"
     replay_all(caller)
     assert show(caller, slow)["status"] == "completed"
+
+
+def test_few_replays_of_a_session_that_takes_long_wait_for_a_place(caller: Caller) -> None:
+    session_id = long_run(caller)
+    for number in range(12):
+        ask(caller, session_id, policy={"on_divergence": "skip", "thresholds": {"ok": 0.7 + number / 1_000}})
+    computation = DryComputation(caller.service.runtime, quick_s=0.1)
+    run = ReplayRun(caller.service.runtime, "tests", computation=computation)
+    assert run.take()
+    while not computation.long:
+        run.work_on_due_replays()
+    run.work_on_due_replays()
+    # Two may be under way, and five wait; the others stay in SQL.
+    assert 5 <= len(computation.long.list_ids()) <= 7
+    run.release()
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
