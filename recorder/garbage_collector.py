@@ -13,7 +13,7 @@ LARGE_BATCHES = 100_000
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile.
+    """Collect no garbage while modules are imported.
 
     Imports make many objects that stay, and visiting them again and again takes a fifth of the time.
     """

@@ -36,7 +36,7 @@ def list_due_replays(
 ) -> list[ReplayRow]:
     """Return replays that can run: the oldest of each workspace first; those of suspended ones wait.
 
-    Those that await a decision are not looked at.
+    Those that await a decision are passed over.
 
     Args:
         db: database session.
@@ -59,7 +59,7 @@ def lock_due_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow
 
 
 def lock_late_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
-    """Lock and return those of some replays that nobody decided on since. Needs a write transaction."""
+    """Lock and return those of some replays that still lack a decision. Needs a write transaction."""
     return _lock_rows(db, rows, LATE_DRY_REPLAYS)
 
 

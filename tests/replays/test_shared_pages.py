@@ -1,4 +1,4 @@
-"""Pages that several replays come to: their trees are shared, and no result or limit depends on that."""
+"""Pages that several replays read: their trees are shared, and no result or limit depends on that."""
 
 from typing import Any
 

@@ -64,13 +64,15 @@ def read_dry_tasks(
         return read_dry_tasks(runtime, rows[:1], leaves_huge=leaves_huge)
     tasks: list[DryTask | Refusal | HugeTask] = []
     for row in rows:
-        found = [sessions.rows[id] for id in (row.session_id, row.against_session_id) if id in sessions.rows]
-        if leaves_huge and any(map(is_huge_session, found)):
+        of_task = [
+            sessions.rows[id] for id in (row.session_id, row.against_session_id) if id in sessions.rows
+        ]
+        if leaves_huge and any(map(is_huge_session, of_task)):
             tasks.append(HugeTask())
             continue
         against = row.spec["against"] or {}
-        is_large = not all(map(is_small_session, found)) or bool({"graph", "path_id"} & against.keys())
-        is_read = all(session.id in sessions.recordings for session in found)
+        is_large = not all(map(is_small_session, of_task)) or bool({"graph", "path_id"} & against.keys())
+        is_read = all(session.id in sessions.recordings for session in of_task)
         if tasks and (is_large or not is_read):
             break
         try:

@@ -114,8 +114,8 @@ def list_first_rows(
             *in_tenant(rows.table, tenant), rows.make_conditions(), *conditions
         )
         statement = statement.order_by(text(rows.order)).limit(each)
-        found = db.exec(statement.options(defer(rows.table.input_values)))  # type: ignore[arg-type]
-        turns += [(turn, row.id, row) for turn, row in enumerate(found)]
+        listed = db.exec(statement.options(defer(rows.table.input_values)))  # type: ignore[arg-type]
+        turns += [(turn, row.id, row) for turn, row in enumerate(listed)]
         if len(turns) >= limit:
             break
     return [row for _, _, row in sorted(turns, key=lambda entry: entry[:2])]
