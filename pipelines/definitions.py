@@ -2,19 +2,23 @@
 
 import dagster as dg
 
-from pipelines import (
-    dagster_records,
-    drift,
-    exports,
-    lake,
-    live_replays,
-    memory,
-    orchestration_status,
-    replays,
-    retention,
-    sealing,
-)
-from pipelines.resources import make_recorder_resource
+from recorder.garbage_collector import paused_garbage_collection
+
+# Each Dagster run is a process that imports them anew.
+with paused_garbage_collection():
+    from pipelines import (
+        dagster_records,
+        drift,
+        exports,
+        lake,
+        live_replays,
+        memory,
+        orchestration_status,
+        replays,
+        retention,
+        sealing,
+    )
+    from pipelines.resources import make_recorder_resource
 
 defs = dg.Definitions.merge(
     sealing.defs,

@@ -4,6 +4,7 @@ Content of clients can make its reader take any amount of memory or time, and li
 interrupted. The kernel ends this process instead; the next request starts another one.
 """
 
+import math
 import os
 import resource
 import select
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import IO
 
 _PROGRAM = (
-    "import sys; sys.path.insert(0, {root!r}); from {module} import {function}; {function}({memory_bytes})"
+    "import sys; sys.path.insert(0, {root!r}); from {module} import {function}; "
+    "from recorder.limited_process import limit_processor_time; "
+    "limit_processor_time({processor_seconds}); {function}({memory_bytes})"
 )
 _READ_BYTES = 64 * 1024
 
@@ -37,19 +40,29 @@ Answer = bytes | ProcessEnded | None
 class LimitedProcess:
     """Process that answers one request after the other; the first request starts it."""
 
-    def __init__(self, serve: Callable[[int], None], *, memory_bytes: int, seconds: float) -> None:
+    def __init__(
+        self,
+        serve: Callable[[int], None],
+        *,
+        memory_bytes: int,
+        seconds: float,
+        processor_seconds: float | None = None,
+    ) -> None:
         """Set what the process runs.
 
         Args:
             serve: a function of a module, which calls `serve_requests` with its argument, `memory_bytes`.
             memory_bytes: memory beyond what the process has before the first request.
             seconds: time for a request.
+            processor_seconds: processor time for all requests, if that is limited too: to wait for a
+                processor does not count.
         """
         self._program = _PROGRAM.format(
             root=str(Path(__file__).parents[1]),
             module=serve.__module__,
             function=serve.__name__,
             memory_bytes=memory_bytes,
+            processor_seconds=processor_seconds,
         )
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
@@ -197,6 +210,13 @@ def serve_requests(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
             os._exit(1)
         sys.stdout.buffer.write(message + b"\n")
         sys.stdout.buffer.flush()
+
+
+def limit_processor_time(seconds: float | None) -> None:
+    """Let the kernel end this process once it has used so many seconds more of a processor; None: never."""
+    if seconds is not None:
+        most_s = math.ceil(time.process_time() + seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
 
 
 def measure_data_segment() -> int:

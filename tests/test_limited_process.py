@@ -1,5 +1,6 @@
 """Requests to a process with limits: order, what ends it, and callers that do not wait."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -39,3 +40,16 @@ def test_a_caller_need_not_wait_and_may_leave(process: LimitedProcess) -> None:
     assert [next(answers) for _ in range(3)] == [None, None, None]
     answers.close()
     assert process.request(b"c") == b"C"
+
+
+def test_a_process_that_uses_its_processor_time_ends_however_long_it_may_wait() -> None:
+    process = LimitedProcess(serve, memory_bytes=2**28, seconds=600, processor_seconds=0.1)
+    try:
+        assert process.request(b"a") == b"A"
+        time.sleep(1.2)  # longer than that, on no processor
+        assert process.request(b"b") == b"B"
+        ended, *others = process.request_each([b"work", b"c"])
+        assert isinstance(ended, ProcessEnded) and not ended.is_late
+        assert others == [b"C"]
+    finally:
+        process.end()

@@ -5,16 +5,18 @@ Equal rows give equal values in every format: texts that JSON uses for instants 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from recorder.datasets import arrow, jsonl, parquet
 from recorder.datasets.errors import LibraryMissing, NotInDataset
 from recorder.datasets.row_values import SPLIT
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 #: Formats whose files are tables.
 TABLE_FORMATS = {"parquet": parquet, "arrow": arrow, "jsonl": jsonl}
@@ -44,7 +46,7 @@ def scan(paths: list[Path], format: str, fields: dict[str, str], split: str | No
 
 def open_arrow(
     paths: list[Path], format: str, fields: dict[str, str], split: str | None
-) -> pads.Dataset | pa.RecordBatchReader:
+) -> "Dataset | pa.RecordBatchReader":
     """Return some files as a pyarrow dataset; JSONL as a reader of record batches, which is read once.
 
     Raises:
@@ -52,6 +54,8 @@ def open_arrow(
     """
     if format in ("jsonl", "webdataset") or not paths:
         return _open_batch_reader(scan(paths, format, fields, split))
+    import pyarrow.dataset as pads  # with pandas: a fifth of a second, in each process of a Dagster run
+
     files = pads.dataset([str(path) for path in paths], format="ipc" if format == "arrow" else format)
     return files if split is None else files.filter(pads.field(SPLIT) == split)
 

@@ -13,6 +13,9 @@ from recorder.models.replay import ItemId, ReplayInputs, ReplayPolicyBody, Sandb
 from recorder.models.wire import WireInput, WireOutput, WireTime
 from recorder.tenant import Tenant
 
+#: Condition of a partial index, which SQL finds by these very words.
+OPEN_RECOVERY = "finished_at IS NULL"
+
 RecoveryStatus = Literal["started", "succeeded", "failed"]
 RecoveryReason = Literal[
     "no_recovery_points",
@@ -137,8 +140,8 @@ class RecoveryRow(SQLModel, table=True):
             "workspace_id",
             "mode",
             "id",
-            sqlite_where=text("finished_at IS NULL"),
-            postgresql_where=text("finished_at IS NULL"),
+            sqlite_where=text(OPEN_RECOVERY),
+            postgresql_where=text(OPEN_RECOVERY),
         ),
     )
 

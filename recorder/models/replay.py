@@ -18,6 +18,11 @@ Sandbox = Literal["dry", "live"]
 ReplayMode = Literal["full", "partial", "guided"]
 DecisionAction = Literal["act", "skip", "retarget", "abort"]
 
+#: Conditions of dry replays that a run can work on, and of those that wait for a person's decision. SQL finds
+#: the partial indexes by these very words.
+DRY_TO_RUN = "sandbox = 'dry' AND finished_at IS NULL AND awaiting_step IS NULL"
+DRY_AWAITING = "sandbox = 'dry' AND finished_at IS NULL AND awaiting_until IS NOT NULL"
+
 #: Id of an event or frame.
 ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
 _Method = Literal["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
@@ -254,6 +259,22 @@ class ReplayRow(SQLModel, table=True):
             "id",
             sqlite_where=text("finished_at IS NULL"),
             postgresql_where=text("finished_at IS NULL"),
+        ),
+        Index(
+            "ix_replays_to_run",
+            "workspace_id",
+            "mode",
+            "id",
+            sqlite_where=text(DRY_TO_RUN),
+            postgresql_where=text(DRY_TO_RUN),
+        ),
+        Index(
+            "ix_replays_awaiting",
+            "workspace_id",
+            "mode",
+            "awaiting_until",
+            sqlite_where=text(DRY_AWAITING),
+            postgresql_where=text(DRY_AWAITING),
         ),
     )
 

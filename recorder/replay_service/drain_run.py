@@ -25,7 +25,13 @@ from recorder.replay_service.dry.dry_process import Outcome
 from recorder.replay_service.dry.dry_tasks import Refusal, needs_search
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.dry.result_cache import copy_cached_results, set_result_keys
-from recorder.replay_service.due_replays import LEASE, list_due_replays, lock_due_replays
+from recorder.replay_service.due_replays import (
+    LEASE,
+    list_due_replays,
+    list_late_replays,
+    lock_due_replays,
+    lock_late_replays,
+)
 from recorder.replay_service.recovery_search.candidate_search_process import SearchProcess
 from recorder.replay_service.recovery_search.candidate_searches import CandidateSearches
 from recorder.replay_service.recovery_search.recovery_work import (
@@ -95,6 +101,7 @@ class ReplayRun:
             held = self._held = hold_lease(db, LEASE, self._owner, ttl_ms=LEASE_MS)
         if held is None:
             return False
+        self._computation.start()  # while the lake is opened
         self._keeper = LeaseKeeper(database, lambda: [held], every_s=LEASE_MS / 4_000)
         self._keeper.start()
         return True
@@ -130,7 +137,8 @@ class ReplayRun:
         for computed in self._computation.advance_long():
             self._store([computed])
         has_recoveries = self._continue_recoveries(until_s)
-        self.is_busy = self._replay_due(until_s) or has_recoveries
+        has_late = self._fail_late()
+        self.is_busy = self._replay_due(until_s) or has_recoveries or has_late
         is_waiting = is_waiting or bool(self._computation.long)
         if is_waiting and not self.is_busy:
             time.sleep(_PAUSE_S)
@@ -189,16 +197,27 @@ class ReplayRun:
         for row in copied:
             self.report.count(row)
         rows = [row for row in rows if row.finished_at is None]
-        searched = [row for row in rows if row.awaiting_step is None and needs_search(row)]
+        searched = [row for row in rows if needs_search(row)]
         has_begun = sum(map(self._searches.add, searched)) > 0
-        late = [row for row in rows if row.awaiting_step is not None]
-        for row in late:
-            self._fail(row, "timeout", "No decision came within 15 minutes.")
-        waiting = [row for row in rows if row not in searched and row not in late]
+        waiting = [row for row in rows if row not in searched]
         with closing(self._computation.replay_each(waiting, until_s)) as groups:
             for computed in groups:
                 self._store(computed)
-        return bool(copied or late or waiting) or has_begun
+        return bool(copied or waiting) or has_begun
+
+    def _fail_late(self) -> bool:
+        """End replays whose time for a decision is over; return False if there are none."""
+        with self._runtime.database.transaction(write=False) as db:
+            late = list_late_replays(db, limit=_AT_ONCE)
+        if not late:
+            return False
+        with self._held_transaction() as db:
+            failed = lock_late_replays(db, late)
+            for row in failed:
+                end_replay_as_failed(db, row, "timeout", "No decision came within 15 minutes.")
+        for row in failed:
+            self.report.count(row)
+        return True
 
     def _store(self, computed: Sequence[ComputedReplay]) -> None:
         """Store results together; if that fails, each alone.

@@ -1,9 +1,7 @@
 """Dry replays that need work, and the order in which a run lists them. Design §3."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from sqlalchemy import or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -11,7 +9,12 @@ from recorder import clock
 from recorder.models.replay import ReplayRow
 from recorder.replay_service.recovery_search.recovery_work import list_due_recoveries
 from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
-from recorder.replay_service.scheduling.open_tenants import list_first_rows
+from recorder.replay_service.scheduling.open_tenants import (
+    DRY_REPLAYS_TO_RUN,
+    LATE_DRY_REPLAYS,
+    OpenRows,
+    list_first_rows,
+)
 from recorder.storage.leases import is_lease_held
 from recorder.tenant import Tenant
 
@@ -23,13 +26,17 @@ def has_waiting_replays(db: DbSession) -> bool:
     """Return whether replays or recoveries wait and no run is at work."""
     if is_lease_held(db, LEASE, now_ms=clock.now_ms()):
         return False
-    return bool(list_due_replays(db, limit=1) or list_due_recoveries(db, limit=1))
+    return bool(
+        list_due_replays(db, limit=1) or list_late_replays(db, limit=1) or list_due_recoveries(db, limit=1)
+    )
 
 
 def list_due_replays(
     db: DbSession, *, limit: int, without: Collection[str] = (), full: Collection[Tenant] = ()
 ) -> list[ReplayRow]:
-    """Return replays that need work: the oldest of each workspace first; those of suspended ones wait.
+    """Return replays that can run: the oldest of each workspace first; those of suspended ones wait.
+
+    Those that await a decision are passed over.
 
     Args:
         db: database session.
@@ -37,23 +44,30 @@ def list_due_replays(
         without: ids of replays to leave out.
         full: workspaces and modes to leave out.
     """
-    due = [*_due_conditions(), col(ReplayRow.id).not_in(without)]
-    return list_first_rows(db, ReplayRow, due, limit=limit, full=full)
+    due = [col(ReplayRow.id).not_in(without), *undeleted_session_conditions(ReplayRow)]
+    return list_first_rows(db, DRY_REPLAYS_TO_RUN, due, limit=limit, full=full)
+
+
+def list_late_replays(db: DbSession, *, limit: int) -> list[ReplayRow]:
+    """Return replays whose time for a decision is over, of each active workspace some."""
+    return list_first_rows(db, LATE_DRY_REPLAYS, undeleted_session_conditions(ReplayRow), limit=limit)
 
 
 def lock_due_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
-    """Lock and return those of some replays that need work, in their order. Needs a write transaction."""
+    """Lock and return those of some replays that can still run, in their order. Needs a write transaction."""
+    return _lock_rows(db, rows, DRY_REPLAYS_TO_RUN)
+
+
+def lock_late_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
+    """Lock and return those of some replays that still lack a decision. Needs a write transaction."""
+    return _lock_rows(db, rows, LATE_DRY_REPLAYS)
+
+
+def _lock_rows(db: DbSession, rows: Sequence[ReplayRow], kind: OpenRows[ReplayRow]) -> list[ReplayRow]:
+    """Lock and return those of some replays that still are of a kind, in their order."""
     ids = [row.id for row in rows]
-    statement = select(ReplayRow).where(col(ReplayRow.id).in_(ids), *_due_conditions())
+    statement = select(ReplayRow).where(
+        col(ReplayRow.id).in_(ids), kind.make_conditions(), *undeleted_session_conditions(ReplayRow)
+    )
     locked = {row.id: row for row in db.exec(statement.order_by(col(ReplayRow.id)).with_for_update())}
     return [locked[row_id] for row_id in ids if row_id in locked]
-
-
-def _due_conditions() -> list[Any]:
-    """Return the conditions of dry replays that need work."""
-    return [
-        ReplayRow.sandbox == "dry",
-        col(ReplayRow.finished_at).is_(None),
-        or_(col(ReplayRow.awaiting_step).is_(None), col(ReplayRow.awaiting_until) <= clock.now()),
-        *undeleted_session_conditions(ReplayRow),
-    ]

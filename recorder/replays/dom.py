@@ -23,6 +23,8 @@ _INVISIBLE = frozenset(("base", "head", "link", "meta", "noscript", "script", "s
 _NAME_CHARACTERS = 160
 _NAME_NODES = 64
 _OWN_CHARACTERS = 1_000
+#: Roles whose elements a page remembers.
+_KEPT_ROLES = 100
 _FIELDS = frozenset(("textbox", "searchbox", "combobox", "listbox", "spinbutton", "slider"))
 _INPUT_BUTTONS = frozenset(("submit", "button", "reset"))
 #: Roles that a screen's digest leaves out but targets have.
@@ -40,8 +42,8 @@ class DomElement:
     """An element: place in the tree, attributes, and its own text."""
 
     __slots__ = (
-        "attrs", "children", "depth", "end", "index", "own_text", "parent", "place", "role", "scope", "size",
-        "tag", "visible",
+        "attrs", "children", "depth", "end", "index", "name", "own_text", "parent", "place", "role", "scope",
+        "size", "tag", "visible",
     )  # fmt: skip
 
     def __init__(self, tag: str, attrs: Mapping[str, Any], parent: "DomElement | None", index: int) -> None:
@@ -59,6 +61,8 @@ class DomElement:
         self.size = 0
         #: As `find_element_role` returns it; None before it was asked for.
         self.role: str | None = None
+        #: As `DomDocument.find_name` returns it; None before it was asked for.
+        self.name: str | None = None
         if parent is None:
             self.depth: int = 0
             #: Position among the elements of its parent, from 1.
@@ -121,6 +125,8 @@ class DomDocument:
     def list_by_role(self, role: str | None) -> list[DomElement]:
         """Return the visible elements of a role, in document order; of any role for None."""
         if role not in self._by_role:
+            if len(self._by_role) >= _KEPT_ROLES:
+                self._by_role.clear()  # roles come from clients, and a page may be kept for long
             if role is None:
                 matches = [
                     element for element in self.elements if element.visible and find_element_role(element)
@@ -145,6 +151,11 @@ class DomDocument:
         The first of `aria-label`, the label for it, the label around it, a field's placeholder or name, the
         text, `alt` and `title`.
         """
+        if element.name is None:
+            element.name = self._read_name(element)
+        return element.name
+
+    def _read_name(self, element: DomElement) -> str:
         role = find_element_role(element)
         name = element.read_attribute("aria-label") or self._find_label(element, role)
         if not name and role in _FIELDS:

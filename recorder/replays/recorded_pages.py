@@ -9,6 +9,8 @@ from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSessio
 
 #: Neighbouring steps share a page; a whole session is never kept.
 _KEPT_PAGES = 2
+#: Pages that this process used last, of the size that most have: replays of a workflow come to them again.
+_SHARED_PAGES, _SHARED_VISITS = 64, 1_000
 #: Types that act on an element.
 TARGETED_TYPES = frozenset(
     ("click", "dblclick", "hover", "fill", "select", "check", "uncheck", "drag", "upload", "focus")
@@ -21,6 +23,10 @@ class _KeptPage(NamedTuple):
     snapshot: Mapping[str, Any] | None
     page: DomDocument | None
     visits: int
+
+
+#: Shared pages by the identity of their snapshots.
+_shared: dict[int, _KeptPage] = {}
 
 
 class RecordedPages:
@@ -56,9 +62,19 @@ class RecordedPages:
             if kept.snapshot is snapshot:
                 self.budget.spend(kept.visits)  # as if it were built again
                 return kept
+        shared = _shared.pop(id(snapshot), None)
+        if shared is not None:
+            _shared[id(snapshot)] = shared  # the last one used
+            self.budget.spend(shared.visits)
+            return shared
         left = self.budget.left
         page = read_dom_document(snapshot, self._read_base, self.budget)
-        return _KeptPage(snapshot, page, left - self.budget.left)
+        built = _KeptPage(snapshot, page, left - self.budget.left)
+        if page is not None and "base" not in snapshot and built.visits <= _SHARED_VISITS:
+            if len(_shared) >= _SHARED_PAGES:
+                del _shared[next(iter(_shared))]
+            _shared[id(snapshot)] = built
+        return built
 
     def get_frame(self, index: int | None) -> RecordedFrame | None:
         """Return a frame by its index."""

@@ -207,13 +207,27 @@ def test_a_session_that_takes_long_is_computed_beside_the_others(
             beside |= {*work._long.list_ids()}
     assert beside == {long}
     assert [shown(caller, quick), shown(other, theirs), shown(caller, long)] == [1.0] * 3
-    change(caller.service.runtime, long, replayability=None, replayability_at=None)
-    hasty = {"quick_s": 0.1, "make_long_process": lambda: ReplayabilityProcess(seconds=0.1)}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"seconds": 0.1},
+        # Only the processor's time can end it: it may wait for one as long as it takes.
+        {"seconds": 0.1, "is_long": True, "waiting_factor": 10_000},
+    ],
+    ids=["time", "processor-time"],
+)
+def test_a_long_session_that_takes_too_long_is_tried_once(
+    caller: Caller, process: ReplayabilityProcess, limits: dict[str, Any]
+) -> None:
+    long, quick = long_run(caller), sealed_run(caller)
+    hasty = {"quick_s": 0.1, "make_long_process": lambda: ReplayabilityProcess(**limits)}
     with working(caller, process, **hasty) as (work, held):
         while work.take_turn(held):
             pass
-    # It had all of its time once, and is not tried again.
-    assert +work.counts == {"failures": 1, "left_out": 1} and shown(caller, long) is None
+    assert +work.counts == {"failures": 1, "left_out": 1, "computed": 1}
+    assert (shown(caller, long), shown(caller, quick)) == (None, 1.0)
 
 
 def test_sessions_in_a_pause_hold_up_no_other_workspace(

@@ -12,11 +12,9 @@ from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.drain_run import DECISION_TIME, ReplayRun
-from recorder.replay_service.dry.dry_computation import DryComputation
-from recorder.replay_service.dry.dry_process import DryProcess
 from recorder.replay_service.due_replays import list_due_replays
 from tests.support.factories import Caller, assert_problem
-from tests.support.two_click_sessions import OTHER, long_run, replay_all, sealed_run
+from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 
 
 def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
@@ -400,47 +398,6 @@ def test_a_workspace_that_came_during_a_turn_is_first_in_the_next(caller: Caller
     assert show(caller, mine[-1])["status"] != "completed"
     replay_all(caller)
     assert show(caller, mine[-1])["status"] == "completed"
-
-
-def test_a_replay_that_takes_long_is_computed_beside_the_others(caller: Caller) -> None:
-    slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})["id"]
-    quick = ask(caller, sealed_run(caller, workflow="reject"))["id"]
-    run = ReplayRun(
-        caller.service.runtime, "tests", computation=DryComputation(caller.service.runtime, quick_s=0.2)
-    )
-    assert run.take() and run.work_on_due_replays()
-    seen = []
-    while run.work_on_due_replays():
-        seen.append((show(caller, slow)["status"], show(caller, quick)["status"]))
-    run.release()
-    assert ("running", "completed") in seen and seen[-1] == ("completed", "completed")
-
-
-def test_a_replay_that_takes_too_long_fails_alone(caller: Caller) -> None:
-    slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})
-    quick = ask(caller, sealed_run(caller, workflow="reject"))
-    runtime = caller.service.runtime
-    computation = DryComputation(runtime, quick_s=0.2, make_long_process=lambda: DryProcess(seconds=0.1))
-    run = ReplayRun(runtime, "tests", computation=computation)
-    assert run.take()
-    while run.work_on_due_replays():
-        pass
-    run.release()
-    shown = show(caller, slow["id"])
-    assert (shown["status"], shown["error"]["type"]) == ("failed", "invalid_recording")
-    assert "takes more than 0.1 seconds" in shown["error"]["message"]
-    assert show(caller, quick["id"])["status"] == "completed"
-
-
-def test_long_replays_of_a_run_that_ends_are_done_by_the_next(caller: Caller) -> None:
-    runtime = caller.service.runtime
-    slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})["id"]
-    run = ReplayRun(runtime, "tests", computation=DryComputation(runtime, quick_s=0.2))
-    assert run.take() and run.work_on_due_replays() and run.work_on_due_replays()
-    run.release()
-    assert show(caller, slow)["status"] == "running"
-    replay_all(caller)
-    assert show(caller, slow)["status"] == "completed"
 
 
 def test_a_replay_waits_for_its_store(caller: Caller) -> None:

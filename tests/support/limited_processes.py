@@ -7,7 +7,7 @@ from recorder.limited_process import serve_requests
 
 
 def serve(memory_bytes: int) -> None:
-    """Answer with the message in capitals; `end` ends the process, `wait` takes a minute."""
+    """Answer with the message in capitals; `end` ends the process, `wait` takes a minute, `work` goes on."""
     serve_requests(_answer, memory_bytes)
 
 
@@ -16,4 +16,6 @@ def _answer(message: bytes) -> bytes:
         os._exit(1)
     if message == b"wait":
         time.sleep(60)
+    while message == b"work":
+        pass
     return message.upper()

@@ -16,10 +16,10 @@ from recorder.replay_service.scheduling.long_tasks import LongTasks, wait_in_thr
 from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.runtime import Runtime
 
-#: Replays whose recordings are read together, and whose results are stored together where none is slow.
-_READ_TOGETHER = 25
+#: Most replays whose recordings are read together, and whose results are stored together where none is slow.
+_READ_TOGETHER, _STORED_TOGETHER = 100, 50
 #: A replay that takes longer is stopped, and begun again beside the others.
-_QUICK_S = 0.5
+_QUICK_S = 0.25
 #: Long replays at a time, and sessions that are known to take long.
 _LONG_PLACES, _MOST_LONG_SESSIONS = 2, 1_000
 #: Replays that the process has at a time. To take one back costs the start of another process: they are
@@ -62,6 +62,10 @@ class DryComputation:
         #: Replays that take long.
         self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, places=_LONG_PLACES)
 
+    def start(self) -> None:
+        """Start the process before the first replay."""
+        self._process.start()
+
     def end(self) -> None:
         """End the processes."""
         self._process.end()
@@ -83,7 +87,12 @@ class DryComputation:
             until_s: time of this process's monotonic clock at which the turn ends. It also ends with a replay
                 that takes long.
         """
-        waiting = deque(self._turns.sort(rows))
+        waiting: deque[ReplayRow] = deque()
+        for row in self._turns.sort(rows):
+            if row.session_id not in self._long_sessions:
+                waiting.append(row)
+            elif row.tenant not in self.long.list_full_tenants():
+                self.long.add(row)  # it is read when it has its place
         while waiting:
             together = [waiting.popleft() for _ in range(min(_READ_TOGETHER, len(waiting)))]
             began_s = time.monotonic()
@@ -122,6 +131,9 @@ class DryComputation:
         while todo and not is_cut:
             chunk = [todo.popleft() for _ in range(min(_SENT_TOGETHER, len(todo)))]
             is_cut = yield from self._replay_chunk(chunk, computed, until_s, read_s)
+            if len(computed) >= _STORED_TOGETHER:
+                yield computed[:]
+                computed.clear()
         yield computed
         return is_cut
 

@@ -5,7 +5,6 @@ lake.
 """
 
 import os
-import resource
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from functools import lru_cache
@@ -34,7 +33,7 @@ SECONDS = 30.0
 #: Longer than nearly all replays take: after it, what is computed is stored.
 PATIENCE_S = 0.05
 #: A process that gives way to others may wait for a processor, beside the time that it uses.
-_WAITING_FACTOR = 4
+WAITING_FACTOR = 4.0
 _NICENESS = 10
 
 
@@ -79,7 +78,12 @@ class DryProcess:
     """Process that computes dry replays, one after the other; the first one starts it."""
 
     def __init__(
-        self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS, is_long: bool = False
+        self,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        seconds: float = SECONDS,
+        is_long: bool = False,
+        waiting_factor: float = WAITING_FACTOR,
     ) -> None:
         """Set the limits.
 
@@ -88,10 +92,14 @@ class DryProcess:
             seconds: time of a replay.
             is_long: whether the process is for one replay that takes long: it gives way to other processes,
                 and has those seconds on a processor.
+            waiting_factor: times that a long replay may take as long, because it waits for a processor.
         """
         if is_long:
             self._process = LimitedProcess(
-                serve_long_dry_replay, memory_bytes=memory_bytes, seconds=_WAITING_FACTOR * seconds
+                serve_long_dry_replay,
+                memory_bytes=memory_bytes,
+                seconds=waiting_factor * seconds,
+                processor_seconds=seconds,
             )
         else:
             self._process = LimitedProcess(serve_dry_replays, memory_bytes=memory_bytes, seconds=seconds)
@@ -146,8 +154,6 @@ def serve_dry_replays(memory_bytes: int) -> None:
 def serve_long_dry_replay(memory_bytes: int) -> None:
     """Compute a replay that takes long: slowly while others need the processors."""
     os.nice(_NICENESS)
-    most_s = round(SECONDS)
-    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
     serve_dry_replays(memory_bytes)
 
 

@@ -20,6 +20,7 @@ from recorder.replay_service.recordings.recording_messages import RecordingMessa
 from recorder.replay_service.recordings.recording_reads import (
     FoundSessions,
     is_huge_session,
+    is_small_session,
     read_recording,
     read_sessions_with_recordings,
 )
@@ -46,16 +47,16 @@ def read_dry_tasks(
 ) -> list[DryTask | Refusal | HugeTask]:
     """Return the tasks of the first replays, at least of one, or the reasons why they have none.
 
-    Small recordings are read together. A large one, or a graph, comes alone: memory holds one of them.
+    Small recordings are read together, as many as memory holds well. A large one, or a graph, comes alone.
 
     Args:
         runtime: the deployment.
         rows: the replays.
         leaves_huge: return `HugeTask` for tasks that take seconds to read.
     """
-    others = {row.against_session_id for row in rows if row.against_session_id is not None}
+    named = [id for row in rows for id in (row.session_id, row.against_session_id) if id is not None]
     try:
-        sessions = read_sessions_with_recordings(runtime, {row.session_id for row in rows} | others)
+        sessions = read_sessions_with_recordings(runtime, list(dict.fromkeys(named)), first_only=True)
     except (Exception, PanicException) as error:
         if len(rows) == 1:
             return [_make_task_refusal(rows[0], error)]
@@ -63,12 +64,16 @@ def read_dry_tasks(
         return read_dry_tasks(runtime, rows[:1], leaves_huge=leaves_huge)
     tasks: list[DryTask | Refusal | HugeTask] = []
     for row in rows:
-        named = [sessions.rows.get(row.session_id), sessions.rows.get(row.against_session_id or "")]
-        if leaves_huge and any(session is not None and is_huge_session(session) for session in named):
+        of_task = [
+            sessions.rows[id] for id in (row.session_id, row.against_session_id) if id in sessions.rows
+        ]
+        if leaves_huge and any(map(is_huge_session, of_task)):
             tasks.append(HugeTask())
             continue
-        is_large = _is_large_task(sessions, row)
-        if is_large and tasks:
+        against = row.spec["against"] or {}
+        is_large = not all(map(is_small_session, of_task)) or bool({"graph", "path_id"} & against.keys())
+        is_read = all(session.id in sessions.recordings for session in of_task)
+        if tasks and (is_large or not is_read):
             break
         try:
             tasks.append(_make_dry_task(runtime, sessions, row))
@@ -77,12 +82,6 @@ def read_dry_tasks(
         if is_large:
             break
     return tasks
-
-
-def _is_large_task(sessions: FoundSessions, row: ReplayRow) -> bool:
-    against = row.spec["against"] or {}
-    ids = {row.session_id, row.against_session_id} & sessions.rows.keys()
-    return bool(ids - sessions.recordings.keys()) or "graph" in against or "path_id" in against
 
 
 def _make_task_refusal(row: ReplayRow, error: BaseException) -> Refusal:

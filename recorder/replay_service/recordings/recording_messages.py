@@ -4,7 +4,7 @@ It imports neither database nor lake, so that the processes start quickly.
 """
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -16,6 +16,9 @@ from recorder.errors import Unavailable
 from recorder.replay_service.recordings.stored_snapshots import SnapshotPlace, StoredSnapshots
 from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession, RecordedTag
 from recorder.storage.blobs import Blobs
+
+#: Snapshots that this process read last, of the size in bytes that most have.
+_SHARED_SNAPSHOTS, _SHARED_BYTES = 64, 64 * 1024
 
 
 class EventMessage(msgspec.Struct, array_like=True):
@@ -89,7 +92,6 @@ class _SnapshotReader:
 
     def __init__(self, snapshots: StoredSnapshots) -> None:
         self._snapshots = snapshots
-        self._decompressor = zstandard.ZstdDecompressor()
         #: The last snapshot, packed and as a value.
         self._last: tuple[bytes, Mapping[str, Any] | None] = b"", None
 
@@ -107,15 +109,27 @@ class _SnapshotReader:
         except Exception as error:  # clients of stores raise errors of many kinds
             raise Unavailable("The blob store") from error
         if packed != self._last[0]:
-            self._last = packed, self._unpack(packed)
+            self._last = packed, _unpack(packed)
         return self._last[1]
 
-    def _unpack(self, packed: bytes) -> Mapping[str, Any] | None:
-        try:
-            size = zstandard.get_frame_parameters(packed).content_size
-            if not 0 < size <= limits.DOM_BYTES:
-                return None
-            value = orjson.loads(self._decompressor.decompress(packed))
-        except (zstandard.ZstdError, orjson.JSONDecodeError):
-            return None
-        return value if isinstance(value, dict) else None
+
+def _unpack(packed: bytes) -> Mapping[str, Any] | None:
+    try:
+        size = zstandard.get_frame_parameters(packed).content_size
+    except zstandard.ZstdError:
+        return None
+    if not 0 < size <= limits.DOM_BYTES:
+        return None
+    return _decode_shared(packed) if size <= _SHARED_BYTES else _decode(packed)
+
+
+def _decode(packed: bytes) -> Mapping[str, Any] | None:
+    try:
+        value = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
+    except (zstandard.ZstdError, orjson.JSONDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+#: Sessions of a workflow come to the same pages: an equal snapshot is the same object, with one tree.
+_decode_shared = lru_cache(maxsize=_SHARED_SNAPSHOTS)(_decode)

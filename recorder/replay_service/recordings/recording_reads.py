@@ -25,6 +25,8 @@ MOST_EVENTS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
 #: Sessions that are no larger are read together.
 _SMALL_EVENTS, _SMALL_BYTES, _SMALL_FRAMES = 1_000, 512 * 1024, 200
+#: Bytes of events, and frames, after which no further session is read with others where an order is given.
+_TOGETHER_BYTES, _TOGETHER_FRAMES = 2 * 1024 * 1024, 2_000
 #: To read sessions that are larger takes seconds.
 _HUGE_EVENTS, _HUGE_BYTES, _HUGE_FRAMES = 10_000, 4 * 1024 * 1024, 1_000
 _EVENT_COLUMNS = ("event_id", "t_ms", "type", "frame_id", "payload")
@@ -84,8 +86,16 @@ class FoundSessions:
     recordings: dict[str, RecordingMessage] = field(default_factory=dict)
 
 
-def read_sessions_with_recordings(runtime: Runtime, session_ids: Collection[str]) -> FoundSessions:
+def read_sessions_with_recordings(
+    runtime: Runtime, session_ids: Collection[str], *, first_only: bool = False
+) -> FoundSessions:
     """Return sealed sessions, and the recordings of the small ones with a few queries for all of them.
+
+    Args:
+        runtime: the deployment.
+        session_ids: the sessions, in the order in which they are needed.
+        first_only: leave out the recordings after a session that is not small, and those that are too much to
+            be held together; at least the first two are read.
 
     Raises:
         Unavailable: if a store does not answer.
@@ -95,7 +105,8 @@ def read_sessions_with_recordings(runtime: Runtime, session_ids: Collection[str]
             col(SessionRow.id).in_(session_ids), col(SessionRow.deleted_at).is_(None)
         )
         rows = {row.id: row for row in db.exec(statement)}
-        small = [row for row in rows.values() if _is_small_session(row)]
+        ordered = [rows[session_id] for session_id in session_ids if session_id in rows]
+        small = [row for row in (_take_first(ordered) if first_only else ordered) if is_small_session(row)]
         tags = _read_tags(db, [row.id for row in small])
         events = _read_hot_events(db, [row.id for row in small if row.is_hot])
     swept = [row for row in small if not row.is_hot]
@@ -116,7 +127,21 @@ def is_huge_session(row: SessionRow) -> bool:
     return row.event_count > _HUGE_EVENTS or row.event_bytes > _HUGE_BYTES or row.frame_count > _HUGE_FRAMES
 
 
-def _is_small_session(row: SessionRow) -> bool:
+def _take_first(rows: Sequence[SessionRow]) -> list[SessionRow]:
+    """Return the first sessions whose recordings are held together."""
+    taken: list[SessionRow] = []
+    size = frames = 0
+    for row in rows:
+        size, frames = size + row.event_bytes, frames + row.frame_count
+        is_too_much = size > _TOGETHER_BYTES or frames > _TOGETHER_FRAMES
+        if not is_small_session(row) or (is_too_much and len(taken) >= 2):
+            break
+        taken.append(row)
+    return taken
+
+
+def is_small_session(row: SessionRow) -> bool:
+    """Return whether a session is read together with others."""
     return (
         row.event_count <= _SMALL_EVENTS
         and row.event_bytes <= _SMALL_BYTES

@@ -21,7 +21,7 @@ from recorder.replay_service.requests.inputs import decrypt_inputs, encrypt_inpu
 from recorder.replay_service.requests.recoveries import end_recovery
 from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
 from recorder.replay_service.requests.replays import create_attempt
-from recorder.replay_service.scheduling.open_tenants import list_first_rows
+from recorder.replay_service.scheduling.open_tenants import OPEN_RECOVERIES, list_first_rows
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 
@@ -40,7 +40,7 @@ def list_due_recoveries(
     """
     attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
     due = [~attempt, col(RecoveryRow.id).not_in(without), *undeleted_session_conditions(RecoveryRow)]
-    return list_first_rows(db, RecoveryRow, due, limit=limit)
+    return list_first_rows(db, OPEN_RECOVERIES, due, limit=limit)
 
 
 def continue_recovery(

@@ -5,7 +5,6 @@ the processor to sealing and replays.
 """
 
 import os
-import resource
 from collections.abc import Generator
 from contextlib import closing
 from functools import lru_cache
@@ -28,7 +27,7 @@ _NICENESS = 10
 #: Longer than nearly all sessions take.
 PATIENCE_S = 0.05
 #: A process that gives way to others may wait for a processor, beside the time that it uses.
-_WAITING_FACTOR = 4
+WAITING_FACTOR = 4.0
 
 
 class ReplayabilityTask(msgspec.Struct):
@@ -52,18 +51,28 @@ class ReplayabilityProcess:
     """Process that computes one value after the other; the first one starts it."""
 
     def __init__(
-        self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS, is_long: bool = False
+        self,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        seconds: float = SECONDS,
+        is_long: bool = False,
+        waiting_factor: float = WAITING_FACTOR,
     ) -> None:
         """Set the limits.
 
         Args:
             memory_bytes: memory of a session.
             seconds: time of a session.
-            is_long: whether the process is for one session that takes long; it has `SECONDS` on a processor.
+            is_long: whether the process is for one session that takes long: it has those seconds on a
+                processor.
+            waiting_factor: times that such a session may take as long, because it waits for a processor.
         """
-        serve = serve_long_replayability if is_long else serve_replayability
-        allowed_s = _WAITING_FACTOR * seconds if is_long else seconds
-        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=allowed_s)
+        self._process = LimitedProcess(
+            serve_replayability,
+            memory_bytes=memory_bytes,
+            seconds=waiting_factor * seconds if is_long else seconds,
+            processor_seconds=seconds if is_long else None,
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -105,13 +114,6 @@ def serve_replayability(memory_bytes: int) -> None:
     """Compute the values that standard input asks for, until it ends."""
     os.nice(_NICENESS)
     serve_requests(_answer, memory_bytes)
-
-
-def serve_long_replayability(memory_bytes: int) -> None:
-    """Compute the value of a session that takes long."""
-    most_s = round(SECONDS)
-    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
-    serve_replayability(memory_bytes)
 
 
 def _answer(message: bytes) -> bytes:
