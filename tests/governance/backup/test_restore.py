@@ -197,7 +197,7 @@ def test_work_under_way_at_the_backup_is_free_in_the_copy(deployments: Deploymen
 
 
 class Kill(BaseException):
-    """Stands for the end of a process."""
+    """The end of a process."""
 
 
 def test_a_sweep_that_was_killed_before_the_backup_is_ended_in_the_copy(
