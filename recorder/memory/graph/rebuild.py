@@ -140,7 +140,7 @@ def _compute_variant_key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
 
 
 def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
-    """Return the nodes with those that are alike merged into the older, each led by its most frequent state."""
+    """Return the nodes with those alike merged into the older, each led by its most frequent state."""
     acts = [node.act for node in recorded.nodes]
     live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
     merged = merged_nodes(
