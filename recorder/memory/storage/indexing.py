@@ -234,7 +234,7 @@ class GraphIndexer:
         return version
 
     def _note_growth(self, scope: GraphScope, graph: Graph, added: int) -> None:
-        """Remember a graph that has grown by half with the sessions that were added, if its rebuild is quick."""
+        """Remember a graph that has grown by half with the added sessions, if its rebuild is quick."""
         sessions = graph.path_index.sessions
         if len(graph.node_index.number_of) > _MAX_MICRO_STATES or graph.way_bytes > _MAX_REBUILT_BYTES:
             return
