@@ -24,7 +24,7 @@ SPLIT_SESSIONS, SPLIT_SHARE = 10, 0.10
 #: Longer sequences are compared by their beginning.
 _MAX_NODES = 128
 #: The variants of a path that may be shown, and the most frequent ones, by which they are judged.
-_CANDIDATES, _JUDGED = 8, 1_000
+_CANDIDATES, _JUDGED = 10, 1_000
 #: Variants whose nodes differ by so many, as by one exchanged, are alike.
 _ALIKE_NODES = 2
 
