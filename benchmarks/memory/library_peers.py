@@ -8,7 +8,6 @@ import random
 import resource
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array, hstack
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.metrics import adjusted_rand_score, pairwise_distances
+from sklearn.metrics import pairwise_distances
 from sklearn.preprocessing import normalize
 
 from benchmarks.figures import Figure, at_most
@@ -28,7 +27,6 @@ from benchmarks.memory.planted_quality import sealed_of
 from recorder.memory.graph.features import GRAINS, FeatureCounts
 from recorder.memory.graph.inverted_index import Ints, InvertedIndex
 from recorder.memory.graph.nodes import MERGE_JACCARD, MergeCandidate, Node, merged_nodes
-from recorder.memory.graph.rebuild import adjusted_rand_index
 from recorder.memory.views.formats import format_graph_as_dot
 from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.memory.views.layout import lay_out_graph
@@ -68,7 +66,6 @@ def measure(*, quick: bool = False) -> list[Figure]:
             (lambda: _grow_index(features), lambda: _grow_matrix(features, len(squared))),
             "SciPy",
         ),
-        "index of two groupings": (_rand_indices(len(sequences)), "adjusted_rand_score"),
         "screens merged by average linkage": (_linkages(), "AgglomerativeClustering"),
     }
     if shutil.which("dot"):
@@ -169,22 +166,6 @@ def _grow_matrix(features: Sequence[Ints], width: int) -> list[Any]:
         known = binary_features(features[:count], width)
         overlaps.append(known @ csr_array(binary_features(features[count : count + 1], width)).T)
     return overlaps
-
-
-def _rand_indices(variants: int) -> Pair:
-    """Return the index of two groupings of 100 sessions a variant, from counts and from labels."""
-    draw = random.Random(0)
-    groups = [(draw.randrange(30), draw.randrange(30)) for _ in range(variants)]
-    left = np.repeat([first for first, _ in groups], 100)
-    right = np.repeat([second for _, second in groups], 100)
-
-    def counted() -> float:
-        labels: Counter[tuple[int, int]] = Counter()
-        for pair in groups:
-            labels[pair] += 100
-        return adjusted_rand_index(labels)
-
-    return counted, lambda: adjusted_rand_score(left, right)
 
 
 def _linkages() -> Pair:

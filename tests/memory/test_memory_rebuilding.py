@@ -124,6 +124,26 @@ def test_fresh_rebuilds_of_any_order_group_alike() -> None:
     assert all(adjusted_rand_score(paths[0], other) == 1 for other in paths[1:])
 
 
+def test_a_node_is_led_by_its_most_frequent_state_after_a_rebuild() -> None:
+    first, usual = make_step("1a", features=range(10)), make_step("1a", features=range(2, 12))
+    sessions = [("s", [first]), *((f"t{index}", [usual]) for index in range(9))]
+    recorded, _ = grown(sessions, batch=1)
+    (was,), (node,) = recorded.nodes, rebuild(recorded, "anchored").graph.nodes
+    assert (was.micro_key, node.micro_key) == (first.micro_key, usual.micro_key)
+    assert (node.node_id, node.features) == (was.node_id, tuple(range(2, 12)))
+
+
+def test_both_kinds_of_rebuild_group_alike_what_came_in_any_order() -> None:
+    for seed in range(3):
+        recorded, trace_of = grown(mixed(seed), batch=1)
+        graphs = [rebuild(recorded, kind).graph for kind in KINDS]
+        groups = [[graph.path_of(trace) for trace in trace_of.values()] for graph in graphs]
+        numbers = [[path.number if path else None for path in paths] for paths in groups]
+        assert numbers[0] == numbers[1]
+        features = [{node.features for node in graph.nodes if node.merged_into is None} for graph in graphs]
+        assert features[0] == features[1]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_statistics_stay_as_they_are(kind: RebuildKind) -> None:
     recorded, _ = grown(mixed(5), batch=2)

@@ -9,7 +9,6 @@ from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.communities import find_nearest, group_variants
 from recorder.memory.graph.nodes import Node
 from recorder.memory.graph.paths import PathIndex
-from recorder.memory.graph.rebuild import adjusted_rand_index
 from recorder.tenant import GraphScope, Tenant
 
 
@@ -54,16 +53,6 @@ def test_the_nearest_is_the_first_of_equals() -> None:
     known, unseen = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
     places, cosines = find_nearest(known, unseen, max_mebibytes=3e-5)
     assert (places.tolist(), cosines.tolist()) == ([0, 2, 0], [1.0, 1.0, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("sessions", "index"),
-    [({(0, 1): 5, (1, 0): 7}, 1.0), ({(0, 0): 4, (0, 1): 4, (1, 0): 4, (1, 1): 4}, -0.071), ({}, 1.0)],
-)
-def test_groupings_agree_as_hubert_and_arabie_count(
-    sessions: dict[tuple[int, int], int], index: float
-) -> None:
-    assert adjusted_rand_index(sessions) == pytest.approx(index, abs=0.001)
 
 
 def test_later_variants_are_compared_with_those_of_some_rounds_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,15 @@ def test_the_way_shown_is_the_one_that_most_sessions_are_near() -> None:
     assert way.edits.tolist() == [5, 0, 1, 1]
 
 
+def test_a_way_that_many_sessions_are_near_is_shown_where_others_come_before_it() -> None:
+    """Each variant is of one session; the last ones, of which one is in the middle, are alike."""
+    apart = [(letters * 2, 1) for letters in ("abc", "def", "ghi", "jkl", "mno", "pqr", "stu", "vwx")]
+    others = [(letters.upper(), 1) for letters, _ in apart]
+    ways = ways_of(*apart, *others, ("12346", 1), ("12347", 1), ("12345", 1), ("1234", 1))
+    assert choose_shown_way(ways).row >= len(apart) + len(others)
+    assert int((choose_shown_way(ways).edits <= 1).sum()) == 4
+
+
 def test_a_detour_of_few_sessions_is_not_the_way_shown() -> None:
     """Nodes that most leave out are not optional, so the variant with the detour is far from the others."""
     ways = ways_of(("abcdef", 70), ("abxyzcdef", 12), ("abcde", 10))

@@ -1,12 +1,13 @@
 """Rebuild of a graph from the sessions it holds, with its ids kept. Spec §4.2; contract §4."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.capacity import DEFAULT_CAPACITY
+from recorder.memory.graph.exemplars import ExemplarIndex
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeats
 from recorder.memory.graph.nodes import (
     MergeCandidate,
@@ -74,9 +75,6 @@ def match_ids(
     return IdMatches(number_of, merged)
 
 
-#: Adjusted Rand index of the present paths and those of a fresh grouping from which on the present ones stay.
-SAME_GROUPS = 0.9
-
 RebuildKind = Literal["anchored", "fresh"]
 
 
@@ -121,9 +119,7 @@ def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
         graph.variant_of[trace.trace_key] = key
     grouped = PathIndex(recorded.scope, recorded.bounds)
     groups = grouped.group(variants, index.nodes)
-    group_of: Mapping[int, int] = {key: number for number, keys in enumerate(groups) for key in keys}
-    if kind == "anchored":
-        group_of = _keep_groups(recorded, graph, group_of)
+    group_of = {key: number for number, keys in enumerate(groups) for key in keys}
     graph.path_index = _with_lasting_numbers(recorded, graph, grouped, group_of)
     return Rebuilt(
         graph,
@@ -144,7 +140,7 @@ def _compute_variant_key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
 
 
 def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
-    """Return the nodes with those that are alike merged into the older."""
+    """Return the nodes with those alike merged into the older, each led by its most frequent state."""
     acts = [node.act for node in recorded.nodes]
     live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
     merged = merged_nodes(
@@ -158,12 +154,37 @@ def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeI
         replace(node, merged_into=merged[node.number]) if node.number in merged else node
         for node in recorded.nodes
     ]
-    index = NodeIndex(recorded.scope, recorded.bounds)
     numbers = {key: merged.get(number, number) for key, number in live.items()}
-    index.restore(
-        _choose_screen_leaders(nodes, {node.number: node.screen for node in nodes}), numbers.items()
-    )
+    weights = _sessions_through(recorded)
+    ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
+    exemplars: dict[int, MicroState] = {}
+    for state in ordered:
+        exemplars.setdefault(numbers[state.micro_key], state)
+    for number, state in exemplars.items():
+        nodes[number] = replace(nodes[number], micro_key=state.micro_key, features=state.features or ())
+    screens = _group_screens(nodes, exemplars, recorded.bounds)
+    index = NodeIndex(recorded.scope, recorded.bounds)
+    index.restore(_choose_screen_leaders(nodes, screens), numbers.items())
     return index
+
+
+def _group_screens(nodes: Sequence[Node], first: Iterable[int], bounds: GraphBounds) -> dict[int, int]:
+    """Return for each node that is not merged the node whose screen its own is near, or itself.
+
+    Args:
+        nodes: all nodes, by number.
+        first: the numbers of those to begin with, in order.
+        bounds: how many screens are compared with each other.
+    """
+    live = [node.number for node in nodes if node.merged_into is None]
+    leaders = ExemplarIndex(bounds.exemplars)
+    screens: dict[int, int] = {}
+    for number in dict.fromkeys([*first, *live]):
+        leader = leaders.nearest(nodes[number].features)
+        if leader is None:
+            leaders.add(number, nodes[number].features)
+        screens[number] = number if leader is None else leader
+    return screens
 
 
 def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
@@ -256,43 +277,6 @@ def _sessions_through(recorded: RebuildInput) -> Counter[int]:
         for key in set(trace.steps):
             sessions[key] += counted
     return sessions
-
-
-def _keep_groups(recorded: RebuildInput, graph: Graph, fresh: Mapping[int, int]) -> Mapping[int, int]:
-    """Return the present paths of variants, unless a fresh grouping differs from them too much."""
-    taken: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    labels: Counter[tuple[int, int]] = Counter()
-    for trace in recorded.traces:
-        key = graph.variant_of[trace.trace_key]
-        nodes, path = recorded.variants[trace.variant_key]
-        if key not in fresh or not nodes:
-            continue
-        sessions = recorded.sessions.get(trace.trace_key, 0)
-        taken[key][path] += sessions
-        labels[path, fresh[key]] += sessions
-    if adjusted_rand_index(labels) < SAME_GROUPS or taken.keys() != fresh.keys():
-        return fresh
-    return {key: min(paths, key=lambda path: (-paths[path], path)) for key, paths in taken.items()}
-
-
-def adjusted_rand_index(sessions: Mapping[tuple[int, int], int]) -> float:
-    """Return the adjusted Rand index of two groupings (Hubert and Arabie, 1985).
-
-    Args:
-        sessions: how many are in a group of the one and a group of the other.
-    """
-    first: Counter[int] = Counter()
-    other: Counter[int] = Counter()
-    for (left, right), count in sessions.items():
-        first[left] += count
-        other[right] += count
-    pairs, by_first, by_other = (
-        sum(count * (count - 1) / 2 for count in counts.values()) for counts in (sessions, first, other)
-    )
-    total = first.total() * (first.total() - 1) / 2
-    expected = by_first * by_other / total if total else 0.0
-    most = (by_first + by_other) / 2
-    return (pairs - expected) / (most - expected) if most != expected else 1.0
 
 
 def _with_lasting_numbers(

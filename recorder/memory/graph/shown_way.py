@@ -23,8 +23,10 @@ MAX_EDITS = 1
 SPLIT_SESSIONS, SPLIT_SHARE = 10, 0.10
 #: Longer sequences are compared by their beginning.
 _MAX_NODES = 128
-#: The most frequent variants of a path that may be shown, and those by which it is judged.
-_CANDIDATES, _JUDGED = 12, 1_000
+#: The variants of a path that may be shown, and the most frequent ones, by which they are judged.
+_CANDIDATES, _JUDGED = 10, 1_000
+#: Variants whose nodes differ by so many, as by one exchanged, are alike.
+_ALIKE_NODES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def choose_shown_way(ways: VariantTable) -> Way:
     """
     judged = ways.select_rows(np.arange(min(len(ways.sizes), _JUDGED)))
     best, most = 0, -1
-    for row in range(min(len(ways.sizes), _CANDIDATES)):
+    for row in _list_candidates(judged):
         nodes = ways.sequence(row)
         edits = count_edits(nodes, list_optional(nodes, ways), judged)
         near = int(judged.sessions[edits <= MAX_EDITS].sum())
@@ -88,6 +90,21 @@ def choose_shown_way(ways: VariantTable) -> Way:
     nodes = ways.sequence(best)
     optional = list_optional(nodes, ways)
     return Way(best, nodes, optional, count_edits(nodes, optional, ways))
+
+
+def _list_candidates(ways: VariantTable) -> list[int]:
+    """Return the variants that most sessions are alike, the most frequent first."""
+    count = len(ways.sizes)
+    if count <= _CANDIDATES:
+        return list(range(count))
+    numbers, places = np.unique(ways.nodes, return_inverse=True)
+    visits = np.zeros((count, len(numbers)), dtype=np.float32)
+    visits[np.arange(count)[:, None], places.reshape(ways.nodes.shape)] = 1
+    visits = visits[:, numbers >= 0]
+    shared, distinct = visits @ visits.T, visits.sum(axis=1)
+    is_alike = distinct[:, None] + distinct - 2 * shared <= _ALIKE_NODES
+    best = np.argsort(-(is_alike @ ways.sessions), kind="stable")[:_CANDIDATES]
+    return sorted(best.tolist())
 
 
 def list_optional(nodes: Ints, ways: VariantTable) -> Mask:

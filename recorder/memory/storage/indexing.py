@@ -4,6 +4,7 @@ Sealing holds the only right to add structure, so what `prepare` computes stays 
 tags and deletions may move counters in between, which `commit` catches up on.
 """
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +29,8 @@ from recorder.tenant import GraphScope
 
 #: Graphs that a run keeps in memory, and their estimated bytes together; a larger graph is kept alone.
 _KEPT_GRAPHS, _KEPT_BYTES = 64, 100_000_000
-#: Sessions from which on a graph is rebuilt whenever they have doubled.
-_FIRST_REBUILD = 50
+#: Sessions from which on a graph is rebuilt, and by which factor it grows until the next time.
+_FIRST_REBUILD, _GROWTH = 50, 1.5
 #: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
 #: session should wait to be sealed.
 _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
@@ -166,7 +167,7 @@ class GraphIndexer:
         return versions
 
     def take_grown(self) -> list[GraphScope]:
-        """Return the graphs that have doubled since they were last returned here, and are rebuilt quickly.
+        """Return the graphs that grew by half since they were last returned here, and are rebuilt quickly.
 
         The first sessions of a graph were grouped by a handful: a rebuild now and then, for a constant cost
         per session, groups them with many.
@@ -233,13 +234,13 @@ class GraphIndexer:
         return version
 
     def _note_growth(self, scope: GraphScope, graph: Graph, added: int) -> None:
-        """Remember a graph that has doubled by the sessions that were added, if its rebuild is quick."""
+        """Remember a graph that has grown by half with the added sessions, if its rebuild is quick."""
         sessions = graph.path_index.sessions
         if len(graph.node_index.number_of) > _MAX_MICRO_STATES or graph.way_bytes > _MAX_REBUILT_BYTES:
             return
-        has_doubled = _count_doublings(sessions) > _count_doublings(sessions - added)
+        has_grown = _count_rebuilds(sessions) > _count_rebuilds(sessions - added)
         predicted_s = _predict_rebuild_s(graph) * self._slowness.get(scope, 1.0)
-        if has_doubled and predicted_s <= self._rebuild_budget_s:
+        if has_grown and predicted_s <= self._rebuild_budget_s:
             self._grown.add(scope)
 
 
@@ -254,9 +255,10 @@ def _predict_rebuild_s(graph: Graph) -> float:
     return _VARIANT_S * len(index.variants) + _SESSION_S * index.sessions
 
 
-def _count_doublings(sessions: int) -> int:
-    """Return how often a graph of this size has doubled since its first rebuild."""
-    return min(sessions // _FIRST_REBUILD, _LARGEST_REBUILD // _FIRST_REBUILD).bit_length()
+def _count_rebuilds(sessions: int) -> int:
+    """Return how often a graph of this size is rebuilt as it grows, if each rebuild is quick."""
+    size = min(sessions, _LARGEST_REBUILD) / _FIRST_REBUILD
+    return 1 + int(math.log(size, _GROWTH)) if size >= 1 else 0
 
 
 def _catch_up(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHead) -> bool:
