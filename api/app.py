@@ -2,7 +2,7 @@
 
 A request passes, in this order:
 
-1. `api.gate.slow_clients` (HTTP) and `api.streams.websockets`, as protocols of the server: deadlines.
+1. `api.gate.slow_clients` (HTTP) and `api.streams.websocket_protocol`, as protocols of the server: deadlines.
 2. `AccessLog`: count, duration, log line.
 3. `HeadRequests`: HEAD as GET without a body.
 4. `HostCheck`: the Host header.
@@ -21,7 +21,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Mount
 
 from api import errors
-from api.bodies.batches import EventBatches
+from api.bodies.batch_bodies import EventBatches
 from api.bodies.body_masking import BodyMasking
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_pool import BodyWorkers
@@ -102,7 +102,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
             route.app = AssetsWithoutRanges(route.app)
     _create_app_parts(app, runtime)
     errors.install_error_handlers(app)
-    idempotency.install_kept_answers(app)
+    idempotency.install_idempotency_handler(app)
     # The middleware that is added last is passed first.
     app.add_middleware(
         RequestGate,

@@ -1,4 +1,7 @@
-"""Dependencies of routes: runtime, caller, transaction, pages of lists, time ranges. Contract §1."""
+"""Dependencies of routes: runtime, caller, origin of a change, transaction, pages of lists, time ranges.
+
+Contract §1.
+"""
 
 import base64
 import binascii
@@ -14,13 +17,13 @@ from fastapi import Depends, Query, Request
 from sqlmodel import Session as DbSession
 
 from api.gate.endpoints import find_endpoint
-from api.gate.idempotency import KeyedRequest
-from api.gate.responses import client_address
+from api.gate.idempotency import IdempotentRequest
+from api.gate.responses import read_client_address
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
 from recorder.errors import InvalidCursor, InvalidRange, MissingAuthorization
-from recorder.hashing import canonical_json, keyed_digest
+from recorder.hashing import canonical_json, compute_keyed_digest
 from recorder.models.wire import Item, Page
 from recorder.runtime import Runtime
 from recorder.storage.list_pages import FetchedPage
@@ -62,13 +65,13 @@ async def get_origin(request: Request) -> Origin:
         MissingAuthorization: if the address was reached by a signature alone.
     """
     caller = await get_caller(request)
-    address, request_id = client_address(request.scope), request.state.request_id
+    address, request_id = read_client_address(request.scope), request.state.request_id
     return Origin(caller.workspace_id, "key", caller.key_id, request_id, address, caller.mode)
 
 
 def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) -> Iterator[DbSession]:
     """Yield the transaction of the request, which is committed before the answer is sent."""
-    keyed: KeyedRequest | None = getattr(request.state, "keyed", None)
+    keyed: IdempotentRequest | None = getattr(request.state, "keyed", None)
     if keyed is not None:
         with keyed.transaction(runtime.database) as db:
             yield db
@@ -156,7 +159,7 @@ class Pager:
 
     def _compute_cursor_mac(self, content: bytes) -> bytes:
         bound = canonical_json(self._bound_to) + b"\0" + content
-        return keyed_digest(self._secret, "cursor", bound)[:_MAC_BYTES]
+        return compute_keyed_digest(self._secret, "cursor", bound)[:_MAC_BYTES]
 
 
 def _encode_base64(raw: bytes) -> str:

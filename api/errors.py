@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from api.gate.bucket_decisions import show_refusing_limit
-from api.gate.endpoints import allowed_methods, opens_websocket
+from api.gate.endpoints import allowed_methods, is_websocket_endpoint
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
@@ -141,7 +141,7 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def handle_http_exception(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            if opens_websocket(request.scope["path"]):
+            if is_websocket_endpoint(request.scope["path"]):
                 return make_problem_response(errors.MalformedRequest(_SOCKET), request.state.request_id)
             return make_problem_response(errors.NoSuchAddress(), request.state.request_id)
         headers = dict(error.headers or {})

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from api.bodies.body_costs import is_costly_body
 from api.bodies.worker_checks import check_json_body_file
 from api.bodies.worker_pool import BodyWorkers, open_body_file
-from api.gate.idempotency import KeyedRequest, read_keyed_request
+from api.gate.idempotency import IdempotentRequest, read_idempotent_request
 from recorder import limits, strict_json
 from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed
 from recorder.media_types import JSON, require_media_type
@@ -147,9 +147,9 @@ class StrictRoute(APIRoute):
 
         return handle_checked
 
-    def _read_keyed_request(self, request: Request, body: Any) -> KeyedRequest | None:
+    def _read_keyed_request(self, request: Request, body: Any) -> IdempotentRequest | None:
         model = None if self.body_field is None else self.body_field.field_info.annotation
-        return read_keyed_request(
+        return read_idempotent_request(
             request,
             body,
             path=self.path_format,
@@ -206,7 +206,7 @@ async def _read_strict_json(request: Request, has_body: bool) -> dict[str, Any] 
     require_media_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
     if is_costly_body(body):
         if body.count(b",") > limits.BODY_COMMAS:
-            raise _make_too_many(f"{limits.BODY_COMMAS} values")
+            raise _make_too_many_values_error(f"{limits.BODY_COMMAS} values")
         value = await _parse_costly_json(request, body)
     else:
         value = strict_json.parse(body)
@@ -226,12 +226,12 @@ async def _parse_costly_json(request: Request, body: bytes) -> Any:
         await anyio.to_thread.run_sync(file.write, body)
         await workers.run(caller.workspace_id, check_json_body_file, file)
     if body.count(b"[") + body.count(b"{") > limits.BODY_CONTAINERS:
-        raise _make_too_many(f"{limits.BODY_CONTAINERS} lists and objects")
+        raise _make_too_many_values_error(f"{limits.BODY_CONTAINERS} lists and objects")
     # The body passed the strict reader; orjson returns the same value in a tenth of the time.
     return orjson.loads(body)
 
 
-def _make_too_many(most: str) -> ValidationFailed:
+def _make_too_many_values_error(most: str) -> ValidationFailed:
     """Return the refusal of a large body with too many values of a kind."""
     text = f"A body may hold at most {most}; send fewer at once."
     return ValidationFailed.of("", "too_large", message=text)

@@ -13,7 +13,7 @@ from benchmarks.figures import Skipped
 from benchmarks.memory.planted import plant
 from benchmarks.memory.tasks import steps_of
 from recorder.clock import to_ms
-from recorder.interchange.xes_reader import RESOURCE, read_traces
+from recorder.interchange.xes_reader import RESOURCE, read_xes_traces
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import flatten_variants, list_drift_subjects
 from recorder.memory.graph.inverted_index import Ints
@@ -83,7 +83,7 @@ def read_log(name: str, title: str) -> Stream:
     path = _DATA / "xes" / name
     if not path.is_file():
         raise Skipped(f"the log (../shared/data/xes/{name}) is absent")
-    cases = [trace.events for trace in read_traces(path) if trace.events]
+    cases = [trace.events for trace in read_xes_traces(path) if trace.events]
     started = np.array([to_ms(events[0].time) if events[0].time else 0 for events in cases])
     actors: dict[Any, int] = {}
     actor = np.array([actors.setdefault(e[0].attributes.get(RESOURCE), len(actors)) for e in cases])

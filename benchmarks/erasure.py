@@ -27,8 +27,8 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin
 from recorder.client import CapturedFrame, Client
 from recorder.governance.erasures import request_erasure, run_erasures
+from recorder.governance.purging.purge_rows import request_purge
 from recorder.governance.purging.purge_runs import run_purges
-from recorder.governance.purging.requests import request_purge
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import ErasureCreate, PurgeRow
 from recorder.models.session import SessionRow

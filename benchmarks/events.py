@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from recorder import limits
-from recorder.ids import encode
+from recorder.ids import encode_ulid
 
 _VOCABULARY = (
     "account address amount approve archive article assign balance booking branch budget cancel carrier case "
@@ -86,7 +86,7 @@ class _Page:
             return {"data": {"method": "GET", "status": 200, "ms": rng.randrange(900), "url": self.url}}
         if kind == "screen_change":
             return {"state_key": f"s{rng.getrandbits(64):016x}", "title": self.name}
-        frame = f"frm_{encode(rng.getrandbits(128))}"
+        frame = f"frm_{encode_ulid(rng.getrandbits(128))}"
         target = rng.choice(self.targets)
         members: dict[str, Any] = {
             "target": target,

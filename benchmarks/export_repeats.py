@@ -29,7 +29,7 @@ from recorder import clock
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.runner.finalize import queue_export
+from recorder.exports.runner.finalize import requeue_export
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
@@ -160,7 +160,7 @@ def _export(runtime: Runtime, executor: ShardExecutor, format: str) -> dict[str,
     name = new_id("exp")
     body = {"workflow": WORKFLOW, "format": format, "destination": {"kind": "local", "path": name}}
     wanted = ExportCreate.model_validate(body | {"frame_sampling": {"mode": "all"}})
-    export_id = queue_export(runtime, Tenant(WORKSPACE, "live"), wanted, owner="benchmark")
+    export_id = requeue_export(runtime, Tenant(WORKSPACE, "live"), wanted, owner="benchmark")
     row = run_export(runtime, export_id, owner="benchmark", executor=executor)
     if row.status != "completed":
         raise RuntimeError(f"The export failed: {row.error}")

@@ -23,7 +23,7 @@ from benchmarks.figures import Figure, Skipped, at_least
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.runner.finalize import queue_export
+from recorder.exports.runner.finalize import requeue_export
 from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export_request import ExportCreate
@@ -115,7 +115,7 @@ def planned_tasks(settings: Settings) -> list[ShardTask]:
     try:
         body = {"workflow": WORKFLOW, "format": "parquet", "destination": {"kind": "local", "path": "plan"}}
         wanted = ExportCreate.model_validate(body)
-        export_id = queue_export(runtime, Tenant(WORKSPACE, "live"), wanted, owner="benchmark")
+        export_id = requeue_export(runtime, Tenant(WORKSPACE, "live"), wanted, owner="benchmark")
         row = run_export(runtime, export_id, owner="benchmark", executor=kept)
     finally:
         runtime.close()

@@ -22,7 +22,7 @@ from benchmarks.figures import Figure, at_most
 from benchmarks.seal_memory import read_peak_mb, record_session, seal_all
 from benchmarks.seeds import new_settings
 from recorder.ids import new_id
-from recorder.memory.steps.action_tokens import key_of_texts
+from recorder.memory.steps.action_tokens import hash_texts
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionRow
@@ -73,7 +73,7 @@ def _make_step(index: int, act: str, features: tuple[int, ...], names: tuple[str
     screen = str(hash(features))
     return Step(
         pos=index,
-        micro_key=key_of_texts(screen, "click", act),
+        micro_key=hash_texts(screen, "click", act),
         screen_key=screen,
         action="click",
         target=act,

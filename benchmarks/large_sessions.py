@@ -13,8 +13,8 @@ from sqlmodel import SQLModel, insert
 from benchmarks.events import event_items
 from recorder import limits
 from recorder.access.keys import create_key, create_workspace
-from recorder.hashing import bucket_of, canonical_json
-from recorder.ids import encode, new_id, reserve_ulid_values
+from recorder.hashing import canonical_json, compute_hash_bucket
+from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
@@ -47,7 +47,7 @@ class Batch:
 
     def ids(self) -> list[str]:
         """Return the events' ids."""
-        return [f"evt_{encode(self.first_id + n)}" for n in range(len(self.items))]
+        return [f"evt_{encode_ulid(self.first_id + n)}" for n in range(len(self.items))]
 
 
 def new_tenant(runtime: Runtime, name: str, *, keys: int) -> BenchmarkWorkspace:
@@ -118,7 +118,7 @@ def add_sealed_session(
     columns = {
         "workflow": WORKFLOW,
         "date": _DATE,
-        "bucket": bucket_of(session_id),
+        "bucket": compute_hash_bucket(session_id),
         "session_id": session_id,
     }
     rows = [

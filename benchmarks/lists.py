@@ -84,11 +84,11 @@ def fill(settings: Settings, count: int) -> str:
 
 
 def _session(workspace_id: str, created_at: datetime, rng: random.Random) -> dict[str, Any]:
-    moment = clock.truncate(created_at)
+    moment = clock.truncate_to_ms(created_at)
     status = rng.choices(("sealed", "stopped", "recording"), (97, 2, 1))[0]
     outcome = rng.choices(("success", "error", "abandoned"), (85, 10, 5))[0]
     return {
-        "id": f"ses_{ids.encode((clock.to_ms(moment) << 80) | rng.getrandbits(80))}",
+        "id": f"ses_{ids.encode_ulid((clock.to_ms(moment) << 80) | rng.getrandbits(80))}",
         "workspace_id": workspace_id,
         "mode": "live",
         "workflow": f"flow_{rng.randrange(20)}",

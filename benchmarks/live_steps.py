@@ -24,10 +24,10 @@ from examples.webapp.server import PASSWORD, run_webapp
 from recorder.access.keys import authenticate_key
 from recorder.audit.log import Origin
 from recorder.client import Client
-from recorder.live.claimed_replay import claim_live_replay, run_replay
-from recorder.live.plan import Planner
+from recorder.live.claimed_replay import claim_live_replay, run_claimed_replay
+from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.run_recording import ReplayRunRecorder
-from recorder.live.step_execution import StepActor
+from recorder.live.step_execution import StepExecutor
 from recorder.models.replay import ReplayCreate, ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
@@ -35,7 +35,7 @@ from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replay_service.requests.replays import create_replay
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.setting_values import LiveSandbox
+from recorder.setting_parsers import LiveSandbox
 from recorder.supervisor import run_service
 
 _STEPS = 10
@@ -62,7 +62,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         runtime = Runtime.open(settings)
         stack.callback(runtime.close)
         _seal_all(runtime)
-        planner = Planner()
+        planner = LiveReplayPlanner()
         stack.callback(planner.end)
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=browser_path)
@@ -91,7 +91,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 def _left_out_capture() -> Iterator[None]:
     """Do live replays that record neither frames nor events, to see what recording them costs."""
     with (
-        patch.object(StepActor, "take_frame", lambda _actor, _state: None),
+        patch.object(StepExecutor, "take_frame", lambda _actor, _state: None),
         patch.object(ReplayRunRecorder, "add_event", lambda _recording, _event: None),
     ):
         yield
@@ -116,7 +116,7 @@ def _run_script(browser: Browser) -> float:
     return ms
 
 
-def _replay(runtime: Runtime, planner: Planner, key: str, session_id: str) -> float:
+def _replay(runtime: Runtime, planner: LiveReplayPlanner, key: str, session_id: str) -> float:
     """Return the milliseconds of the steps of a live replay that must be completed.
 
     Raises:
@@ -148,7 +148,7 @@ def _replay(runtime: Runtime, planner: Planner, key: str, session_id: str) -> fl
             claimed = claim_live_replay(db, "benchmark", replay_id=replay_id)
         if claimed is None:
             raise RuntimeError(f"{replay_id} cannot be claimed.")
-        run_replay(runtime, *claimed, planner=planner)
+        run_claimed_replay(runtime, *claimed, planner=planner)
     with runtime.database.transaction(write=False) as db:
         row = db.get_one(ReplayRow, replay_id)
         steps = db.exec(select(ReplayStepRow).where(ReplayStepRow.replay_id == replay_id)).all()

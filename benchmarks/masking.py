@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, at_most
 from recorder.access.keys import Caller
 from recorder.hashing import canonical_json
 from recorder.masking.masker import Masker, compile_rules
-from recorder.recording.events import check_and_pack_event_batch
+from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.item_masking import event_documents, mask_events
 from recorder.tenant import Tenant
 

@@ -22,7 +22,7 @@ from benchmarks.servers import Server, serving
 from recorder import clock, ids
 from recorder.access.keys import create_workspace
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.paths import read_newest_columns
+from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
@@ -174,10 +174,10 @@ def _rows(scope: GraphScope, planted: Sequence[PlantedSession]) -> Iterator[Sess
     step = timedelta(days=60) / len(planted)
     rng = random.Random(11)
     for number, session in enumerate(planted):
-        moment = clock.truncate(first + number * step)
+        moment = clock.truncate_to_ms(first + number * step)
         yield SessionRow(
             **_place(scope),
-            id=f"ses_{ids.encode((clock.to_ms(moment) << 80) | rng.getrandbits(80))}",
+            id=f"ses_{ids.encode_ulid((clock.to_ms(moment) << 80) | rng.getrandbits(80))}",
             status="sealed",
             actor_id="someone",
             actor_kind="human",

@@ -26,8 +26,8 @@ from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client
 from recorder.hashing import canonical_json
 from recorder.importers.miniwob.demonstration import demonstration_files, demonstration_sources
-from recorder.importers.upload import Recording, UnreadableRecording
-from recorder.settings import child_environment
+from recorder.importers.upload import ImportedRecording, UnreadableRecording
+from recorder.settings import make_child_environment
 from recorder.supervisor import run_service
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "miniwob"
@@ -77,7 +77,7 @@ def _some_tasks(folder: Path) -> Path:
 def _travel(data_dir: Path, demonstrations: Path, got: Path) -> Road:
     settings = new_settings(data_dir)
     key = new_key(settings)
-    environment = child_environment(settings, {"RECORDER_KEY": key})
+    environment = make_child_environment(settings, {"RECORDER_KEY": key})
     with (
         run_service(settings, dagster=True) as service,
         Client(service.base_url, key) as client,
@@ -182,7 +182,7 @@ def sent_rows(demonstrations: Path) -> tuple[Rows, Rows]:
     return events, frames
 
 
-def _recordings(demonstrations: Path) -> Iterator[tuple[str, Recording]]:
+def _recordings(demonstrations: Path) -> Iterator[tuple[str, ImportedRecording]]:
     for source in demonstration_sources(demonstration_files(demonstrations)):
         try:
             recording = source.read()

@@ -27,7 +27,7 @@ from benchmarks.otlp import TraceRequests, encode_spans, trace_id
 from benchmarks.seeds import Target, new_settings, recording_sessions
 from benchmarks.servers import Server, ServerFailed, serving
 from recorder import limits
-from recorder.supervisor.commands import choose_port
+from recorder.supervisor.child_commands import choose_port
 
 _VERSION = "3.17.2"
 _CONNECTIONS = 8

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from recorder.access.rate_limits.stores import RedisBuckets
+from recorder.access.rate_limits.bucket_stores import RedisBuckets
 from recorder.access.rate_limits.token_buckets import InProcessBuckets, TokenBucket
 from recorder.access.rate_tiers import Rate
 from recorder.ids import new_id

@@ -29,7 +29,7 @@ from recorder.client import Client
 from recorder.importers.trace_recordings import import_xes_log
 from recorder.interchange.event_logs import directly_follows, event_log_rows, write_dfg
 from recorder.interchange.session_traces import write_event_log
-from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_reader import read_xes_traces
 from recorder.interchange.xes_writer import write_xes
 from recorder.memory.graph.directly_follows import LogAggregate, aggregate_log
 
@@ -50,7 +50,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         raise Skipped("the event logs (../shared/data/xes) are absent")
     rounds = 3 if quick else 7
     with find_pm4py() as python, peer_process(python) as peer, tempfile.TemporaryDirectory() as folder:
-        large = event_log_rows(read_traces(_DATA / _LARGE))
+        large = event_log_rows(read_xes_traces(_DATA / _LARGE))
         return [
             *_speeds(peer, "bpic2012", large, Path(folder), rounds, goal=4),
             *_speeds(peer, "1 M events", planted_rows(_CASES), Path(folder), rounds, goal=7),
@@ -179,7 +179,7 @@ def _contents(peer: Peer, folder: Path) -> list[Figure]:
         compared[what] += ours.total()
 
     for path in sorted(_DATA.iterdir()):
-        traces = list(read_traces(path))
+        traces = list(read_xes_traces(path))
         log = aggregate_log(event_log_rows(traces), collapse=False)
         theirs = peer.call("contents", file=str(path))
         graph = _graph(directly_follows(log))
@@ -243,7 +243,7 @@ def _rows(path: Path) -> Counter[Any]:
     """Case, activity and instant in ms of every event of a log."""
     return Counter(
         (trace.name, event.activity, clock.to_ms(event.time))
-        for trace in read_traces(path)
+        for trace in read_xes_traces(path)
         for event in trace.events
         if event.time is not None
     )

@@ -16,7 +16,7 @@ from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client
 from recorder.models.session import SessionRow
 from recorder.replay_service.due_replays import LEASE
-from recorder.replay_service.replayability.replayability import ReplayabilityWork
+from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.settings import Settings

@@ -15,17 +15,17 @@ from typing import Any
 from benchmarks.dom_mutations import TRUTH, Rates, mutate
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.importers.miniwob.demonstration import demonstration_files
-from recorder.importers.miniwob.elements import event_target, make_snapshot, take_target_path
+from recorder.importers.miniwob.elements import make_event_target, make_snapshot, take_target_path
 from recorder.importers.miniwob.format import PageElement, read_demonstration_file, whole_actions
 from recorder.importers.upload import UnreadableRecording
 from recorder.memory.steps.screens import describe_screen
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_dom_document
-from recorder.replays.dry import replay_dry
+from recorder.replays.dry_replay import replay_dry
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import RecordedFrame, RecordedSession
-from recorder.replays.resolve import resolve_target
+from recorder.replays.recorded_session import RecordedFrame, RecordedSession
 from recorder.replays.selectors import find_single_element, make_selectors
+from recorder.replays.target_resolution import resolve_target
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "miniwob"
 _SEED = 20_261_124
@@ -140,7 +140,7 @@ def _read_states(file: Path) -> Iterator[tuple[list[Any], dict[str, Any]]]:
         path = take_target_path(dom)
         if not path:
             continue
-        target = event_target(path)
+        target = make_event_target(path)
         if target != last:
             yield _mark(make_snapshot(dom)["html"], _index_path(path)), target
         last = target

@@ -18,7 +18,7 @@ from benchmarks.events import event_items
 from benchmarks.figures import Figure, at_most
 from benchmarks.seeds import new_settings
 from recorder import clock
-from recorder.ids import encode, new_id, reserve_ulid_values
+from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow
 from recorder.runtime import Runtime
@@ -98,7 +98,7 @@ def _batches(session_id: str, events: int, *, is_overlapping: bool) -> Iterator[
             "n": _BATCH,
             "t_min": times[0],
             "t_max": times[-1],
-            "first_id": f"evt_{encode(reserve_ulid_values(_BATCH))}",
+            "first_id": f"evt_{encode_ulid(reserve_ulid_values(_BATCH))}",
             "received_ms": 0,
             "payload": packer.compress(body),
         }

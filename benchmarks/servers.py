@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from recorder.settings import Settings, child_environment
-from recorder.supervisor.commands import choose_port
+from recorder.settings import Settings, make_child_environment
+from recorder.supervisor.child_commands import choose_port
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _START_S = 60.0
@@ -66,12 +66,12 @@ def serving(
         "--http",
         "api.gate.slow_clients:SlowClientProtocol",
         "--ws",
-        "api.streams.websockets:WatchedSocket",
+        "api.streams.websocket_protocol:WatchedSocket",
     ]
     arguments += ["--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "3"]
     process = subprocess.Popen(
         arguments,
-        env=child_environment(settings, {"RECORDER_LOG_LEVEL": "warning", **(environment or {})}),
+        env=make_child_environment(settings, {"RECORDER_LOG_LEVEL": "warning", **(environment or {})}),
         cwd=Path(__file__).parents[1],
         stdin=subprocess.DEVNULL,
     )

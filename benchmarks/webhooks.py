@@ -31,8 +31,8 @@ from recorder.settings import Settings
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
-from recorder.webhooks.endpoints import SecretBox, create_webhook
 from recorder.webhooks.outbox import add_outbox_event
+from recorder.webhooks.subscriptions import SecretBox, create_webhook
 
 UNDER_WAY = 64
 _PATIENCE_S = 300

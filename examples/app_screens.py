@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from recorder.importers.screen_drawing import Colour, ScreenBox, draw_screen, text_width
+from recorder.importers.screen_drawing import Colour, ScreenBox, draw_screen, measure_text_width
 
 SIZE = (640, 400)
 HOST = "https://ledgerly.example"
@@ -175,9 +175,9 @@ def _column(widgets: tuple[Widget, ...], left: int, top: int) -> Iterator[Placed
 
 def _width(widget: Widget) -> int:
     if widget.kind == "button":
-        return int(text_width(widget.name, 13)) + 32
+        return int(measure_text_width(widget.name, 13)) + 32
     if widget.kind == "link":
-        return int(text_width(widget.name, 13)) + 4
+        return int(measure_text_width(widget.name, 13)) + 4
     return _WIDTH
 
 

@@ -25,9 +25,9 @@ from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
 from recorder.client.progress import watch_export_progress
 from recorder.exports.verify import verify_manifest
-from recorder.importers.miniwob.demonstration import import_folder, shown_progress
+from recorder.importers.miniwob.demonstration import import_folder, show_import_progress
 from recorder.importers.upload import ImportReport, upload_recordings
-from recorder.invocation import command_line, short_path
+from recorder.invocation import make_shell_command, shorten_path
 from recorder.plurals import counted
 from recorder.runtime import Runtime
 from recorder.settings import DEFAULT_DATA_DIR, Settings
@@ -51,7 +51,7 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
     data = (DEFAULT_DATA_DIR / "demo").resolve()
     settings = replace(Settings.from_env(data_dir=data), local_export_root=data / _EXPORTS)
     console.print(
-        f"● recorder {__version__}   data: {short_path(data)}   (SQLite, local files)",
+        f"● recorder {__version__}   data: {shorten_path(data)}   (SQLite, local files)",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -159,7 +159,7 @@ def _run_service(settings: Settings) -> Iterator[tuple[Service, _Starting]]:
 def _record(client: Client, url: str, key: NewKey, recordings: Path | None) -> ImportReport:
     if recordings is not None:
         return import_folder(recordings, url=url, key=key.key)
-    with shown_progress(_SESSIONS, True) as on_done:
+    with show_import_progress(_SESSIONS, True) as on_done:
         return upload_recordings(client, demo_sources(_SESSIONS), parallel=_PARALLEL, on_done=on_done)
 
 
@@ -190,7 +190,7 @@ def _export(
     else:
         failed = [name for name, passed in checks.items() if not passed]
         what = f"failed: {', '.join(failed)}" if failed else "gave no result within 60 s"
-        log = short_path(settings.data_dir / "logs" / "dagster-code.log")
+        log = shorten_path(settings.data_dir / "logs" / "dagster-code.log")
         console.print(f"  [red]✗[/red] Dagster's checks of the export {what}; see {log}", highlight=False)
     if loaded != report.events:
         console.print(
@@ -233,14 +233,14 @@ def _make_workspace(runtime: Runtime) -> NewKey:
 
 def list_ways_to_return(data: Path, key: NewKey) -> tuple[str, ...]:
     """Return the lines with the command, pages and key with which the results can be read later."""
-    folder = short_path(data)
+    folder = shorten_path(data)
     exports = shlex.quote(str(Path(folder) / _EXPORTS))
     key_file = shlex.quote(str(Path(folder) / _KEY_FILE))
-    listing = command_line("sessions", "list", "--key")
+    listing = make_shell_command("sessions", "list", "--key")
     return (
         f"  All data are in {folder}. Serve them again, exports included, with:",
         f"      RECORDER_LOCAL_EXPORT_ROOT={exports} \\",
-        f"          {command_line('up', '--data', folder)}",
+        f"          {make_shell_command('up', '--data', folder)}",
         "  Then open:",
         f"      {Settings.public_url}/docs   the API's pages",
         "      the link that `up` prints    Dagster's pages: runs, sessions, datasets",
@@ -253,7 +253,7 @@ def list_ways_to_return(data: Path, key: NewKey) -> tuple[str, ...]:
 
 def _keep_serving(service: Service, settings: Settings, key: NewKey) -> None:
     link = LoginLinks(settings).make_link(service.dagster_url or "")
-    status = command_line("status", "--data", short_path(settings.data_dir))
+    status = make_shell_command("status", "--data", shorten_path(settings.data_dir))
     lines = (
         f"  API      {service.base_url}/docs   with its key:",
         f"      {key.key}",

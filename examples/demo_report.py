@@ -14,7 +14,7 @@ from sqlmodel import func, select
 
 from recorder import Client
 from recorder.access.keys import NewKey
-from recorder.invocation import short_path
+from recorder.invocation import shorten_path
 from recorder.memory.views.path_texts import describe_path
 from recorder.models.session import SessionRow
 from recorder.models.wire import Mode
@@ -111,9 +111,9 @@ def show_dataset(console: Console, folder: Path) -> int:
     )
     with pl.Config(tbl_width_chars=min(console.width, _TABLE_CHARACTERS), fmt_str_lengths=_NAME_CHARACTERS):
         console.print(by_workflow.sort("workflow").head(8).collect())
-    console.print(f"  Dataset    {short_path(folder)}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"  Dataset    {shorten_path(folder)}", highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f'  Load it    pl.scan_parquet("{short_path(pattern)}")',
+        f'  Load it    pl.scan_parquet("{shorten_path(pattern)}")',
         highlight=False,
         markup=False,
         soft_wrap=True,

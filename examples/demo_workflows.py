@@ -13,7 +13,7 @@ from typing import NamedTuple
 from examples import approve_invoice, onboard_customer
 from examples.simulated_run import Run, Way, Worker
 from recorder import clock
-from recorder.importers.upload import Recording, RecordingSource
+from recorder.importers.upload import ImportedRecording, RecordingSource
 
 #: Default end of the last runs.
 ENDS_AT = datetime(2026, 5, 4, 17, 0, tzinfo=UTC)
@@ -40,7 +40,9 @@ class _Planned(NamedTuple):
     way: Way
 
 
-def demo_recordings(count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS_AT) -> Iterator[Recording]:
+def demo_recordings(
+    count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS_AT
+) -> Iterator[ImportedRecording]:
     """Yield runs of approve_invoice and onboard_customer, oldest first, in the 30 days before `ends_at`.
 
     The shares of the variants are exact up to rounding; `seed` decides order, workers, data and pauses.
@@ -55,7 +57,7 @@ def demo_recordings(count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS
         worker = rng.choices(_WORKERS, _WORKER_WEIGHTS)[0]
         run = Run(worker, random.Random(rng.random()), f"demo{seed}x{n:05d}x")
         metadata = {**planned.way.simulate(run), "demo": True}
-        started_at = clock.truncate(first + span * planned.moment)
+        started_at = clock.truncate_to_ms(first + span * planned.moment)
         yield run.recording(planned.workflow, started_at=started_at, metadata=metadata)
 
 
@@ -67,7 +69,7 @@ def demo_sources(
         yield RecordingSource(f"{recording.workflow} {n}", partial(_return_recording, recording))
 
 
-def _return_recording(recording: Recording) -> Recording:
+def _return_recording(recording: ImportedRecording) -> ImportedRecording:
     return recording
 
 

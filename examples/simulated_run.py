@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from examples.app_screens import Screen, picture, snapshot, target
-from recorder.client.batches import CapturedFrame
-from recorder.importers.upload import Recording
+from recorder.client.upload_batches import CapturedFrame
+from recorder.importers.upload import ImportedRecording
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,11 @@ class Run:
         """Let time pass without an action."""
         self._pass(least_ms, most_ms)
 
-    def recording(self, workflow: str, *, started_at: datetime, metadata: dict[str, Any]) -> Recording:
+    def recording(
+        self, workflow: str, *, started_at: datetime, metadata: dict[str, Any]
+    ) -> ImportedRecording:
         """Return everything that was captured as a recording."""
-        return Recording(
+        return ImportedRecording(
             workflow=workflow,
             metadata=metadata,
             actor={"id": self.worker.id, "kind": self.worker.kind},

@@ -27,7 +27,7 @@ from dagster._core.storage.local_compute_log_manager import LocalComputeLogManag
 from dagster._serdes import deserialize_value, serialize_value
 from dagster_shared.serdes.errors import DeserializationError
 
-from pipelines.dagster_table_rewrites import rewrite_sqlite_database
+from pipelines.dagster_table_rewrites import rewrite_dagster_sqlite_file
 
 #: Tag of runs whose texts were removed.
 STRIPPED_TAG = "recorder/texts_removed"
@@ -81,7 +81,7 @@ _NOTE = "Texts and pictures: the run is older than 30 days, or than the last era
 
 
 @dataclass
-class RecordReport:
+class RecordRemovalReport:
     """Counts of a removal."""
 
     #: Runs that were deleted, with their events and logs.
@@ -98,7 +98,7 @@ class RecordReport:
 
 def remove_records(
     instance: dg.DagsterInstance, *, remove_before: datetime, strip_before: datetime, longest_s: float
-) -> RecordReport:
+) -> RecordRemovalReport:
     """Delete the records of finished runs that ended long ago, and texts of those that stay.
 
     Args:
@@ -107,7 +107,7 @@ def remove_records(
         strip_before: runs that were created before lose their texts.
         longest_s: no further run is worked on after these seconds.
     """
-    report = RecordReport()
+    report = RecordRemovalReport()
     deadline = time.monotonic() + longest_s
     shown = _find_shown_runs(_dagster_event_storage(instance))
     filters = dg.RunsFilter(statuses=_FINISHED, created_before=max(remove_before, strip_before))
@@ -124,9 +124,9 @@ def remove_records(
         for record in records:
             run = record.dagster_run
             if run.run_id not in expired and STRIPPED_TAG not in run.tags:
-                report.freed_bytes += _strip_run(instance, run.run_id, report)
+                report.freed_bytes += _strip_run_texts(instance, run.run_id, report)
                 report.stripped_runs += 1
-    _strip_latest(instance)
+    _strip_latest_materializations(instance)
     report.freed_bytes += _delete_orphaned_run_files(instance, max(remove_before, strip_before))
     report.freed_bytes += _delete_tick_logs(instance, remove_before)
     return report
@@ -245,26 +245,26 @@ def _delete_tick_logs(instance: dg.DagsterInstance, before: datetime) -> int:
     return freed
 
 
-def _strip_run(instance: dg.DagsterInstance, run_id: str, report: RecordReport) -> int:
+def _strip_run_texts(instance: dg.DagsterInstance, run_id: str, report: RecordRemovalReport) -> int:
     """Remove the texts of a run's records, and its logs; return the bytes of the logs."""
     storage = _dagster_event_storage(instance)
     freed = _delete_run_logs(instance, run_id)
     files = _list_event_files(storage, run_id)
     if files:
         with storage.run_connection(run_id) as connection:
-            _strip_events(connection, run_id)
-        shrunk, why = rewrite_sqlite_database(files[0])
+            _strip_event_texts(connection, run_id)
+        shrunk, why = rewrite_dagster_sqlite_file(files[0])
         freed += shrunk
         if why is not None:
             report.failures.append(why)
     with storage.index_connection() as connection:
-        _strip_events(connection, run_id)
-        _strip_checks(connection, run_id)
+        _strip_event_texts(connection, run_id)
+        _strip_check_texts(connection, run_id)
     instance.add_run_tags(run_id, {STRIPPED_TAG: "true"})
     return freed
 
 
-def _strip_events(connection: sqlalchemy.Connection, run_id: str) -> None:
+def _strip_event_texts(connection: sqlalchemy.Connection, run_id: str) -> None:
     table = SqlEventLogStorageTable
     last_id = -1
     while True:
@@ -272,7 +272,7 @@ def _strip_events(connection: sqlalchemy.Connection, run_id: str) -> None:
         statement = statement.where(table.c.run_id == run_id, table.c.id > last_id).order_by(table.c.id)
         rows = connection.execute(statement.limit(_CHUNK)).all()
         for row_id, text in rows:
-            stripped = _strip_text(text)
+            stripped = _strip_stored_event(text)
             if stripped is None:
                 connection.execute(table.delete().where(table.c.id == row_id))
             elif stripped != text:
@@ -282,15 +282,15 @@ def _strip_events(connection: sqlalchemy.Connection, run_id: str) -> None:
             return
 
 
-def _strip_checks(connection: sqlalchemy.Connection, run_id: str) -> None:
+def _strip_check_texts(connection: sqlalchemy.Connection, run_id: str) -> None:
     table = AssetCheckExecutionsTable
     statement = sqlalchemy.select(table.c.id, table.c.evaluation_event).where(table.c.run_id == run_id)
     for row_id, text in connection.execute(statement).all():
-        stripped = None if text is None else _strip_text(text)
+        stripped = None if text is None else _strip_stored_event(text)
         connection.execute(table.update().where(table.c.id == row_id).values(evaluation_event=stripped))
 
 
-def _strip_latest(instance: dg.DagsterInstance) -> None:
+def _strip_latest_materializations(instance: dg.DagsterInstance) -> None:
     """Remove texts from the copy of the newest materialization that Dagster keeps with each asset."""
     table = AssetKeyTable
     with _dagster_event_storage(instance).index_connection() as connection:
@@ -301,7 +301,7 @@ def _strip_latest(instance: dg.DagsterInstance) -> None:
         run = instance.get_run_by_id(record.event_log_entry.run_id)
         if run is not None and STRIPPED_TAG not in run.tags:
             continue
-        entry = _strip_entry(record.event_log_entry)
+        entry = _strip_event_log_entry(record.event_log_entry)
         stripped = None if entry is None else serialize_value(record._replace(event_log_entry=entry))
         # A newer materialization that came in between stays.
         is_same = (table.c.id == row_id, table.c.last_materialization == text)
@@ -309,20 +309,20 @@ def _strip_latest(instance: dg.DagsterInstance) -> None:
             connection.execute(table.update().where(*is_same).values(last_materialization=stripped))
 
 
-def _strip_text(text: str) -> str | None:
+def _strip_stored_event(text: str) -> str | None:
     """Return a stored event without texts; None if nothing of it stays, or if it cannot be read."""
     try:
-        entry = _strip_entry(deserialize_value(text, dg.EventLogEntry))
+        entry = _strip_event_log_entry(deserialize_value(text, dg.EventLogEntry))
     except (ValueError, DeserializationError):
         return None
     return None if entry is None else serialize_value(entry)
 
 
-def _strip_entry(entry: dg.EventLogEntry) -> dg.EventLogEntry | None:
+def _strip_event_log_entry(entry: dg.EventLogEntry) -> dg.EventLogEntry | None:
     event = entry.dagster_event
     if event is None or event.event_type not in _KEPT_EVENTS:
         return None
-    data = _strip_data(event.event_specific_data)
+    data = _strip_event_data(event.event_specific_data)
     if data is event.event_specific_data:
         return entry
     # The message repeats the description.
@@ -331,7 +331,7 @@ def _strip_entry(entry: dg.EventLogEntry) -> dg.EventLogEntry | None:
     )
 
 
-def _strip_data(data: Any) -> Any:
+def _strip_event_data(data: Any) -> Any:
     """Return the part of an event that assets and checks give, without texts."""
     if isinstance(data, StepMaterializationData):
         shown = data.materialization

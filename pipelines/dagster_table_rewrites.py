@@ -52,7 +52,7 @@ def rewrite_dagster_databases(
                     freed += shrunk
                     failures += [] if why is None else [why]
         if path is not None and Path(path).is_file():
-            shrunk, why = rewrite_sqlite_database(Path(path), lock_s=lock_s)
+            shrunk, why = rewrite_dagster_sqlite_file(Path(path), lock_s=lock_s)
             freed += shrunk
             failures += [] if why is None else [why]
     return freed, failures
@@ -73,9 +73,9 @@ def _list_connection_openers(
     return connects
 
 
-def rewrite_sqlite_database(path: Path, *, lock_s: float = _LOCK_S) -> tuple[int, str | None]:
+def rewrite_dagster_sqlite_file(path: Path, *, lock_s: float = _LOCK_S) -> tuple[int, str | None]:
     """Rewrite a database of SQLite and truncate its log; return by how much it shrank, and why it is left."""
-    before = _measure_sqlite_database(path)
+    before = _measure_dagster_sqlite_file(path)
     try:
         with closing(sqlite3.connect(path, timeout=lock_s, isolation_level=None)) as connection:
             connection.execute("VACUUM")
@@ -83,10 +83,10 @@ def rewrite_sqlite_database(path: Path, *, lock_s: float = _LOCK_S) -> tuple[int
     except sqlite3.OperationalError as error:
         return 0, f"The file {path.name} is left to the next run: {error}."
     why = f"The log of {path.name} is left to the next run: it is being read." if is_busy else None
-    return before - _measure_sqlite_database(path), why
+    return before - _measure_dagster_sqlite_file(path), why
 
 
-def _measure_sqlite_database(path: Path) -> int:
+def _measure_dagster_sqlite_file(path: Path) -> int:
     log = path.with_name(f"{path.name}-wal")
     return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
 

@@ -92,7 +92,7 @@ def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
             "rows": report.rows,
             "frames": report.frames,
             "row_set_sha256": report.row_set_sha256,
-            "problems": _format_problem_list(report.problems),
+            "problems": _format_dataset_problems(report.problems),
         },
     )
 
@@ -115,7 +115,7 @@ def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
                 f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
                 f"{report.files_hashed} of {counted(report.files, 'file')}, drawn with the seed {report.seed}"
             ),
-            "problems": _format_problem_list(report.problems),
+            "problems": _format_dataset_problems(report.problems),
         },
     )
 
@@ -166,9 +166,9 @@ def _join_check_results(
     problems = [
         f"{row.dataset}, {row.id}: {text}"
         for row, result in zip(rows, results, strict=True)
-        for text in _read_check_problems(result)
+        for text in _read_dataset_check_problems(result)
     ]
-    metadata: dict[str, Any] = {"exports": len(rows), "problems": _format_problem_list(problems)}
+    metadata: dict[str, Any] = {"exports": len(rows), "problems": _format_dataset_problems(problems)}
     if records:
         metadata["checked"] = dg.MetadataValue.table(records)
     return dg.AssetCheckResult(
@@ -180,12 +180,12 @@ def _join_check_results(
     )
 
 
-def _read_check_problems(result: dg.AssetCheckResult) -> list[str]:
+def _read_dataset_check_problems(result: dg.AssetCheckResult) -> list[str]:
     if result.passed:
         return []
     lines = str(result.metadata["problems"].value).splitlines()
     return [line.removeprefix("- ") for line in lines]
 
 
-def _format_problem_list(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
+def _format_dataset_problems(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems) or "none")

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from recorder.exports.requests.validation import dataset_name
+from recorder.exports.requests.validation import make_dataset_name
 from recorder.models.export import ExportRow
 from recorder.models.export_request import AnyDestination, ExportCreate
 from recorder.models.wire import Mode
@@ -90,10 +90,10 @@ def make_export_body(config: Mapping[str, Any], *, partition: str) -> ExportCrea
     members = {name: value for name, value in config.items() if name not in OWN_MEMBERS}
     workflow = config["workflow"]
     workflows = [workflow] if isinstance(workflow, str) else workflow
-    if members.get("tag") is None and partition != dataset_name(None, workflows):
+    if members.get("tag") is None and partition != make_dataset_name(None, workflows):
         members["tag"] = partition
-    if dataset_name(members.get("tag"), workflows) != partition:
-        raise DatasetNameMismatch(partition, dataset_name(members.get("tag"), workflows))
+    if make_dataset_name(members.get("tag"), workflows) != partition:
+        raise DatasetNameMismatch(partition, make_dataset_name(members.get("tag"), workflows))
     try:
         return ExportCreate.model_validate(members)
     except ValidationError as error:

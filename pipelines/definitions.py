@@ -7,7 +7,7 @@ from recorder.garbage_collector import paused_garbage_collection
 # Each Dagster run is a process that imports them anew.
 with paused_garbage_collection():
     from pipelines import (
-        dagster_records,
+        dagster_record_job,
         drift,
         exports,
         lake,
@@ -29,7 +29,7 @@ defs = dg.Definitions.merge(
     live_replays.defs,
     retention.defs,
     lake.defs,
-    dagster_records.defs,
+    dagster_record_job.defs,
     orchestration_status.defs,
     dg.Definitions(
         resources={"recorder": make_recorder_resource()},

@@ -17,7 +17,7 @@ from recorder.memory.drift.monitor import (
     DriftCheck,
     LastCheck,
     check_drift,
-    due_graphs,
+    list_graphs_to_check,
     read_last_drift_check,
 )
 from recorder.memory.drift.store import PATH_DISAPPEARED
@@ -45,7 +45,7 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
     database = recorder.runtime.database
     chosen = set(select_partition_scopes(context, recorder.runtime))
     with database.transaction(write=False) as db:
-        due = [scope for scope in due_graphs(db) if scope in chosen]
+        due = [scope for scope in list_graphs_to_check(db) if scope in chosen]
     checks, failed = [], []
     for scope in due:
         name = f"{scope.workspace_id} {scope.mode} {scope.workflow}"
@@ -69,17 +69,17 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
             f"{len(failed)} of {len(due)} graphs could not be checked: {', '.join(failed)}",
             metadata=_make_drift_metadata(checks),
         )
-    if not checks and _is_partition_run(context):
-        return dg.MaterializeResult(metadata=_repeat_last_figures(recorder, chosen))
+    if not checks and _is_drift_partition_run(context):
+        return dg.MaterializeResult(metadata=_repeat_last_drift_figures(recorder, chosen))
     return dg.MaterializeResult(metadata=_make_drift_metadata(checks))
 
 
-def _is_partition_run(context: dg.AssetExecutionContext) -> bool:
+def _is_drift_partition_run(context: dg.AssetExecutionContext) -> bool:
     """Return whether the run is one of partitions; what it materializes is then the page of each."""
     return bool(context.has_partition_key or context.has_partition_key_range)
 
 
-def _repeat_last_figures(
+def _repeat_last_drift_figures(
     recorder: RecorderResource, chosen: Iterable[GraphScope]
 ) -> dict[str, dg.MetadataValue]:
     """Return the figures of the last checks, so that a run without new sessions does not hide them."""
@@ -89,11 +89,11 @@ def _repeat_last_figures(
     return {
         **metadata,
         "alarms": dg.MetadataValue.int(0),
-        "state": dg.MetadataValue.md(_describe_last_checks(checked)),
+        "state": dg.MetadataValue.md(_describe_last_drift_checks(checked)),
     }
 
 
-def _describe_last_checks(checked: list[LastCheck]) -> str:
+def _describe_last_drift_checks(checked: list[LastCheck]) -> str:
     if not checked:
         return "No session was checked so far."
     since = max(last.checked_at for last in checked)
@@ -109,7 +109,7 @@ def _make_drift_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue
         "sessions": dg.MetadataValue.int(sum(look.sessions for look in checks)),
         "alarms": dg.MetadataValue.int(len(alarms)),
         "looked_at": dg.MetadataValue.table([_make_drift_record(look) for look in checks], schema=_GRAPHS),
-        "watched": dg.MetadataValue.md(_format_watched_subjects(checks)),
+        "watched": dg.MetadataValue.md(_format_drift_watch_table(checks)),
         "reported": dg.MetadataValue.md(
             "\n".join(
                 f"- **{look.scope.workflow}** ({look.scope.workspace_id} {look.scope.mode}) `{type}`: "
@@ -145,7 +145,7 @@ def _make_drift_record(look: DriftCheck) -> dg.TableRecord:
     )
 
 
-def _format_watched_subjects(checks: list[DriftCheck]) -> str:
+def _format_drift_watch_table(checks: list[DriftCheck]) -> str:
     """Return the watched subjects as a table, those that are missing for longest first."""
     watched = [
         (subject.misses / subject.needed, look, subject) for look in checks for subject in look.watched
@@ -181,7 +181,7 @@ drift = dg.define_asset_job(
 def hourly_drift(recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
     """Start a run if a graph has new sessions."""
     with recorder.runtime.database.transaction(write=False) as db:
-        is_due = any(True for _ in due_graphs(db))
+        is_due = any(True for _ in list_graphs_to_check(db))
     return dg.RunRequest() if is_due else dg.SkipReason("No graph has new sessions.")
 
 

@@ -1,6 +1,8 @@
-"""Exports in Dagster: the `datasets` asset, its job, and the sensor that takes up queued ones. Spec §4.3.
+"""Exports in Dagster: the `datasets` asset, its job, the runs of queued exports, and due exports of recipes.
 
-A partition is a dataset, named by the export's tag or its workflows (`dataset_name` in
+Spec §4.3.
+
+A partition is a dataset, named by the export's tag or its workflows (`make_dataset_name` in
 recorder/exports/requests/validation.py); an export is a version of it. The exports table is the queue:
 posting an export fills it. One run stays and writes small exports (pipelines/small_export_run.py); the sensor
 keeps that run, and starts a run for each other export. A run writes the row's status under a lease.
@@ -18,17 +20,17 @@ from typing import Any
 import dagster as dg
 from sqlmodel import Session as DbSession
 
-from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
-from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, make_dataset_config, make_export_body
-from pipelines.dataset_report import LoggedProgress, describe_dataset
-from pipelines.resources import RecorderResource
-from pipelines.runs import (
+from pipelines.dagster_runs import (
     QUEUE_TAG,
     compute_pause_after_failures,
     dagster_instance_of,
     fail_lost_runs,
     is_run_coming_up,
 )
+from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
+from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, make_dataset_config, make_export_body
+from pipelines.dataset_metadata import LoggedProgress, describe_dataset
+from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
 from recorder.access.workspaces import find_workspace, list_workspaces
@@ -37,8 +39,8 @@ from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import queue_due_exports
 from recorder.exports.requests.recipes import list_recipes
-from recorder.exports.runner.finalize import fail_export_of_cancelled_run, queue_export
-from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.export_lease import list_due_exports
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run, requeue_export
 from recorder.exports.runner.replayability_wait import recount_awaited_replayability
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import (
@@ -160,7 +162,7 @@ def _queue_configured_export(runtime: Runtime, config: Mapping[str, Any], partit
     body = make_export_body(config, partition=partition)
     with runtime.database.transaction(write=False) as db:
         workspace_id = _find_workspace_id(db, config.get("workspace"))
-    return queue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
+    return requeue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
 
 
 def _find_workspace_id(db: DbSession, name_or_id: str | None) -> str:
@@ -201,7 +203,7 @@ def take_up_exports(
     with recorder.runtime.database.transaction(write=False) as db:
         writer, writers = place_owner(db), list_small_export_writers(db)
         # Small exports that nobody tried are due for a run of their own only where none writes them.
-        due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=not writers)
+        due = list_due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=not writers)
     if writer is not None and not due:
         return dg.SkipReason("No export waits for a run of its own.")
     instance = open_instance()
@@ -213,7 +215,7 @@ def take_up_exports(
             break
         if awaits_small_export_writer(row) and not _give_own_run_if_unclaimed(recorder, row):
             continue
-        request = _request_next_run(instance, recorder, row, runs_by_export[row.id])
+        request = _request_next_export_run(instance, recorder, row, runs_by_export[row.id])
         requests += [] if request is None else [request]
     requests = [*writer_requests, *requests]
     if not requests:
@@ -231,7 +233,7 @@ def _read_runs(instance: dg.DagsterInstance, rows: Sequence[ExportRow]) -> Mappi
     return runs
 
 
-def _request_next_run(
+def _request_next_export_run(
     instance: dg.DagsterInstance, recorder: RecorderResource, row: ExportRow, runs: list[dg.RunRecord]
 ) -> dg.RunRequest | None:
     """Cancel an export whose run was cancelled; return a request for its next run if it may have one."""
@@ -239,7 +241,7 @@ def _request_next_run(
     if is_cancelled and row.status in ("queued", "running"):
         fail_export_of_cancelled_run(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
         return None
-    if not _may_start_next_run(runs, first_pause_s=recorder.export_pause_s):
+    if not _may_start_next_export_run(runs, first_pause_s=recorder.export_pause_s):
         return None
     # Run monitoring does not watch local processes: a lost run would hold a place in the queue's limits.
     fail_lost_runs(instance, runs)
@@ -270,7 +272,7 @@ def _give_own_run_if_unclaimed(recorder: RecorderResource, row: ExportRow) -> bo
         return give_own_run(db, row.id)
 
 
-def _may_start_next_run(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
+def _may_start_next_export_run(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
     """Return whether an export may get another run: none waits, and the pause after the last one is over."""
     if not runs:
         return True

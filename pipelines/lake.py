@@ -3,7 +3,7 @@
 import dagster as dg
 
 from pipelines.resources import RecorderResource
-from pipelines.sealing_drain import deferred_interrupts
+from pipelines.sealing_drain import defer_interrupts
 from recorder.governance.maintenance_pass import MaintenanceReport, maintain_lake
 
 _TEXTS = ("workspace_id", "mode", "kind", "error")
@@ -37,14 +37,14 @@ def lake_tables(context: dg.AssetExecutionContext, recorder: RecorderResource) -
         nonlocal is_interrupted
         is_interrupted = True
 
-    with deferred_interrupts(stop):
+    with defer_interrupts(stop):
         report = maintain_lake(recorder.runtime, context.run.run_id, is_stopping=lambda: is_interrupted)
     for (tenant, kind), error in report.failures.items():
         context.log.error("The %s of %s (%s): %s", kind, tenant.workspace_id, tenant.mode, error)
-    return dg.MaterializeResult(metadata=_describe_maintenance(report))
+    return dg.MaterializeResult(metadata=_describe_lake_maintenance(report))
 
 
-def _describe_maintenance(report: MaintenanceReport) -> dict[str, dg.MetadataValue]:
+def _describe_lake_maintenance(report: MaintenanceReport) -> dict[str, dg.MetadataValue]:
     rows = report.list_rows()
     return {
         "tables": dg.MetadataValue.int(len(report.tables)),

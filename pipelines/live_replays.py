@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
+from pipelines.dagster_runs import QUEUE_TAG, compute_pause_after_failures, dagster_instance_of
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, compute_pause_after_failures, dagster_instance_of
 from recorder.live.claimed_replay import (
     claim_live_replay,
     end_lost_replays,
     list_waiting_live_replays,
-    run_replay,
+    run_claimed_replay,
 )
 from recorder.live.worker import has_replay_worker
 from recorder.models.replay import ReplayRow
@@ -57,7 +57,7 @@ def live_replays(
     if claimed is None:
         context.log.info(f"Replay {config.replay_id} does not wait any more; nothing to do.")
         return dg.MaterializeResult(metadata={"dagster/row_count": 0})
-    run_replay(runtime, *claimed)
+    run_claimed_replay(runtime, *claimed)
     with runtime.database.transaction(write=False) as db:
         row = db.get(ReplayRow, config.replay_id)
     status = "removed" if row is None else row.status
@@ -106,7 +106,7 @@ def request_live_replay_runs(
     places = runtime.settings.live.places
     requests: list[dg.RunRequest] = []
     pauses: dict[str, float] = {}
-    for row in _order_replays_by_turns(instance, waiting):
+    for row in _order_live_replays_by_turn(instance, waiting):
         if len(records) + len(requests) >= places:
             break
         if row.id in requested or per_workspace[row.workspace_id] >= max(1, places // 2):
@@ -132,7 +132,9 @@ def request_live_replay_runs(
     return dg.SensorResult(run_requests=requests)
 
 
-def _order_replays_by_turns(instance: dg.DagsterInstance, waiting: Sequence[ReplayRow]) -> list[ReplayRow]:
+def _order_live_replays_by_turn(
+    instance: dg.DagsterInstance, waiting: Sequence[ReplayRow]
+) -> list[ReplayRow]:
     """Return waiting replays so that the workspace whose last run began longest ago is first."""
     records = instance.get_run_records(dg.RunsFilter(job_name=replay_live.name), limit=_LAST_RUNS)
     newest: dict[str | None, int] = {}

@@ -10,9 +10,9 @@ from dataclasses import asdict
 import dagster as dg
 from pydantic import Field
 
-from pipelines.memory_picture import describe_graph
+from pipelines.dagster_runs import QUEUE_TAG
+from pipelines.memory_metadata import read_graph_metadata
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG
 from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_workflow_partition, select_partition_scopes
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.storage.consistency import GraphCheck, check_graph_consistency, index_missing_sessions
@@ -63,7 +63,7 @@ def rebuilt_memory_graphs(
             context.log.warning(
                 f"{scope.workflow} of {scope.workspace_id} is too busy; left for another night."
             )
-            pages.append(describe_graph(runtime, scope))
+            pages.append(read_graph_metadata(runtime, scope))
         if report is None or not report.sessions:
             continue
         context.log.info(
@@ -110,7 +110,7 @@ def _make_rebuild_metadata(
         "workspace": dg.MetadataValue.text(f"{scope.workspace_id} {scope.mode}"),
         "rebuild": dg.MetadataValue.text(_format_rebuild_report(report)),
         "sessions found in the lake alone": dg.MetadataValue.int(indexed),
-        **describe_graph(runtime, scope),
+        **read_graph_metadata(runtime, scope),
     }
 
 

@@ -7,8 +7,8 @@ each daemon sent its last heartbeat; the age of the report says whether Dagster 
 import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
+from pipelines.dagster_runs import dagster_instance_of
 from pipelines.resources import RecorderResource
-from pipelines.runs import dagster_instance_of
 from recorder import clock
 from recorder.service_state import Status, store_statuses
 

@@ -11,15 +11,15 @@ from collections.abc import Callable
 import dagster as dg
 from pydantic import Field
 
+from pipelines.dagster_runs import dagster_instance_of, request_dagster_run
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
-from pipelines.runs import dagster_instance_of, request_dagster_run
-from pipelines.sealing_drain import deferred_interrupts
-from recorder.replay_service.drain_run import ReplayRun
+from pipelines.sealing_drain import defer_interrupts
+from recorder.replay_service.drain_run import ReplayDrainRun
 from recorder.replay_service.due_replays import LEASE, has_waiting_replays
-from recorder.replay_service.replayability.replayability import ReplayabilityWork
 from recorder.replay_service.replayability.replayability_queue import has_waiting_sessions
-from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
+from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
 
 _POLL_S = 0.1
 
@@ -45,7 +45,7 @@ def replays(
     context: dg.AssetExecutionContext, config: ReplaysConfig, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
     """Replay what waits, and compute the replayability of sealed sessions, until nothing has waited long."""
-    run = ReplayRun(recorder.runtime, context.run.run_id)
+    run = ReplayDrainRun(recorder.runtime, context.run.run_id)
     if not run.take():
         context.log.info("Another run replays sessions; nothing to do.")
         return dg.MaterializeResult(metadata=describe_replays(run.report))
@@ -53,7 +53,7 @@ def replays(
     began = worked = time.monotonic()
     is_interrupted = threading.Event()
     try:
-        with deferred_interrupts(is_interrupted.set):
+        with defer_interrupts(is_interrupted.set):
             while (now := time.monotonic()) - began < config.max_seconds and not is_interrupted.is_set():
                 has_worked = run.work_on_due_replays()
                 if values.take_turn(run.held, is_busy=run.is_busy) or has_worked:
@@ -74,7 +74,7 @@ def replays(
     )
 
 
-def describe_replays(report: ReplayRunReport) -> dict[str, dg.MetadataValue]:
+def describe_replays(report: ReplayDrainCounts) -> dict[str, dg.MetadataValue]:
     """Return counts by status, divergences by kind, ended recoveries, and a histogram of similarities."""
     tenths = "\n".join(
         f"| {tenth / 10:.1f} | {report.similarities[tenth]} |" for tenth in sorted(report.similarities)

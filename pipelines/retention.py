@@ -1,4 +1,6 @@
-"""Retention and purges in Dagster: daily removal of expired data, and purges on request. Spec §8.3.
+"""Retention, purges and table rewrites in Dagster: daily removal, and sensors that start runs on request.
+
+Spec §8.3.
 
 Hard deletes and erasures start a run within seconds, by a sensor. A run that was killed is followed by
 another one once its lease is over.
@@ -12,10 +14,10 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.dagster_records import remove_dagster_texts
+from pipelines.dagster_record_job import remove_dagster_texts
+from pipelines.dagster_runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
-from pipelines.sealing_drain import deferred_interrupts
+from pipelines.sealing_drain import defer_interrupts
 from recorder import clock
 from recorder.audit.verify import Head
 from recorder.governance import erasures, retention, table_rewrites
@@ -57,14 +59,14 @@ def expired_records(
             "bytes": sum(report.sizes.values()),
             "failures": len(report.failures),
             **{kind: _sum_counts_of_kind(report, kind) for kind in retention.KINDS},
-            "by_workspace": _make_counts_table(rows),
+            "by_workspace": _make_retention_counts_table(rows),
             "audit_heads": _make_audit_heads_table(report.heads),
             "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
         }
     )
 
 
-def _make_counts_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValue:
+def _make_retention_counts_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValue:
     """Return counts and bytes by workspace and kind as a table of the UI."""
     columns = [dg.TableColumn(name) for name in ("workspace_id", "kind")]
     columns += [dg.TableColumn(name, "int") for name in ("count", "bytes")]
@@ -97,7 +99,7 @@ def purged_sessions(
 ) -> dg.MaterializeResult[None]:
     """Work on open purges until the next step is minutes away."""
     is_interrupted = threading.Event()
-    with deferred_interrupts(is_interrupted.set):
+    with defer_interrupts(is_interrupted.set):
         removals = run_removals(
             recorder.runtime,
             context.run.run_id,
@@ -124,7 +126,7 @@ def _describe_purges(report: PurgeReport) -> dict[str, Any]:
         "frames": report.frames,
         "bytes": report.event_bytes + report.frame_bytes,
         "failed_steps": report.failed_steps,
-        "by_workspace": _make_counts_table(report.list_rows()),
+        "by_workspace": _make_retention_counts_table(report.list_rows()),
     }
 
 

@@ -12,14 +12,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import dagster as dg
 from pydantic import Field
 
-from pipelines.memory_picture import describe_graph
+from pipelines.dagster_runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
+from pipelines.memory_metadata import read_graph_metadata
 from pipelines.resources import RecorderResource
-from pipelines.runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
-from pipelines.sealing_drain import Drain, deferred_interrupts
+from pipelines.sealing_drain import DrainLoop, defer_interrupts
 from pipelines.sealing_report import describe_drain_progress, describe_drain_run
 from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.runtime import Runtime
-from recorder.sealing import SealedBatch, has_work, list_sealing_runs, longest_wait_s, open_sealer
+from recorder.sealing import (
+    SealedBatch,
+    compute_longest_wait_s,
+    has_sealing_work,
+    list_sealing_runs,
+    open_sealer,
+)
 from recorder.sealing.cleanup import count_rows_by_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -123,9 +129,9 @@ def sealing(
         if sealer is None:
             context.log.info("Enough runs are sealing; nothing to do.")
             return
-        drain = Drain(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
+        drain = DrainLoop(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
         # Reports are written beside the sealing: each takes a dozen ms that the next session would wait.
-        with deferred_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
+        with defer_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
             reports = SealingReports(context, recorder.runtime, picture_every_s=config.picture_seconds)
             for batches in drain.seal_and_report():
                 sealed.extend(batches)
@@ -179,7 +185,7 @@ class SealingReports:
                 self._context.log_event(dg.AssetObservation(asset, metadata=metadata))
 
     def _log_picture(self) -> None:
-        """Materialize the graphs' asset with the last graph, and the counts since the picture before."""
+        """Log the graphs' asset as materialized, with the last graph and the counts since the one before."""
         metadata = dict(describe_drain_progress(self._undrawn))[_GRAPHS]
         picture = self.describe_graph_of(self._undrawn[-1])
         self._context.log_event(dg.AssetMaterialization(_GRAPHS, metadata={**picture, **metadata}))
@@ -190,7 +196,7 @@ class SealingReports:
         """Return workflow, picture and figures of the first graph that a batch changed."""
         scope = batch.scopes[0]
         name = dg.MetadataValue.text(partition_key(scope))
-        return {"workflow": name, **describe_graph(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)}
+        return {"workflow": name, **read_graph_metadata(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)}
 
 
 def _is_run_cancelled(context: dg.AssetExecutionContext) -> bool:
@@ -249,11 +255,11 @@ def watch_lanes(database: Database, *, runs: int, seconds: float, busy_after_s: 
             at_work = len(list_sealing_runs(db))
             if at_work >= runs:
                 return "enough runs are at work"
-            if at_work == 0 and has_work(db):
+            if at_work == 0 and has_sealing_work(db):
                 return "work waits"
             if at_work > 0:
                 state = "the runs at work keep up"
-                if (longest_wait_s(db, runs=runs) or 0) > busy_after_s:
+                if (compute_longest_wait_s(db, runs=runs) or 0) > busy_after_s:
                     return "work waits"
         if time.monotonic() >= until:
             return state

@@ -30,7 +30,7 @@ _TIDY_AFTER_IDLE_S = 1.0
 _FIRST_STORE_PAUSE_S, _LONGEST_STORE_PAUSE_S = 1.0, 15.0
 
 
-class Drain:
+class DrainLoop:
     """Seals with a sealer that has a place, and reports now and then what it has sealed."""
 
     def __init__(self, sealer: Sealer, *, idle_seconds: float, max_seconds: float) -> None:
@@ -64,7 +64,7 @@ class Drain:
                 if batch is not None:
                     batches.append(batch)
                     worked = now
-                if now - reported >= _report_interval(now - began):
+                if now - reported >= _compute_drain_report_interval(now - began):
                     yield batches
                     batches, reported = [], time.monotonic()
                 is_idle = batch is None and now - worked >= _TIDY_AFTER_IDLE_S
@@ -126,7 +126,7 @@ def choose_drain_pause(search_s: float, *, idle_s: float) -> float:
 
 
 @contextmanager
-def deferred_interrupts(on_interrupt: Callable[[], None]) -> Iterator[None]:
+def defer_interrupts(on_interrupt: Callable[[], None]) -> Iterator[None]:
     """Let the block finish in order when SIGINT or SIGTERM arrives.
 
     Dagster answers both (a cancelled run, a service that stops) by raising in the middle of whatever runs;
@@ -147,5 +147,5 @@ def deferred_interrupts(on_interrupt: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _report_interval(run_seconds: float) -> float:
+def _compute_drain_report_interval(run_seconds: float) -> float:
     return min(30.0, max(1.0, run_seconds / 20))

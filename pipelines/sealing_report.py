@@ -21,8 +21,8 @@ def describe_drain_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
     sessions = _sum_batch_counts(batches, "sessions")
     workflows = _list_workflows_of_batches(batches)
     lags = {
-        "lag_p50_s": _compute_quantile(_list_sealing_lags(batches), 0.5),
-        "lag_p95_s": _compute_quantile(_list_sealing_lags(batches), 0.95),
+        "lag_p50_s": _compute_lag_quantile(_list_sealing_lags(batches), 0.5),
+        "lag_p95_s": _compute_lag_quantile(_list_sealing_lags(batches), 0.95),
     }
     yield "sealed_sessions", {"sessions": sessions, "batches": len(batches), **lags, "workflows": workflows}
     for asset, count in _list_assets_with_rows(batches):
@@ -72,7 +72,7 @@ def _list_sealing_lags(batches: Sequence[SealedBatch]) -> list[float]:
     return [lag for batch in batches for lag in batch.lags_s]
 
 
-def _compute_quantile(values: Sequence[float], share: float) -> float | None:
+def _compute_lag_quantile(values: Sequence[float], share: float) -> float | None:
     """Return the quantile of some values; None if there are none (imports have no lag)."""
     return round(sorted(values)[ceil(share * len(values)) - 1], 3) if values else None
 
@@ -86,7 +86,10 @@ def _make_lag_table(batches: Sequence[SealedBatch]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(
         [
             dg.TableRecord(
-                {"what": what, **{name: _compute_quantile(values, share) for name, share in shares.items()}}
+                {
+                    "what": what,
+                    **{name: _compute_lag_quantile(values, share) for name, share in shares.items()},
+                }
             )
             for what, values in rows.items()
             if values

@@ -17,14 +17,14 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
+from pipelines.dagster_runs import QUEUE_TAG
 from pipelines.dataset_checks import check_files, check_lake
-from pipelines.dataset_report import LoggedProgress, describe_dataset
+from pipelines.dataset_metadata import LoggedProgress, describe_dataset
 from pipelines.resources import RecorderResource, make_recorder_resource
-from pipelines.runs import QUEUE_TAG
-from pipelines.sealing_drain import deferred_interrupts
+from pipelines.sealing_drain import defer_interrupts
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.runner.lease import ExportClaim
+from recorder.exports.runner.export_lease import ExportClaim
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import (
     PLACE_MS,
@@ -282,7 +282,7 @@ def small_exports(
     results = loop.write_exports(max_seconds=config.max_seconds, max_exports=config.max_exports)
     while True:
         # Dagster installs its own handlers each time it resumes this generator: ours do not outlast a yield.
-        with deferred_interrupts(loop.stop):
+        with defer_interrupts(loop.stop):
             finished = next(results, None)
         if finished is None:
             break

@@ -27,7 +27,7 @@ from recorder import clock
 from recorder.logs import configure_logs
 from recorder.net.host_header import with_listening_host
 from recorder.settings import Settings
-from recorder.supervisor.commands import http_address
+from recorder.supervisor.child_commands import http_address
 from recorder.supervisor.run_records import DAGSTER_WEBSERVER, AlreadyRunning, RunRecord
 
 # Dagster's own defaults of its command line.

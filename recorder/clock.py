@@ -18,7 +18,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 def now() -> datetime:
     """Return the present instant, UTC, cut to whole milliseconds."""
-    return truncate(datetime.now(UTC))
+    return truncate_to_ms(datetime.now(UTC))
 
 
 def now_ms() -> int:
@@ -26,7 +26,7 @@ def now_ms() -> int:
     return to_ms(datetime.now(UTC))
 
 
-def truncate(moment: datetime) -> datetime:
+def truncate_to_ms(moment: datetime) -> datetime:
     """Return the instant without its microseconds below a millisecond."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
@@ -55,7 +55,7 @@ def parse_time(text: str, *, name: str) -> datetime:
     if not _ISO.fullmatch(text):
         raise InvalidTime(name)
     try:
-        return truncate(datetime.fromisoformat(text.upper()).astimezone(UTC))
+        return truncate_to_ms(datetime.fromisoformat(text.upper()).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise InvalidTime(name) from error
 

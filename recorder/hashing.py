@@ -12,17 +12,17 @@ def canonical_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
-def sha256_of(value: Any) -> str:
+def compute_sha256(value: Any) -> str:
     """Return the hex SHA-256 of a value's canonical JSON (bytes are hashed as they are)."""
     return hashlib.sha256(value if isinstance(value, bytes) else canonical_json(value)).hexdigest()
 
 
-def keyed_digest(secret: bytes, purpose: str, data: bytes) -> bytes:
+def compute_keyed_digest(secret: bytes, purpose: str, data: bytes) -> bytes:
     """Return an HMAC-SHA256 under the deployment's secret, separate for each purpose."""
     return hmac.digest(secret, purpose.encode() + b"\0" + data, "sha256")
 
 
-def bucket_of(session_id: str) -> int:
+def compute_hash_bucket(session_id: str) -> int:
     """Return the hash bucket of a session, 0 to 65535: the first two bytes of its SHA-256.
 
     The lake sorts by it and exports cut shards along it (docs/decisions/0004-hash-buckets.md).

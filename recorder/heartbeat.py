@@ -12,7 +12,7 @@ def write_heartbeat(path: Path) -> None:
     os.utime(path)
 
 
-class PulseReader:
+class HeartbeatReader:
     """Reader of a pulse file that knows which beat it saw last."""
 
     def __init__(self, path: Path) -> None:

@@ -56,7 +56,7 @@ def reserve_ulid_values(count: int) -> int:
     return first
 
 
-def encode(value: int) -> str:
+def encode_ulid(value: int) -> str:
     """Return the 26 characters of a 128-bit ULID value."""
     return f"{_encode_high(value >> 20)}{_PAIRS[value >> 10 & 1023]}{_PAIRS[value & 1023]}"
 
@@ -67,7 +67,7 @@ def _encode_high(value: int) -> str:
     return "".join([_PAIRS[value >> shift & 1023] for shift in range(100, -1, -10)])
 
 
-def decode(ulid: str) -> int:
+def decode_ulid(ulid: str) -> int:
     """Return the 128-bit value of 26 ULID characters."""
     value = 0
     for letter in ulid:
@@ -77,7 +77,7 @@ def decode(ulid: str) -> int:
 
 def new_id(prefix: str) -> str:
     """Return a new id such as `ses_01k…`."""
-    return f"{prefix}_{encode(reserve_ulid_values(1))}"
+    return f"{prefix}_{encode_ulid(reserve_ulid_values(1))}"
 
 
 class IdCounter:
@@ -92,7 +92,7 @@ class IdCounter:
         self._ms = 0
         self._next_ms_ns = 0
         self._count = 0
-        self._drawn = encode(secrets.randbits(_RANDOM_BITS))[10:-4]
+        self._drawn = encode_ulid(secrets.randbits(_RANDOM_BITS))[10:-4]
         self._head = ""
 
     def next(self) -> str:
@@ -107,17 +107,17 @@ class IdCounter:
     def _advance_clock(self, now_ns: int) -> None:
         self._ms = max(now_ns // 1_000_000, self._ms + 1)
         self._next_ms_ns = (self._ms + 1) * 1_000_000
-        self._head = f"{self._prefix}_{encode(self._ms << _RANDOM_BITS)[:10]}{self._drawn}"
+        self._head = f"{self._prefix}_{encode_ulid(self._ms << _RANDOM_BITS)[:10]}{self._drawn}"
 
 
 def id_range(first_id: str, count: int) -> list[str]:
     """Return the `count` ids that begin at `first_id` and follow each other."""
     prefix, _, ulid = first_id.partition("_")
-    value = decode(ulid)
+    value = decode_ulid(ulid)
     ids: list[str] = []
     while len(ids) < count:
         # Ids that share all but their last two letters are made together, in a twentieth of the time.
-        head, low = f"{prefix}_{encode(value)[:-2]}", value & 1023
+        head, low = f"{prefix}_{encode_ulid(value)[:-2]}", value & 1023
         run = _PAIRS[low : low + count - len(ids)]
         ids += [head + pair for pair in run]
         value += len(run)
@@ -127,12 +127,12 @@ def id_range(first_id: str, count: int) -> list[str]:
 def new_timed_id(prefix: str) -> tuple[str, datetime]:
     """Return a new id and its instant: ordering by id is then ordering by (that instant, id)."""
     value = reserve_ulid_values(1)
-    return f"{prefix}_{encode(value)}", from_ms(value >> _RANDOM_BITS)
+    return f"{prefix}_{encode_ulid(value)}", from_ms(value >> _RANDOM_BITS)
 
 
 def first_id_at(prefix: str, moment: datetime) -> str:
     """Return the lowest id of an instant, to select ids by time."""
-    return f"{prefix}_{encode(max(0, to_ms(moment)) << _RANDOM_BITS)}"
+    return f"{prefix}_{encode_ulid(max(0, to_ms(moment)) << _RANDOM_BITS)}"
 
 
 def is_id(text: str, prefix: str) -> bool:

@@ -20,7 +20,7 @@ _BEFORE_SURROGATE = re.compile(
 )
 
 
-def describe_place(text: str, position: int) -> str:
+def describe_json_position(text: str, position: int) -> str:
     """Return line and column of a position, both counted from 1."""
     return (
         f"line {text.count(chr(10), 0, position) + 1}, column {position - text.rfind(chr(10), 0, position)}"
@@ -30,17 +30,17 @@ def describe_place(text: str, position: int) -> str:
 def describe_undecodable(body: bytes, position: int) -> str:
     """Return line and column of the first byte that is not UTF-8."""
     text = body[:position].decode("utf-8")
-    return describe_place(text, len(text))
+    return describe_json_position(text, len(text))
 
 
 def locate_constant(text: str) -> str:
     """Return the place of the first NaN or Infinity in parentheses; nothing for a long text."""
-    return _locate(text, _find_match(_NON_NUMBER, lambda _: True))
+    return _locate_json_fault(text, _find_match(_NON_NUMBER, lambda _: True))
 
 
 def locate_number(text: str, is_wrong: Callable[[str], bool]) -> str:
     """Return the place of the first large number that is wrong in parentheses; nothing for a long text."""
-    return _locate(text, _find_match(_LARGE_NUMBER, is_wrong))
+    return _locate_json_fault(text, _find_match(_LARGE_NUMBER, is_wrong))
 
 
 def locate_repeated_key(text: str) -> str:
@@ -49,7 +49,7 @@ def locate_repeated_key(text: str) -> str:
     Args:
         text: valid JSON up to the end of that object.
     """
-    return _locate(text, _find_repeated_key)
+    return _locate_json_fault(text, _find_repeated_key)
 
 
 def locate_depth(body: bytes, levels: int) -> str:
@@ -61,7 +61,7 @@ def locate_depth(body: bytes, levels: int) -> str:
     """
     if len(body) > _SEARCHED_CHARACTERS:
         return ""
-    return _locate(body.decode("utf-8", "replace"), lambda text: _find_deep_bracket(text, levels))
+    return _locate_json_fault(body.decode("utf-8", "replace"), lambda text: _find_deep_bracket(text, levels))
 
 
 def locate_surrogate(text: str) -> str:
@@ -70,12 +70,12 @@ def locate_surrogate(text: str) -> str:
     Args:
         text: valid JSON.
     """
-    return _locate(text, _find_surrogate)
+    return _locate_json_fault(text, _find_surrogate)
 
 
-def _locate(text: str, find: Callable[[str], int | None]) -> str:
+def _locate_json_fault(text: str, find: Callable[[str], int | None]) -> str:
     position = find(text) if len(text) <= _SEARCHED_CHARACTERS else None
-    return "" if position is None else f" ({describe_place(text, position)})"
+    return "" if position is None else f" ({describe_json_position(text, position)})"
 
 
 def _find_match(pattern: re.Pattern[str], is_wrong: Callable[[str], bool]) -> Callable[[str], int | None]:

@@ -20,7 +20,7 @@ from structlog.typing import EventDict, Processor
 from recorder import clock
 from recorder.errors import RecorderError
 from recorder.request_context import current_request_id
-from recorder.setting_values import LOG_LEVELS, UnknownLogLevel
+from recorder.setting_parsers import LOG_LEVELS, UnknownLogLevel
 
 #: Exit code of a process whose settings or data do not admit a start; a crash has another one.
 START_REFUSED: Final = 78

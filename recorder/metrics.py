@@ -57,7 +57,7 @@ _ITEMS = Counter(
 _STORED: Final = {"events": _ITEMS.labels("events"), "frames": _ITEMS.labels("frames")}
 
 
-def count_group(seconds: float, stored: list[tuple[Literal["events", "frames"], int]]) -> None:
+def count_group_commit(seconds: float, stored: list[tuple[Literal["events", "frames"], int]]) -> None:
     """Count a committed group of batches, and the items that each of them added."""
     _COMMIT_SECONDS.observe(seconds)
     _GROUP_BATCHES.observe(len(stored))

@@ -13,7 +13,7 @@ current_request_id = _request_id.get
 
 
 @contextmanager
-def following_request(request_id: str | None) -> Iterator[None]:
+def continue_request_context(request_id: str | None) -> Iterator[None]:
     """Make an earlier request the current one while the block runs."""
     token = _request_id.set(request_id)
     try:

@@ -60,7 +60,7 @@ class EventsDigest:
         return self._hash.hexdigest()
 
 
-def events_digest(rows: Iterable[EventKey | tuple[str, int, int, str, str | None, str]]) -> str:
+def compute_events_digest(rows: Iterable[EventKey | tuple[str, int, int, str, str | None, str]]) -> str:
     """Return the hex SHA-256 of one session's events (`rows_sha256`).
 
     Args:
@@ -74,7 +74,7 @@ def events_digest(rows: Iterable[EventKey | tuple[str, int, int, str, str | None
     return digest.hexdigest()
 
 
-def frames_digest(rows: Iterable[tuple[str, str]]) -> str:
+def compute_frames_digest(rows: Iterable[tuple[str, str]]) -> str:
     """Return the hex SHA-256 of one session's selected frames.
 
     Args:
@@ -86,7 +86,7 @@ def frames_digest(rows: Iterable[tuple[str, str]]) -> str:
     ).hexdigest()
 
 
-def samples_digest(rows: Iterable[tuple[str, str, Iterable[str]]]) -> str:
+def compute_samples_digest(rows: Iterable[tuple[str, str, Iterable[str]]]) -> str:
     """Return the hex SHA-256 of one session's samples: selected frames with the events bound to them.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Final
 
 from recorder import limits
 from recorder.errors import Conflict, NotFound
-from recorder.setting_values import (
+from recorder.setting_parsers import (
     ConnectionSettings,
     LiveSandbox,
     SessionSize,
@@ -182,7 +182,7 @@ class Settings:
             DataFolderUnusable: if this user may not use the data folder.
         """
         env = os.environ if environment is None else environment
-        data = data_folder(data_dir, env)
+        data = find_data_folder(data_dir, env)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
         quiet_hour = parse_number_setting(env, "RECORDER_QUIET_HOUR", 0, 23)
         trusted_proxies = parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
@@ -316,7 +316,7 @@ def _embedded_database_url(data: Path) -> str:
     return f"sqlite:///{data / 'recorder.db'}"
 
 
-def data_folder(data_dir: Path | None, environment: Mapping[str, str] | None = None) -> Path:
+def find_data_folder(data_dir: Path | None, environment: Mapping[str, str] | None = None) -> Path:
     """Return the data folder that is chosen, or the environment's; it need not exist."""
     env = os.environ if environment is None else environment
     return (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
@@ -336,7 +336,7 @@ def describe_unknown_settings(environment: Mapping[str, str] | None = None) -> l
     return sentences
 
 
-def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
+def make_child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment for a child that serves the same deployment."""
     return environment_with({**settings.as_env(), **extra})
 
@@ -351,7 +351,7 @@ def read_azure_account_key() -> str | None:
     return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
 
 
-def dagster_folder(settings: Settings) -> Path:
+def find_dagster_folder(settings: Settings) -> Path:
     """Return the folder that Dagster writes to; its name marks the processes of the deployment."""
     return Path(os.environ.get("RECORDER_DAGSTER_DIR") or settings.data_dir / "dagster")
 

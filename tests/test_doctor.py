@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from recorder import clock, doctor
 from recorder.cli import app
-from recorder.doctor.examination import check_redis, check_stores, examine_deployment
+from recorder.doctor.examination import check_redis, examine_deployment, examine_stores
 from recorder.doctor.findings import Finding
 from recorder.doctor.machine import Ports, check_browser
 from recorder.models.governance import ErasureRow, PurgeRow
@@ -29,7 +29,7 @@ from recorder.models.webhook import WebhookSecretRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.tenant import Tenant
-from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.subscriptions import SecretBox
 from tests.support.databases import part_is_missing
 from tests.support.project_texts import PAGES, table
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
@@ -319,10 +319,12 @@ def test_a_browser_of_live_replays_that_is_missing_is_reported(
 def test_an_archive_in_a_folder_beside_a_store_is_reported(runtime: Runtime) -> None:
     urls = {"blob_url": "s3://frames", "database_url": "postgresql://db/recorder"}
     settings = replace(runtime.settings, **urls)
-    seen = list(check_stores(settings, runtime.blobs, runtime.lake))
+    seen = list(examine_stores(settings, runtime.blobs, runtime.lake))
     (finding,) = (finding for finding in seen if finding.state != "ok")
     assert "RECORDER_COLD_URL" in finding.fix
-    seen = list(check_stores(replace(settings, cold_storage_class="GLACIER_IR"), runtime.blobs, runtime.lake))
+    seen = list(
+        examine_stores(replace(settings, cold_storage_class="GLACIER_IR"), runtime.blobs, runtime.lake)
+    )
     assert {finding.state for finding in seen} == {"ok"}
 
 
@@ -356,8 +358,8 @@ def test_a_redis_that_does_not_answer_is_an_error_with_the_next_step(
 ) -> None:
     settings = runtime.settings
     assert list(check_redis(settings)) == []
-    (found,) = check_redis(replace(settings, redis_url=redis_url))
-    assert (found.check, found.state) == ("redis", "ok")
+    (answering,) = check_redis(replace(settings, redis_url=redis_url))
+    assert (answering.check, answering.state) == ("redis", "ok")
     (lost,) = check_redis(replace(settings, redis_url="redis://127.0.0.1:1"))
     assert (
         lost.state == "error"

@@ -8,8 +8,8 @@ import pytest
 
 from recorder.errors import Unavailable
 from recorder.logs import RepeatedWarnings, configure_logs, make_log_formatter
-from recorder.request_context import following_request
-from recorder.setting_values import UnknownLogLevel
+from recorder.request_context import continue_request_context
+from recorder.setting_parsers import UnknownLogLevel
 
 
 def line_of(message: str, *args: object, error: BaseException | None = None, **extra: Any) -> str:
@@ -70,7 +70,7 @@ def test_control_characters_are_escaped(character: str) -> None:
 
 
 def test_the_request_at_work_stands_in_the_line() -> None:
-    with following_request("req_1"):
+    with continue_request_context("req_1"):
         inside = json.loads(line_of("stored"))
     assert (inside["request_id"], "request_id" in json.loads(line_of("stored"))) == ("req_1", False)
 

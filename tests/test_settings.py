@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recorder import limits
-from recorder.setting_values import InvalidSetting
+from recorder.setting_parsers import InvalidSetting
 from recorder.settings import VARIABLES, Settings, describe_unknown_settings
 from tests.support.deployment_processes import released_together
 

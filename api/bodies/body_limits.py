@@ -1,4 +1,4 @@
-"""Limits of request bodies while they arrive: size, time, rate and memory. Contract §1 (order of checks)."""
+"""Arriving bodies: refused beyond the endpoint's size and time, paid for as they are read. Contract §1."""
 
 import time
 from collections.abc import Awaitable, Callable

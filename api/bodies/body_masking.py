@@ -12,7 +12,7 @@ from api.dependencies import CallerDep
 from recorder.access.keys import Caller
 from recorder.access.workspaces import LiveModeNeeded
 from recorder.masking.masker import Changes
-from recorder.masking.policies import Policy
+from recorder.masking.policies import MaskingPolicy
 from recorder.masking.scan_pool import ScanPool
 from recorder.masking.scanner import Scanner
 from recorder.models.session import SessionCreate, TagCreate
@@ -20,7 +20,7 @@ from recorder.models.workflow import WorkflowUpdate
 from recorder.models.workspace import WorkspaceUpdate
 from recorder.recording.frames import CheckedUpload
 from recorder.recording.item_masking import frame_documents, session_document, tag_document
-from recorder.recording.sessions import check_session
+from recorder.recording.sessions import check_new_session
 from recorder.recording.tags import check_tag
 from recorder.recording.workflows import SessionWorkflows
 from recorder.runtime import Runtime
@@ -29,7 +29,7 @@ _Body = TypeVar("_Body")
 
 
 @dataclass(frozen=True)
-class Masked(Generic[_Body]):
+class MaskedBody(Generic[_Body]):
     """A checked body, and the texts that masking changes in it."""
 
     body: _Body
@@ -50,7 +50,7 @@ class BodyMasking:
         """Stop the scan processes."""
         self._pool.close()
 
-    async def policy_of_session(self, caller: Caller, session_id: str) -> Policy | None:
+    async def policy_of_session(self, caller: Caller, session_id: str) -> MaskingPolicy | None:
         """Return the masking policy of a session of the caller; None if there is none."""
         policies = caller.masking
         if policies is None:
@@ -78,23 +78,25 @@ class BodyMasking:
 # one dependency of a route may take the body: each that takes it reports the same errors.
 async def _scan_session_body(
     request: Request, caller: CallerDep, body: SessionCreate
-) -> Masked[SessionCreate]:
-    check_session(body)
+) -> MaskedBody[SessionCreate]:
+    check_new_session(body)
     policy = None if caller.masking is None else caller.masking.of(body.workflow)
-    return Masked(body, await _find_masking_changes(request, caller, policy, lambda: session_document(body)))
+    return MaskedBody(
+        body, await _find_masking_changes(request, caller, policy, lambda: session_document(body))
+    )
 
 
 async def _scan_tag_body(
     request: Request, caller: CallerDep, session_id: str, body: TagCreate
-) -> Masked[TagCreate]:
+) -> MaskedBody[TagCreate]:
     check_tag(body)
     masking: BodyMasking = request.app.state.masking
     policy = await masking.policy_of_session(caller, session_id)
-    return Masked(body, await _find_masking_changes(request, caller, policy, lambda: tag_document(body)))
+    return MaskedBody(body, await _find_masking_changes(request, caller, policy, lambda: tag_document(body)))
 
 
 async def _find_masking_changes(
-    request: Request, caller: Caller, policy: Policy | None, read_document: Callable[[], bytes]
+    request: Request, caller: Caller, policy: MaskingPolicy | None, read_document: Callable[[], bytes]
 ) -> Changes:
     if policy is None:
         return {}
@@ -126,7 +128,7 @@ async def _admit_patterns(request: Request, caller: Caller, body: WorkspaceUpdat
 
 
 # Bodies with the texts that masking changes; settings whose patterns were admitted.
-MaskedSession = Annotated[Masked[SessionCreate], Depends(_scan_session_body)]
-MaskedTag = Annotated[Masked[TagCreate], Depends(_scan_tag_body)]
+MaskedSession = Annotated[MaskedBody[SessionCreate], Depends(_scan_session_body)]
+MaskedTag = Annotated[MaskedBody[TagCreate], Depends(_scan_tag_body)]
 AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace_patterns)]
 AdmittedWorkflow = Annotated[WorkflowUpdate, Depends(_admit_workflow_patterns)]

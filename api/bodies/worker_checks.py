@@ -1,4 +1,6 @@
-"""Checks of large request bodies, as they run in worker processes. Contract §3.
+"""Checks of large request bodies inside a worker process of bounded memory: JSON, events, multipart frames.
+
+Contract §3.
 
 A body is passed as a file, so that only small values cross between the processes. Each function takes a file
 and returns the values that the service needs, or raises the error that the client receives.
@@ -24,9 +26,9 @@ from recorder.models.wire import shorten_name
 from recorder.recording.event_validation import validate_event_body
 from recorder.recording.frame_validation import (
     CheckedFrame,
+    hash_frame_upload,
     read_frames_json,
     read_frames_part,
-    upload_digest,
     validate_frames,
 )
 
@@ -98,7 +100,7 @@ def check_frame_upload_file(path: str, content_type: str) -> CheckedFrames:
         else:
             items, parts = asyncio.run(read_multipart_upload(_read_body_chunks(file.fileno()), content_type))
         frames = validate_frames(items, parts)
-        digest = upload_digest(frames)
+        digest = hash_frame_upload(frames)
         file.seek(0)
         file.truncate()
         offsets, end = [], 0
@@ -139,7 +141,7 @@ async def read_multipart_upload(
     count = limits.FRAMES_PER_BATCH + 2
     # Latin-1 keeps every byte of a text part for the JSON reader.
     headers = Headers({"content-type": f"{content_type}; charset=latin-1"})
-    reader = _PartReader(
+    reader = _MultipartReader(
         headers,
         chunks,  # type: ignore[arg-type]
         max_files=count,
@@ -151,12 +153,14 @@ async def read_multipart_upload(
     try:
         form = await reader.parse()
     except MultiPartException as error:
-        raise _multipart_error() from error
-    pairs = [(_decode_part_name(name), await _read_part(part)) for name, part in form.multi_items()]
+        raise _make_multipart_error() from error
+    pairs = [
+        (_decode_multipart_name(name), await _read_multipart_part(part)) for name, part in form.multi_items()
+    ]
     await form.close()
     parts = dict(pairs)
     if "frames" not in parts or len(parts) != len(pairs):
-        raise _multipart_error()
+        raise _make_multipart_error()
     items = read_frames_part(parts.pop("frames"))
     declared = {item.part for item in items}
     undeclared = [
@@ -169,7 +173,7 @@ async def read_multipart_upload(
     return items, parts
 
 
-class _PartReader(MultiPartParser):
+class _MultipartReader(MultiPartParser):
     """Reader of multipart bodies whose parts are UTF-8 or bytes."""
 
     def on_headers_finished(self) -> None:
@@ -180,15 +184,15 @@ class _PartReader(MultiPartParser):
         super().on_headers_finished()
 
 
-def _decode_part_name(name: str) -> str:
+def _decode_multipart_name(name: str) -> str:
     return name.encode("latin-1").decode("utf-8", "replace")
 
 
-async def _read_part(part: UploadFile | str) -> bytes:
+async def _read_multipart_part(part: UploadFile | str) -> bytes:
     return await part.read() if isinstance(part, UploadFile) else part.encode("latin-1")
 
 
-def _multipart_error() -> ValidationFailed:
+def _make_multipart_error() -> ValidationFailed:
     text = "Send one JSON part named `frames` and one binary part for each frame; each name once."
     return ValidationFailed.of("", "invalid_multipart", message=text)
 

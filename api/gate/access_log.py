@@ -12,7 +12,7 @@ from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.gate.endpoints import Endpoint
-from api.streams.websockets import SHARED_FRAMES
+from api.streams.websocket_protocol import SHARED_FRAMES
 from recorder.metrics import REQUEST_SECONDS, REQUESTS
 
 log = logging.getLogger("recorder.access")
@@ -80,7 +80,7 @@ def _write_access_log(scope: Scope, answer: _MeasuredSend, seconds: float) -> No
     counter.inc()
     if endpoint is None or not endpoint.is_stream:
         histogram.observe(seconds)
-    level = _choose_log_level(endpoint, route, answer.status, seconds)
+    level = _choose_access_log_level(endpoint, route, answer.status, seconds)
     if log.isEnabledFor(level):
         caller = state.get("caller")
         fields = {
@@ -101,7 +101,9 @@ def _find_page_route(path: str) -> str:
     return path if path in _PAGES else _UNMATCHED
 
 
-def _choose_log_level(endpoint: Endpoint | None, route: str, status: int | None, seconds: float) -> int:
+def _choose_access_log_level(
+    endpoint: Endpoint | None, route: str, status: int | None, seconds: float
+) -> int:
     """Return a high level for failures and slow requests, and DEBUG for those that come by thousands."""
     if status is not None and status >= 500:
         return logging.ERROR

@@ -15,8 +15,8 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import RateLimiter, client_network_of
-from api.gate.responses import client_address
+from api.gate.rate_limits import RateLimiter, find_client_network
+from api.gate.responses import read_client_address
 from recorder import clock
 from recorder.access.keys import Caller, authenticate_key, is_well_formed_key
 from recorder.access.rate_tiers import STRANGERS
@@ -206,7 +206,7 @@ class KeyGuessThrottle:
             RateLimited: if too many lookups of the address are running.
         """
         bucket = await self._rate_limiter.peek_address(address)
-        network = client_network_of(address)
+        network = find_client_network(address)
         running = self._running.get(network, Counter())
         if authorization not in running and round(bucket.share * STRANGERS.burst) <= len(running):
             admission = await self._rate_limiter.admit_address(address, is_signed=False)
@@ -239,7 +239,12 @@ class ScopeDenialAudit:
             return
         self._recorded[caller.key_id, endpoint] = True
         origin = Origin(
-            caller.workspace_id, "key", caller.key_id, state["request_id"], client_address(scope), caller.mode
+            caller.workspace_id,
+            "key",
+            caller.key_id,
+            state["request_id"],
+            read_client_address(scope),
+            caller.mode,
         )
         try:
             await anyio.to_thread.run_sync(self._write_entry, origin, caller, endpoint, error.needed)

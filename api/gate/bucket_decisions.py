@@ -8,8 +8,8 @@ from typing import Any
 
 from recorder import clock
 from recorder.access.concurrency import KEY_SCOPE, WORKSPACE_SCOPE, WorkCount
-from recorder.access.rate_limits.stores import Buckets
-from recorder.access.rate_limits.token_buckets import Cost, Draw, Group, TokenBucket
+from recorder.access.rate_limits.bucket_stores import TokenBucketStore
+from recorder.access.rate_limits.token_buckets import BucketGroup, Cost, Draw, TokenBucket
 from recorder.access.rate_tiers import Tier
 from recorder.errors import NoFreeConnection, RateLimited, RecorderError
 
@@ -61,7 +61,7 @@ class BucketPlan:
     __slots__ = ("group", "headers")
 
     def __init__(self, *buckets: TokenBucket) -> None:
-        self.group = Group(*buckets)
+        self.group = BucketGroup(*buckets)
         self.headers = [_BucketHeaders(bucket) for bucket in buckets]
 
 
@@ -129,10 +129,10 @@ def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
         error: the error of the request.
     """
     if isinstance(error, RateLimited) and error.limit is not None:
-        state["admission"] = Admission(make_refusal_headers(error), 0.0, error)
+        state["admission"] = Admission(make_limit_headers(error), 0.0, error)
 
 
-def make_refusal_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
+def make_limit_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
     """Return the four headers of an answer that a limit on something open or under way refused."""
     return [
         (b"x-ratelimit-limit", b"%d" % (error.limit or 0)),
@@ -142,7 +142,9 @@ def make_refusal_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
     ]
 
 
-async def draw_tokens(store: Buckets, plan: BucketPlan, *, cost: Cost = 1.0) -> Admission:
+async def decide_by_token_buckets(
+    store: TokenBucketStore, plan: BucketPlan, *, cost: Cost = 1.0
+) -> Admission:
     """Draw on the token buckets of a plan."""
     draw = store.draw_now(plan.group, cost=cost)
     if draw is None:

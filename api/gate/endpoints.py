@@ -115,11 +115,13 @@ def _compile_endpoint_paths(
     methods: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    templates = (re.sub(r"\\{\w+(:path)?\\}", _replace_path_parameter, re.escape(path)) for path in methods)
+    templates = (
+        re.sub(r"\\{\w+(:path)?\\}", _replace_endpoint_parameter, re.escape(path)) for path in methods
+    )
     return re.compile("|".join(f"({template})" for template in templates), re.DOTALL), list(methods.values())
 
 
-def _replace_path_parameter(match: re.Match[str]) -> str:
+def _replace_endpoint_parameter(match: re.Match[str]) -> str:
     return ".*" if match[1] else "[^/]+"
 
 
@@ -150,7 +152,7 @@ def allowed_methods(path: str) -> list[str]:
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
-def opens_websocket(path: str) -> bool:
+def is_websocket_endpoint(path: str) -> bool:
     """Return whether a path is the address of a WebSocket."""
     return any(endpoint.path.endswith("/ws") for endpoint in _find_endpoints(path).values())
 

@@ -1,4 +1,4 @@
-"""Idempotency-Key of a POST: read, claimed while the request runs, stored with its answer. Contract §1."""
+"""Requests with an idempotency key: header read, key claimed for the route, kept answer sent. Contract §1."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from sqlmodel import Session as DbSession
 
 from api.errors import make_problem_response
 from recorder import limits
-from recorder.access.keyed_answers import (
+from recorder.access.idempotency_keys import (
     AnswerKept,
-    RequestKey,
-    RunningKeys,
+    IdempotencyKey,
+    RunningIdempotencyKeys,
     claim_key_at_first_statement,
     is_idempotency_key,
     store_idempotency_answer,
@@ -31,11 +31,11 @@ _PURGED = ("ses", "rpl", "rcv", "evt")
 
 
 @dataclass
-class KeyedRequest:
+class IdempotentRequest:
     """A request with an Idempotency-Key while its route runs."""
 
-    key: RequestKey
-    running: RunningKeys
+    key: IdempotencyKey
+    running: RunningIdempotencyKeys
     request_id: str
     #: The session that the path names.
     session_id: str | None
@@ -93,9 +93,9 @@ class KeyedRequest:
         yield _get_answer_member(answer, "event_id")  # of a delivery, which shows the whole event
 
 
-def read_keyed_request(
+def read_idempotent_request(
     request: Request, body: Any, *, path: str, has_field: bool, secrets: frozenset[str]
-) -> KeyedRequest | None:
+) -> IdempotentRequest | None:
     """Return the request with the key that its header or its body names; None if neither does.
 
     Args:
@@ -115,7 +115,7 @@ def read_keyed_request(
     if text is None:
         return None
     state = request.app.state
-    key = RequestKey.of(
+    key = IdempotencyKey.of(
         request.state.caller,
         text,
         fields,
@@ -125,12 +125,12 @@ def read_keyed_request(
         secret=state.runtime.settings.secret,
     )
     session_id = request.path_params.get("session_id")
-    return KeyedRequest(key, state.running_keys, request.state.request_id, session_id, secrets)
+    return IdempotentRequest(key, state.running_keys, request.state.request_id, session_id, secrets)
 
 
-def install_kept_answers(app: FastAPI) -> None:
+def install_idempotency_handler(app: FastAPI) -> None:
     """Register the handler that sends kept answers again."""
-    app.state.running_keys = RunningKeys()
+    app.state.running_keys = RunningIdempotencyKeys()
 
     @app.exception_handler(AnswerKept)
     async def send_kept_answer(_: Request, answer: AnswerKept) -> Response:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from api.gate.held_bytes import HeldBytes
 from api.gate.lingering_close import LingeringConnections
-from api.gate.rate_limits import client_network_of
+from api.gate.rate_limits import find_client_network
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
 from recorder.errors import NoFreeConnection, TooManyConnections
@@ -104,7 +104,7 @@ class OpenConnections:
             TooManyConnections: if the address has as many as it may; the connection is not counted.
             NoFreeConnection: if the process has as many as it may and none waits; neither is it counted.
         """
-        has_most = self._counts.get(client_network_of(address), 0) >= self.per_address
+        has_most = self._counts.get(find_client_network(address), 0) >= self.per_address
         if has_most and not self._is_trusted(address):
             raise TooManyConnections(self.per_address)
         if self._total >= self.per_process:
@@ -113,13 +113,13 @@ class OpenConnections:
 
     def add(self, address: str) -> None:
         """Count a connection that was admitted before, until `close`."""
-        network = client_network_of(address)
+        network = find_client_network(address)
         self._counts[network] = self._counts.get(network, 0) + 1
         self._total += 1
 
     def close(self, address: str) -> None:
         """Count a connection no longer."""
-        network = client_network_of(address)
+        network = find_client_network(address)
         self._total -= 1
         left = self._counts[network] - 1
         if left:

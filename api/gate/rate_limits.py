@@ -5,11 +5,17 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 from weakref import WeakValueDictionary
 
-from api.gate.bucket_decisions import Admission, BucketPlan, CallerPlan, draw_tokens, make_admission
+from api.gate.bucket_decisions import (
+    Admission,
+    BucketPlan,
+    CallerPlan,
+    decide_by_token_buckets,
+    make_admission,
+)
 from api.gate.endpoints import Endpoint
 from recorder.access.concurrency import WorkCount
 from recorder.access.keys import Caller
-from recorder.access.rate_limits.stores import Buckets, open_token_buckets
+from recorder.access.rate_limits.bucket_stores import TokenBucketStore, open_token_buckets
 from recorder.access.rate_limits.token_buckets import TokenBucket
 from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface
 from recorder.settings import Settings
@@ -51,8 +57,8 @@ class RateLimiter:
 
     def __init__(self, settings: Settings) -> None:
         #: The buckets of keys, workspaces and webhooks, and those of addresses.
-        self.callers: Buckets
-        self.addresses: Buckets
+        self.callers: TokenBucketStore
+        self.addresses: TokenBucketStore
         self.callers, self.addresses = open_token_buckets(settings)
         self._plans: dict[tuple[str, str], CallerPlan] = {}
         self._address_plans: dict[tuple[str, str], BucketPlan] = {}
@@ -71,12 +77,14 @@ class RateLimiter:
         plan = self.plan_of(caller, endpoint)
         unpaid = plan.unpaid + body_bytes
         if unpaid < _UNPAID_BYTES:
-            admission = await draw_tokens(self.callers, plan)
+            admission = await decide_by_token_buckets(self.callers, plan)
             plan.unpaid += body_bytes
             return admission
         # Requests that arrive while Redis answers must not pay the same bytes again.
         plan.unpaid = 0
-        admission = await draw_tokens(self.callers, plan.with_bytes, cost=(1.0, 1.0, unpaid, unpaid))
+        admission = await decide_by_token_buckets(
+            self.callers, plan.with_bytes, cost=(1.0, 1.0, unpaid, unpaid)
+        )
         if admission.error is not None:
             plan.unpaid += unpaid - body_bytes
         return admission
@@ -117,28 +125,34 @@ class RateLimiter:
 
     async def pay_bytes(self, plan: CallerPlan, count: int) -> Admission:
         """Draw on the token buckets of bytes, for parts of a body whose length is unknown."""
-        return await draw_tokens(self.callers, plan.only_bytes, cost=(count, count))
+        return await decide_by_token_buckets(self.callers, plan.only_bytes, cost=(count, count))
 
     async def peek(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
         """Return the state of the buckets of a key and its workspace, with nothing drawn."""
-        return await draw_tokens(self.callers, self.plan_of(caller, endpoint), cost=0)
+        return await decide_by_token_buckets(self.callers, self.plan_of(caller, endpoint), cost=0)
 
     async def admit_address(self, address: str, *, is_signed: bool) -> Admission:
         """Draw on the bucket of a client address, for requests without a valid key or with a signed URL."""
-        return await draw_tokens(self.addresses, self._plan_of_address(address, is_signed=is_signed))
+        return await decide_by_token_buckets(
+            self.addresses, self._plan_of_address(address, is_signed=is_signed)
+        )
 
     async def peek_address(self, address: str) -> Admission:
         """Return the state of an address's bucket for requests without a valid key."""
-        return await draw_tokens(self.addresses, self._plan_of_address(address, is_signed=False), cost=0)
+        return await decide_by_token_buckets(
+            self.addresses, self._plan_of_address(address, is_signed=False), cost=0
+        )
 
     async def admit_webhook(self, caller: Caller, webhook_id: str) -> Admission:
         """Draw on the bucket of a webhook; other workspaces have a bucket of another name."""
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
-        return await draw_tokens(self.callers, BucketPlan(TokenBucket.of(WEBHOOK_CALLS, "per_webhook", name)))
+        return await decide_by_token_buckets(
+            self.callers, BucketPlan(TokenBucket.of(WEBHOOK_CALLS, "per_webhook", name))
+        )
 
     async def admit_surface(self, caller: Caller, surface: Surface) -> Admission:
         """Draw on the buckets of a surface that the requested endpoint does not name for every request."""
-        return await draw_tokens(self.callers, self._plan_of_surface(caller, surface))
+        return await decide_by_token_buckets(self.callers, self._plan_of_surface(caller, surface))
 
     async def close(self) -> None:
         """Close the connections to the stores."""
@@ -184,7 +198,7 @@ class RateLimiter:
         if plan is not None:
             return plan
         rate = SIGNED_READS if is_signed else STRANGERS
-        name = f"recorder:limit:{client_network_of(address)}:{kind}"
+        name = f"recorder:limit:{find_client_network(address)}:{kind}"
         if len(self._address_plans) >= _PLANS:
             self._address_plans.clear()
         plan = self._address_plans[address, kind] = BucketPlan(TokenBucket.of(rate, "per_address", name))
@@ -192,7 +206,7 @@ class RateLimiter:
 
 
 @lru_cache(maxsize=10_000)
-def client_network_of(address: str) -> str:
+def find_client_network(address: str) -> str:
     """Return the network that one client has: its IPv4 address, or the first 64 bits of its IPv6 address."""
     try:
         parsed = ip_address(address)

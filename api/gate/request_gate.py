@@ -19,7 +19,7 @@ from api.gate.bucket_decisions import Admission, CallerPlan, Header, show_refusi
 from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
 from api.gate.rate_limits import RateLimiter, TokenCharge
 from api.gate.refusal_pace import RefusalPace
-from api.gate.responses import GateSend, client_address, common_answer_headers, send_refusal
+from api.gate.responses import GateSend, common_answer_headers, read_client_address, send_refusal
 from api.gate.versions import check_interface_release
 from api.strict_routes import is_percent_encoded
 from recorder import limits
@@ -111,7 +111,7 @@ class RequestGate:
             show_refusing_limit(state, error)
             if isinstance(error, RateLimited) and not answer.has_started:
                 caller = state["caller"]
-                await self._pace.wait(client_address(scope) if caller is None else caller.workspace_id)
+                await self._pace.wait(read_client_address(scope) if caller is None else caller.workspace_id)
             await send_refusal(make_problem_response(error, request_id), scope, receive, answer)
         except (ClientDisconnect, WebSocketDisconnect):
             return  # the client is gone, and an incomplete body has no effect
@@ -189,7 +189,7 @@ class RequestGate:
         authorization = headers.get(b"authorization")
         if authorization is None and _is_signed_request(scope, endpoint):
             _apply_admission(
-                await self._rate_limiter.admit_address(client_address(scope), is_signed=True), scope
+                await self._rate_limiter.admit_address(read_client_address(scope), is_signed=True), scope
             )
             return None
         caller = None if authorization is None else self._callers.get(authorization)
@@ -217,7 +217,7 @@ class RequestGate:
 
     async def _identify_caller(self, authorization: bytes | None, scope: Scope) -> Caller:
         """Return the caller of a key that is not cached; a failure takes a token of the client's address."""
-        address = client_address(scope)
+        address = read_client_address(scope)
         try:
             if authorization is None:
                 raise MissingAuthorization

@@ -53,7 +53,7 @@ class GateSend:
 
     async def _start_without_admission(self, message: Message) -> None:
         """Start an answer to a request that no limit was applied to, with the limit of its address."""
-        admission = await self._rate_limiter.peek_address(client_address(self._scope))
+        admission = await self._rate_limiter.peek_address(read_client_address(self._scope))
         message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
         await self._send(message)
 
@@ -86,26 +86,26 @@ async def send_refusal(response: Response, scope: Scope, receive: Receive, gate_
     is_socket = scope["type"] == "websocket"
     if is_socket and gate_send.has_started and not gate_send.has_ended:
         status = response.status_code
-        code = _SERVER_ERROR if status >= 500 else websocket_close_code(status)
+        code = _SERVER_ERROR if status >= 500 else choose_close_code(status)
         await gate_send.send({"type": "websocket.close", "code": code})
     elif is_socket and not gate_send.has_started:
-        await refuse_handshake(response, scope, receive, gate_send.send)
+        await send_handshake_refusal(response, scope, receive, gate_send.send)
     elif not gate_send.has_started:
         await response(scope, receive, gate_send.send)
 
 
-def client_address(scope: Scope) -> str:
+def read_client_address(scope: Scope) -> str:
     """Return the client's address; for requests of a trusted proxy, the address that the proxy names."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
 
 
-def websocket_close_code(status: int) -> int:
+def choose_close_code(status: int) -> int:
     """Return the close code that corresponds to an HTTP status, such as 4401."""
     return 4000 + status
 
 
-async def refuse_handshake(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def send_handshake_refusal(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a handshake with an HTTP response instead of a WebSocket.
 
     A server without this extension (uvicorn has it) accepts the WebSocket and closes it with the status.
@@ -115,7 +115,7 @@ async def refuse_handshake(response: Response, scope: Scope, receive: Receive, s
         return
     await receive()  # `websocket.connect`
     await send({"type": "websocket.accept"})
-    await send({"type": "websocket.close", "code": websocket_close_code(response.status_code)})
+    await send({"type": "websocket.close", "code": choose_close_code(response.status_code)})
 
 
 def serialize_answer(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:

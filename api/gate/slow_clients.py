@@ -12,11 +12,11 @@ from typing import ClassVar, Final
 
 from api.bodies.body_limits import IS_LATE
 from api.errors import make_problem_response
-from api.gate.bucket_decisions import Header, make_refusal_headers
+from api.gate.bucket_decisions import Header, make_limit_headers
 from api.gate.http_upgrades import UpgradeIgnoringProtocol
 from api.gate.lingering_close import LingeringTransport
 from api.gate.open_connections import CONNECTIONS, OpenConnections
-from api.gate.rate_limits import RateLimiter, client_network_of
+from api.gate.rate_limits import RateLimiter, find_client_network
 from api.gate.responses import serialize_answer
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
@@ -143,7 +143,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         if self._is_head_too_large():
             self._refuse_request(_make_head_error())
         elif self._phase is _HEAD and self._counts is not None:
-            self._counts.heads.hold(self, client_network_of(self.client[0] if self.client else ""))
+            self._counts.heads.hold(self, find_client_network(self.client[0] if self.client else ""))
 
     def on_message_begin(self) -> None:
         """Start the deadline of a head, also for a pipelined request."""
@@ -250,7 +250,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         caller = None if self.cycle is None else self.cycle.scope["state"].get("caller")
         if caller is not None:
             return str(caller.workspace_id)
-        return client_network_of(self.client[0] if self.client else "")
+        return find_client_network(self.client[0] if self.client else "")
 
     def _take_host_of_target(self) -> None:
         """Replace the value of `Host` by the host of an absolute target, which RFC 9112 §3.2.2 puts first."""
@@ -269,7 +269,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             counts.open(self.client[0])
         except (TooManyConnections, NoFreeConnection) as error:
             self._is_refused = True
-            self._write_answer(error, make_refusal_headers(error))
+            self._write_answer(error, make_limit_headers(error))
             self._close_connection()
         else:
             self._counts, self._unread.held = counts, counts.answers

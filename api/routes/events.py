@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.routing import Route
 
-from api.bodies.batches import EventBatches, respond_batch_accepted
+from api.bodies.batch_bodies import EventBatches, respond_batch_accepted
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.gate.idempotency import read_idempotency_header

@@ -14,7 +14,7 @@ from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.datasets.formats import FORMATS
 from recorder.errors import NotFound, RecorderError, ValidationFailed
-from recorder.exports.requests import queue, validation, wire_objects
+from recorder.exports.requests import export_wire_objects, queue, validation
 from recorder.exports.results import diff, hosted_files
 from recorder.exports.runner import finalize
 from recorder.models.export import (
@@ -142,7 +142,7 @@ Draft = Annotated[ExportRow, Depends(get_draft, max_concurrency=8)]
 @router.post("", status_code=202, responses=problem_responses(404))
 def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
-    return wire_objects.created_export_to_wire(
+    return export_wire_objects.created_export_to_wire(
         queue.queue_draft_export(db, runtime.settings, draft, origin=origin), runtime.settings
     )
 
@@ -170,14 +170,16 @@ def list_exports(
         before_id=pager.read_position(str),
         limit=pager.limit,
     )
-    return pager.make_page(page.convert(lambda row: wire_objects.export_to_wire(row, runtime.settings)))
+    return pager.make_page(
+        page.convert(lambda row: export_wire_objects.export_to_wire(row, runtime.settings))
+    )
 
 
 @router.get("/{export_id}", responses=problem_responses(404))
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
     """Return an export."""
     row = queue.find_export(db, caller.tenant, export_id)
-    return wire_objects.export_to_wire(row, runtime.settings, is_whole=True)
+    return export_wire_objects.export_to_wire(row, runtime.settings, is_whole=True)
 
 
 @router.post("/{export_id}/cancel", responses=problem_responses(404, 409))
@@ -186,7 +188,7 @@ def cancel_export(
 ) -> Export:
     """Cancel an export: its status becomes `failed`, and the files that it wrote are deleted."""
     row = finalize.cancel_tenant_export(db, runtime.settings, caller.tenant, export_id, origin=origin)
-    return wire_objects.export_to_wire(row, runtime.settings)
+    return export_wire_objects.export_to_wire(row, runtime.settings)
 
 
 def get_difference(

@@ -5,7 +5,7 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.bodies.batches import open_frame_upload, respond_batch_accepted
+from api.bodies.batch_bodies import open_frame_upload, respond_batch_accepted
 from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep

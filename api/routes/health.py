@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from api.dependencies import RuntimeDep
 from api.errors import problem_responses
-from api.gate.responses import client_address
+from api.gate.responses import read_client_address
 from api.negotiation import negotiate_format
 from recorder import __version__, clock
 from recorder.errors import MissingAuthorization, NoSuchAddress, NotAcceptable, RecorderError, Unauthenticated
@@ -167,7 +167,7 @@ async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
     """Show the name and the pages of the service: HTML for browsers, JSON for others. Needs no key."""
     record = None
     # Dagster's pages are served on the loopback address of this machine only.
-    if client_address(request.scope) in _LOOPBACK:
+    if read_client_address(request.scope) in _LOOPBACK:
         record = await anyio.to_thread.run_sync(read_run_record, runtime.settings.data_dir, SERVICE)
     dagster = (record or {}).get("dagster")
     if _choose_start_page_format(request) == _JSON:
@@ -221,7 +221,7 @@ def check_metrics_access(request: Request, token: str | None) -> None:
         MissingAuthorization, InvalidMetricsToken: if a token is set and was not sent.
     """
     if token is None:
-        if not _is_local_request(request):
+        if not _is_local_metrics_request(request):
             raise NoSuchAddress
         return
     given = request.headers.get("authorization")
@@ -233,7 +233,7 @@ def check_metrics_access(request: Request, token: str | None) -> None:
         raise InvalidMetricsToken
 
 
-def _is_local_request(request: Request) -> bool:
+def _is_local_metrics_request(request: Request) -> bool:
     if request.client is None or any(name in request.headers for name in _FORWARDED):
         return False
     try:

@@ -20,11 +20,11 @@ from api.errors import problem_responses
 from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.errors import ValidationFailed
-from recorder.memory.queries import paths as queries
+from recorder.memory.queries import common_paths as queries
 from recorder.memory.queries.comparison import MIN_CHANGE, SessionSelection
 from recorder.memory.queries.outliers import THRESHOLD, Rank
 from recorder.memory.views.formats import GraphFormat
-from recorder.memory_service import graph_views, recovery_points, session_rankings
+from recorder.memory_service import graph_requests, recovery_points, session_rankings
 from recorder.models.memory import (
     MemoryComparison,
     MemoryPathList,
@@ -121,7 +121,7 @@ def list_outliers(
         text = "It selects sessions by their path; leave it out with `rank=typicality`."
         raise ValidationFailed.of("threshold", "invalid_value", message=text, where="query")
     return pager.make_page(
-        session_rankings.list_outliers(
+        session_rankings.rank_outliers(
             db,
             **selection.as_arguments(),
             rank=rank,
@@ -135,7 +135,7 @@ def list_outliers(
 @router.post("/similar", responses=problem_responses(404, 409))
 def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[SimilarSession]:
     """List the other sessions whose way through the graph is most similar to that of a session."""
-    similar = session_rankings.list_similar(
+    similar = session_rankings.rank_similar_sessions(
         db, tenant=caller.tenant, session_id=body.session_id, limit=body.limit
     )
     return Page(data=similar, next_cursor=None, has_more=False)
@@ -208,7 +208,7 @@ def get_graph(
     db: Db, selection: SelectionDep, format: GraphFormat = "json", min_frequency: Fraction = 0.0
 ) -> Response:
     """Return nodes and edges of a workflow's sessions, as data or as a drawing."""
-    content, media_type = graph_views.render_graph(
+    content, media_type = graph_requests.render_graph(
         db, **selection.as_arguments(), format=format, min_frequency=min_frequency
     )
     return Response(content, media_type=media_type)
@@ -246,7 +246,7 @@ def compare_sessions(
 ) -> MemoryComparison:
     """Compare two periods or kinds of actors: new, missing and changed paths, nodes and edges."""
     selected, against = sides
-    return graph_views.compare_sessions(
+    return graph_requests.compare_sessions(
         db,
         tenant=selection.tenant,
         workflow=selection.workflow,

@@ -12,7 +12,7 @@ from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, Reco
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
 from recorder.replay_service.requests import recoveries, replay_rows
-from recorder.replay_service.requests.request_checks import check_settings
+from recorder.replay_service.requests.request_checks import check_replay_settings
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
 
@@ -21,10 +21,10 @@ async def get_admitted_recovery(request: Request, caller: CallerDep, body: Recov
     """Return the body of a request that its key may send, after drawing on the limit of live replays.
 
     Raises:
-        ValidationFailed, InsufficientScope: as `check_settings`.
+        ValidationFailed, InsufficientScope: as `check_replay_settings`.
         RateLimited: if too many live replays were asked for.
     """
-    check_settings(caller, body.sandbox, body.policy, body.inputs)
+    check_replay_settings(caller, body.sandbox, body.policy, body.inputs)
     await limit_live_replay(request, body.sandbox)
     return body
 
@@ -54,7 +54,7 @@ def list_recoveries(
     session_id: Annotated[str | None, Query(description="Session that failed.")] = None,
 ) -> Page[Recovery]:
     """List the recoveries, newest first."""
-    page = replay_rows.list_rows(
+    page = replay_rows.list_replay_rows(
         db,
         RecoveryRow,
         caller.tenant,
@@ -69,7 +69,9 @@ def list_recoveries(
 @router.get("/{recovery_id}", responses=problem_responses(404))
 def get_recovery(recovery_id: str, db: Db, caller: CallerDep) -> Recovery:
     """Return a recovery with its candidates."""
-    return recoveries.recovery_to_wire(replay_rows.find_row(db, RecoveryRow, caller.tenant, recovery_id))
+    return recoveries.recovery_to_wire(
+        replay_rows.find_replay_row(db, RecoveryRow, caller.tenant, recovery_id)
+    )
 
 
 @router.post("/{recovery_id}/cancel", responses=problem_responses(403, 404, 409))

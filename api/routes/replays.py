@@ -18,7 +18,7 @@ from recorder.models.replay import (
     Sandbox,
 )
 from recorder.models.wire import Page
-from recorder.replay_service.requests import replay_rows, replays, wire_objects
+from recorder.replay_service.requests import replay_rows, replay_wire_objects, replays
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
@@ -44,7 +44,9 @@ def create_replay(
     admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Replay:
     """Queue a replay of a sealed session: `dry` compares it with its snapshots, and touches nothing."""
-    return wire_objects.replay_to_wire(replays.create_replay(db, runtime, caller, admitted, origin=origin))
+    return replay_wire_objects.replay_to_wire(
+        replays.create_replay(db, runtime, caller, admitted, origin=origin)
+    )
 
 
 @router.get("")
@@ -59,7 +61,7 @@ def list_replays(
     cause: Annotated[str | None, Query(description="Recovery that asked for it.")] = None,
 ) -> Page[Replay]:
     """List the replays, newest first."""
-    page = replay_rows.list_rows(
+    page = replay_rows.list_replay_rows(
         db,
         ReplayRow,
         caller.tenant,
@@ -68,27 +70,29 @@ def list_replays(
         before_id=pager.read_position(str),
         limit=pager.limit,
     )
-    return pager.make_page(page.convert(wire_objects.replay_to_wire))
+    return pager.make_page(page.convert(replay_wire_objects.replay_to_wire))
 
 
 @router.get("/{replay_id}", responses=problem_responses(404))
 def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
     """Return a replay."""
-    return wire_objects.replay_to_wire(replay_rows.find_row(db, ReplayRow, caller.tenant, replay_id))
+    return replay_wire_objects.replay_to_wire(
+        replay_rows.find_replay_row(db, ReplayRow, caller.tenant, replay_id)
+    )
 
 
 @router.get("/{replay_id}/steps", responses=problem_responses(404))
 def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[ReplayStep]:
     """List the steps of a replay, in their order."""
     after = pager.read_position(int)
-    row = replay_rows.find_row(db, ReplayRow, caller.tenant, replay_id)
+    row = replay_rows.find_replay_row(db, ReplayRow, caller.tenant, replay_id)
     return pager.make_page(replays.list_steps(db, row, after=after, limit=pager.limit))
 
 
 @router.post("/{replay_id}/cancel", responses=problem_responses(403, 404, 409))
 def cancel_replay(replay_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Replay:
     """Cancel a replay: its status becomes `failed`, with the error type `cancelled`."""
-    return wire_objects.replay_to_wire(replays.cancel_replay(db, caller, replay_id, origin=origin))
+    return replay_wire_objects.replay_to_wire(replays.cancel_replay(db, caller, replay_id, origin=origin))
 
 
 @router.post("/{replay_id}/decision", responses=problem_responses(403, 404, 409))
@@ -96,6 +100,6 @@ def decide_replay_step(
     replay_id: str, body: ReplayDecision, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Replay:
     """Decide on the step that a guided replay awaits; it goes on from there."""
-    return wire_objects.replay_to_wire(
+    return replay_wire_objects.replay_to_wire(
         replays.store_replay_decision(db, caller, replay_id, body, origin=origin)
     )

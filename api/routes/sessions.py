@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.bodies.body_masking import Masked, MaskedSession, MaskedTag
+from api.bodies.body_masking import MaskedBody, MaskedSession, MaskedTag
 from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
@@ -156,7 +156,7 @@ def stop_session(session_id: str, searches: _SearchedSession, db: Db, caller: Ca
 def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; the answer has a result for each."""
     body, searches = searched
-    return stops.batch_stop(db, caller.tenant, body.ids, searches)
+    return stops.stop_session_batch(db, caller.tenant, body.ids, searches)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))
@@ -181,7 +181,7 @@ def delete_session(
 class AnchoredTag:
     """A tag, and the time of the event or frame that it names, or the error that this item is missing."""
 
-    masked: Masked[TagCreate]
+    masked: MaskedBody[TagCreate]
     anchor: int | ValidationFailed | None
 
 

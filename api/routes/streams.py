@@ -8,13 +8,13 @@ from starlette.websockets import WebSocket
 
 from api.dependencies import CallerDep
 from api.errors import make_problem_response, problem_responses
-from api.gate.responses import refuse_handshake
+from api.gate.responses import send_handshake_refusal
 from api.openapi.raw_body_routes import EVENT_STREAM
-from api.streams.connections import EventStream, close_websocket, run_websocket
+from api.streams.stream_responses import EventStream, close_websocket, run_websocket
 from api.strict_routes import QueryRules, StrictRoute, check_query_parameters
 from recorder.access.rate_limits.stream_slots import StreamSlots
 from recorder.errors import InvalidEventId, RecorderError, ValidationFailed
-from recorder.recording.streams import Ending, Hub, Start, parse_last_event_id
+from recorder.recording.streams import Ending, Hub, StreamStart, parse_last_event_id
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/events", tags=["streams"], route_class=StrictRoute)
 
@@ -43,7 +43,7 @@ async def stream_events(
 ) -> Response:
     """Stream server-sent events: from now on, from the start, or after the last message received."""
     sent = [] if last_event_id is None else request.headers.getlist("last-event-id")
-    start = Start(is_from_start=from_ is not None, after=_read_last_position(sent))
+    start = StreamStart(is_from_start=from_ is not None, after=_read_last_stream_position(sent))
     state = request.app.state
     return EventStream(state.streams, state.stream_slots, caller, session_id, start)
 
@@ -73,7 +73,7 @@ class SocketEndpoint:
                 finally:
                     hub.leave(reader)
         except RecorderError as error:
-            await refuse_handshake(
+            await send_handshake_refusal(
                 make_problem_response(error, websocket.state.request_id), scope, receive, send
             )
 
@@ -81,7 +81,7 @@ class SocketEndpoint:
 router.add_websocket_route(f"{router.prefix}/ws", SocketEndpoint())  # type: ignore[arg-type]
 
 
-def _read_start(websocket: WebSocket) -> Start:
+def _read_start(websocket: WebSocket) -> StreamStart:
     """Return the start of the stream, from the query or, where the client can set one, from the header.
 
     Raises:
@@ -93,11 +93,11 @@ def _read_start(websocket: WebSocket) -> Start:
     if begin not in (None, "start"):
         raise ValidationFailed.of("from", "invalid_value", message="from takes start.", where="query")
     headers = websocket.headers.getlist("last-event-id")
-    after = _read_last_position([*headers, *websocket.query_params.getlist("last_event_id")])
-    return Start(is_from_start=begin is not None, after=after)
+    after = _read_last_stream_position([*headers, *websocket.query_params.getlist("last_event_id")])
+    return StreamStart(is_from_start=begin is not None, after=after)
 
 
-def _read_last_position(sent: list[str]) -> int | None:
+def _read_last_stream_position(sent: list[str]) -> int | None:
     """Return the position of the last message received; None where none was sent.
 
     Raises:

@@ -18,8 +18,8 @@ from recorder.models.webhook import (
 )
 from recorder.models.wire import Page
 from recorder.net.outbound_guard import AddressGuard
-from recorder.webhooks import deliveries, endpoints
-from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks import deliveries, subscriptions
+from recorder.webhooks.subscriptions import SecretBox
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 
@@ -32,7 +32,7 @@ async def get_checked_webhook(body: WebhookCreate, request: Request) -> WebhookC
     Raises:
         ValidationFailed, InvalidUrl, UrlNotAllowed: as the body is wrong.
     """
-    endpoints.check_events(body.events)
+    subscriptions.check_event_types(body.events)
     guard: AddressGuard = request.app.state.guard
     await guard.check(body.url)
     return body
@@ -45,7 +45,7 @@ async def get_checked_update(body: WebhookUpdate, request: Request) -> WebhookUp
         ValidationFailed, InvalidUrl, UrlNotAllowed: as the body is wrong.
     """
     if body.events is not None:
-        endpoints.check_events(body.events)
+        subscriptions.check_event_types(body.events)
     if body.url is not None:
         guard: AddressGuard = request.app.state.guard
         await guard.check(body.url)
@@ -67,20 +67,22 @@ def create_webhook(
     spec: CheckedWebhook, db: Db, box: Box, caller: CallerDep, origin: OriginDep
 ) -> WebhookCreated:
     """Register a URL that events are sent to; only this answer shows the signing secret."""
-    return endpoints.create_webhook(db, box, caller.tenant, origin, spec)
+    return subscriptions.create_webhook(db, box, caller.tenant, origin, spec)
 
 
 @router.get("")
 def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Webhook]:
     """List the webhooks, newest first."""
     before_id = pager.read_position(str)
-    return pager.make_page(endpoints.list_webhooks(db, caller.tenant, before_id=before_id, limit=pager.limit))
+    return pager.make_page(
+        subscriptions.list_webhooks(db, caller.tenant, before_id=before_id, limit=pager.limit)
+    )
 
 
 @router.get("/{webhook_id}", responses=problem_responses(404))
 def get_webhook(webhook_id: str, db: Db, caller: CallerDep) -> Webhook:
     """Return a webhook without its secret."""
-    return endpoints.webhook_to_wire(endpoints.find_webhook(db, caller.tenant, webhook_id))
+    return subscriptions.webhook_to_wire(subscriptions.find_webhook(db, caller.tenant, webhook_id))
 
 
 @router.patch("/{webhook_id}", responses=problem_responses(404))
@@ -88,20 +90,20 @@ def update_webhook(
     webhook_id: str, change: CheckedUpdate, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Webhook:
     """Change URL, events or description; members that are not sent, secrets and deliveries stay."""
-    return endpoints.update_webhook(db, caller.tenant, origin, webhook_id, change)
+    return subscriptions.update_webhook(db, caller.tenant, origin, webhook_id, change)
 
 
 @router.delete("/{webhook_id}", status_code=204, responses=problem_responses(404))
 def delete_webhook(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Response:
     """Delete a webhook and the deliveries that were not sent yet."""
-    endpoints.delete_webhook(db, caller.tenant, origin, webhook_id)
+    subscriptions.delete_webhook(db, caller.tenant, origin, webhook_id)
     return Response(status_code=204)
 
 
 @router.post("/{webhook_id}/secret", responses=problem_responses(404))
 def rotate_secret(webhook_id: str, db: Db, box: Box, caller: CallerDep, origin: OriginDep) -> RotatedSecret:
     """Create a new signing secret; for 24 hours the previous secret signs too."""
-    return endpoints.rotate_secret(db, box, caller.tenant, origin, webhook_id)
+    return subscriptions.rotate_webhook_secret(db, box, caller.tenant, origin, webhook_id)
 
 
 @router.post(
@@ -112,7 +114,7 @@ def rotate_secret(webhook_id: str, db: Db, box: Box, caller: CallerDep, origin: 
 )
 def send_test(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Delivery:
     """Send a `webhook.test` event to this webhook only."""
-    return deliveries.send_test(db, caller.tenant, origin, webhook_id)
+    return deliveries.send_test_delivery(db, caller.tenant, origin, webhook_id)
 
 
 @router.get("/{webhook_id}/deliveries", responses=problem_responses(404))

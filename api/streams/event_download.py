@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.gate.slow_clients import ABORT
-from api.streams.connections import make_body_part, wait_until_gone
+from api.streams.stream_responses import make_body_part, wait_until_disconnected
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
@@ -68,7 +68,7 @@ class Ndjson:
         lines = pc.binary_join_element_wise(
             '{"id":"', portion["id"], '","t_ms":', t_ms, ',"type":"', portion["type"], frame, '"', tail, ""
         )
-        return _join_texts(lines)
+        return _join_downloaded_texts(lines)
 
     def end(self) -> bytes:
         """Return nothing."""
@@ -95,7 +95,7 @@ class Arrow:
         return self._END
 
 
-def _join_texts(texts: pa.StringArray) -> bytes:
+def _join_downloaded_texts(texts: pa.StringArray) -> bytes:
     """Return the texts of an array without separators, as its data buffer holds them."""
     _, offsets, data = texts.buffers()
     first, last = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]]
@@ -148,7 +148,7 @@ class EventDownload(Response):
 
     async def _write_or_reset(self, first: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
         writing = asyncio.create_task(self._write(first, send))
-        leaving = asyncio.create_task(wait_until_gone(receive))
+        leaving = asyncio.create_task(wait_until_disconnected(receive))
         try:
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
             error = None if leaving.done() else writing.exception()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Skipped
-from recorder.settings import Settings, child_environment
+from recorder.settings import Settings, make_child_environment
 
 #: Threads that each way may use: all of this machine.
 THREADS = os.cpu_count() or 1
@@ -56,7 +56,7 @@ def started(module: str, settings: Settings, folder: Path, *, threads: int = THR
     with subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.exports.{module}"],
         cwd=Path(__file__).parents[2],
-        env=child_environment(settings, extra),
+        env=make_child_environment(settings, extra),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -16,8 +16,8 @@ from sqlalchemy import insert
 from benchmarks.exports.payloads import NOISE, Payloads, payload
 from recorder import clock
 from recorder.event_types import is_action
-from recorder.hashing import bucket_of
-from recorder.ids import encode, id_range
+from recorder.hashing import compute_hash_bucket
+from recorder.ids import encode_ulid, id_range
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
@@ -77,14 +77,14 @@ def fill(runtime: Runtime, shape: Shape, *, files: int = 8, shuffled: int | None
 
 def _session(shape: Shape, number: int) -> dict[str, Any]:
     """Facts of a session before its rows are made."""
-    started_at = clock.truncate(START + number * (timedelta(days=_DAYS) / shape.sessions))
+    started_at = clock.truncate_to_ms(START + number * (timedelta(days=_DAYS) / shape.sessions))
     drawn = int.from_bytes(_noise(shape, number, "id", 9))
-    ulid = encode(clock.to_ms(started_at) << 80 | drawn)
+    ulid = encode_ulid(clock.to_ms(started_at) << 80 | drawn)
     return {
         "number": number,
         "workflow": WORKFLOW,
         "date": started_at.strftime("%Y-%m-%d"),
-        "bucket": bucket_of(f"ses_{ulid}"),
+        "bucket": compute_hash_bucket(f"ses_{ulid}"),
         "session_id": f"ses_{ulid}",
         "ulid": ulid,
         "started_at": started_at,

@@ -20,7 +20,7 @@ from recorder.memory.graph.communities import (
     NEIGHBOURS,
     NO_GROUP,
     PATH_COSINE,
-    find_nearest,
+    find_nearest_neighbours,
     group_variants,
     link_neighbours,
 )
@@ -90,7 +90,7 @@ def group_by(method: Method, *, split: bool = False) -> Method:
         some, rest = usable[: GRAPH_BOUNDS.grouped], usable[GRAPH_BOUNDS.grouped :]
         groups[some] = _split(variants.part(some), method) if split else method(variants.part(some))
         if len(rest):
-            nearest, cosine = find_nearest(variants.vectors[some], variants.vectors[rest])
+            nearest, cosine = find_nearest_neighbours(variants.vectors[some], variants.vectors[rest])
             is_near = cosine >= PATH_COSINE
             groups[rest[is_near]] = groups[some[nearest[is_near]]]
         return _number_alone(groups)

@@ -11,8 +11,8 @@ from recorder.memory.graph.rebuild import RebuildInput, RebuildKind
 from recorder.memory.queries.columns import GraphColumns, read_graph_columns
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.rebuilds import RebuildReport, read_recorded, rebuild_graph
-from recorder.memory.storage.versions import read_head
+from recorder.memory.storage.rebuilds import RebuildReport, read_rebuild_input, rebuild_graph
+from recorder.memory.storage.versions import read_newest_version
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
@@ -64,14 +64,14 @@ class StoredGraph:
     def columns(self) -> GraphColumns:
         """Return the graph as queries see it."""
         with self._database.transaction(write=False) as db:
-            head = read_head(db, _SCOPE)
+            head = read_newest_version(db, _SCOPE)
             assert head is not None, "the workflow is there"
             return read_graph_columns(db, _SCOPE, head.version)
 
     def recorded(self) -> RebuildInput:
         """Return the graph as a rebuild sees it."""
         with self._database.transaction(write=False) as db:
-            return read_recorded(db, _SCOPE)
+            return read_rebuild_input(db, _SCOPE)
 
     def _row(self, session: Sealed) -> SessionRow:
         self._sealed += 1

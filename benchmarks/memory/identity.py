@@ -17,7 +17,7 @@ from benchmarks.memory.graphs import Sealed, StoredGraph, stored_graph
 from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
 from benchmarks.memory.tasks import DATA, read_demonstrations
-from recorder.hashing import canonical_json, sha256_of
+from recorder.hashing import canonical_json, compute_sha256
 from recorder.memory.queries.columns import OUTCOMES
 
 _ORDERS, _QUICK_ORDERS = 6, 3
@@ -66,14 +66,14 @@ def seal_and_rebuild(sessions: Sequence[Sealed], order: int) -> Outcome:
             size = draw.choice(_BATCHES)
             graph.add(ordered[:size], batch=size)
             ordered = ordered[size:]
-        sealed, statistics = _partition(graph), [sha256_of(canonical_statistics(graph))]
+        sealed, statistics = _partition(graph), [compute_sha256(canonical_statistics(graph))]
         before = _ids(graph)
         graph.rebuild("anchored")
         live, merged = _live_ids(graph), _partition(graph)
-        statistics.append(sha256_of(canonical_statistics(graph)))
+        statistics.append(compute_sha256(canonical_statistics(graph)))
         changed_again = graph.rebuild("anchored").changed
         fresh = graph.rebuild("fresh")
-        statistics.append(sha256_of(canonical_statistics(graph)))
+        statistics.append(compute_sha256(canonical_statistics(graph)))
         changed_again += graph.rebuild("fresh").changed
         return Outcome(
             anchored_kept=len(before & live) / len(before),

@@ -26,7 +26,7 @@ from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
 from recorder.memory.graph.features import GRAINS, FeatureCounts
 from recorder.memory.graph.inverted_index import Ints, InvertedIndex
-from recorder.memory.graph.nodes import MERGE_JACCARD, MergeCandidate, Node, merged_nodes
+from recorder.memory.graph.nodes import MERGE_JACCARD, MergeCandidate, Node, find_merged_nodes
 from recorder.memory.views.formats import format_graph_as_dot
 from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.memory.views.layout import lay_out_graph
@@ -188,7 +188,7 @@ def _linkages() -> Pair:
             held[row, parts] = True
         return linkage.fit_predict(pairwise_distances(held, metric="jaccard"))
 
-    return lambda: merged_nodes(shown), link
+    return lambda: find_merged_nodes(shown), link
 
 
 def _layouts(view: GraphView) -> Pair:

@@ -7,7 +7,7 @@ import numpy as np
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.graph.shown_way import MAX_EDITS, VariantTable, count_edits
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.path_fit import shown_ways
+from recorder.memory.queries.path_fit import derive_shown_ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ def measure_fit(columns: GraphColumns) -> Fit:
 
     Optional nodes, and coming back to a node, cost no edit.
     """
-    shown = shown_ways(columns)
+    shown = derive_shown_ways(columns)
     current = columns.current() & (columns.path != NO_PATH)
     sessions = np.bincount(columns.variant[current], minlength=len(columns.variant_path))
     taken = np.flatnonzero(sessions)

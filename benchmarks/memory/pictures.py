@@ -18,8 +18,8 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.figures import Figure, Goal, Skipped, at_least
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.tasks import DATA, SAME_PAGES, Demonstration, in_order
-from recorder.importers.miniwob.elements import canvas_size, list_boxes, take_target_path
-from recorder.importers.miniwob.format import event_members, read_demonstration_file, whole_actions
+from recorder.importers.miniwob.elements import compute_canvas_size, list_boxes, take_target_path
+from recorder.importers.miniwob.format import convert_action, read_demonstration_file, whole_actions
 from recorder.importers.screen_drawing import draw_screen
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import session_steps
@@ -93,10 +93,10 @@ def _read_run(file: Path) -> tuple[Sealed, Sealed]:
     cells: dict[object, tuple[bytes | None, bytes | None]] = {}
     events = []
     frames: tuple[list[FrameScreen], list[FrameScreen]] = ([], [])
-    for item, members in zip(seen, event_members(seen), strict=True):
+    for item, members in zip(seen, convert_action(seen), strict=True):
         page = demonstration.states[item.index].dom
         take_target_path(page)  # takes off the mark of the element acted on, which no picture shows
-        drawn = list_boxes(page), canvas_size(page)
+        drawn = list_boxes(page), compute_canvas_size(page)
         if drawn not in cells:
             picture = draw_screen(*drawn)
             cells[drawn] = read_cells(picture), read_cells(change(picture))

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from recorder.memory.steps.action_tokens import key_of_texts
+from recorder.memory.steps.action_tokens import hash_texts
 from recorder.memory.steps.session_steps import Step
 
 PATHS = 8
@@ -162,12 +162,12 @@ class _Planter:
 def _state(step: int, look: int) -> Step:
     """Return a step on its screen; the appearances of a screen share eleven twelfths of their tokens."""
     screen = str(step // _STEPS_OF_A_SCREEN)
-    tokens = [key_of_texts("planted", screen, str(index)) for index in range(_TOKENS - _TOKENS_OF_A_LOOK)]
-    tokens += [key_of_texts("planted", screen, str(look), str(index)) for index in range(_TOKENS_OF_A_LOOK)]
+    tokens = [hash_texts("planted", screen, str(index)) for index in range(_TOKENS - _TOKENS_OF_A_LOOK)]
+    tokens += [hash_texts("planted", screen, str(look), str(index)) for index in range(_TOKENS_OF_A_LOOK)]
     screen_key, target = f"planted {screen} {look}", f"button test={_NAMES.get(step, f'step {step}')}"
     return Step(
         pos=0,
-        micro_key=key_of_texts(screen_key, "click", target),
+        micro_key=hash_texts(screen_key, "click", target),
         screen_key=screen_key,
         action="click",
         target=target,

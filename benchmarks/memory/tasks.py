@@ -21,8 +21,13 @@ from benchmarks.figures import Figure, Skipped, at_least
 from benchmarks.memory import pm4py_peer
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
 from benchmarks.memory.path_fit import Fit, measure_fit
-from recorder.importers.miniwob.elements import event_target, make_snapshot, take_target_path
-from recorder.importers.miniwob.format import State, event_members, read_demonstration_file, whole_actions
+from recorder.importers.miniwob.elements import make_event_target, make_snapshot, take_target_path
+from recorder.importers.miniwob.format import (
+    DemonstrationState,
+    convert_action,
+    read_demonstration_file,
+    whole_actions,
+)
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.similarity import index_similarity
@@ -131,7 +136,7 @@ def steps_of(file: Path) -> Sequence[Step]:
     return read_run(file).steps
 
 
-def _list_steps(states: list[State]) -> list[Step]:
+def _list_steps(states: list[DemonstrationState]) -> list[Step]:
     targets = [take_target_path(state.dom) for state in states]
     frames = []
     for index, state in enumerate(states):
@@ -140,11 +145,11 @@ def _list_steps(states: list[State]) -> list[Step]:
         frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen, locations))
     seen = whole_actions(states)
     events: list[dict[str, Any]] = []
-    for item, members in zip(seen, event_members(seen), strict=True):
+    for item, members in zip(seen, convert_action(seen), strict=True):
         frame = frames[item.index]
         event = {"id": f"evt_{item.index:06d}", "t_ms": frame.t_ms, "frame_id": frame.frame_id, **members}
         if targets[item.index]:
-            event["target"] = event_target(targets[item.index])
+            event["target"] = make_event_target(targets[item.index])
         events.append(event)
     return session_steps(events, frames)
 

@@ -16,7 +16,7 @@ from benchmarks.screens import session_screens
 from benchmarks.soak.samples import repeated_calls
 from recorder import clock
 from recorder.client import CapturedFrame, Client
-from recorder.client.webhook_receiver import DeliveryListener
+from recorder.client.webhook_receiver import DeliveryReceiver
 from recorder.supervisor import Service
 
 WORKFLOW = "approve_invoice"
@@ -65,7 +65,7 @@ class Load:
     @contextmanager
     def receiving(self) -> Iterator[None]:
         """Receive the webhooks of the sessions while the block runs."""
-        listener = DeliveryListener(lambda _: self._count("deliveries"), host="127.0.0.1", port=0)
+        listener = DeliveryReceiver(lambda _: self._count("deliveries"), host="127.0.0.1", port=0)
         with listener.listening():
             events = ["session.created", "session.sealed", "export.completed"]
             webhook = self._client.create_webhook(f"http://127.0.0.1:{listener.port}/", events)

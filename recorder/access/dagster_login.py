@@ -18,7 +18,7 @@ from typing import Final
 import httpx
 
 from recorder import clock
-from recorder.hashing import keyed_digest
+from recorder.hashing import compute_keyed_digest
 from recorder.settings import Settings
 
 #: Seconds for which a link may be opened, and for which the login that follows holds.
@@ -100,7 +100,9 @@ class LoginCookies:
         self._secret = settings.secret
         self._ended_folder = settings.data_dir / _FOLDER / _ENDED
         #: A browser sends the cookies of a host to all its ports: another deployment's has another name.
-        self.name = f"recorder_dagster_{keyed_digest(self._secret, 'dagster-login-name', b'').hex()[:8]}"
+        self.name = (
+            f"recorder_dagster_{compute_keyed_digest(self._secret, 'dagster-login-name', b'').hex()[:8]}"
+        )
         self._ended = self._read_ended()
 
     def make_cookie(self) -> str:
@@ -135,7 +137,7 @@ class LoginCookies:
         return ended
 
     def _sign_text(self, text: str) -> str:
-        return keyed_digest(self._secret, "dagster-login", text.encode()).hex()
+        return compute_keyed_digest(self._secret, "dagster-login", text.encode()).hex()
 
 
 @contextmanager

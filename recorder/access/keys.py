@@ -15,7 +15,7 @@ from sqlmodel import select
 from recorder import clock
 from recorder.access.rate_tiers import TIERS, Tier
 from recorder.errors import Conflict, InsufficientScope, InvalidApiKey, WorkspaceDisabled
-from recorder.hashing import keyed_digest
+from recorder.hashing import compute_keyed_digest
 from recorder.ids import new_id
 from recorder.masking.policies import MaskingPolicies, load_masking_policies
 from recorder.models.wire import Mode
@@ -234,7 +234,7 @@ def authenticate_key(db: DbSession, key: str, *, secret: bytes) -> Caller:
         tier=TIERS[workspace.tier],
         expires_at=row.expires_at,
         masking=load_masking_policies(db, workspace, mode, secret=secret),
-        digest_key=keyed_digest(secret, "workspace-digests", workspace.id.encode()),
+        digest_key=compute_keyed_digest(secret, "workspace-digests", workspace.id.encode()),
         workspace_status=workspace.status,
     )
 
@@ -254,4 +254,4 @@ def _compute_key_checksum(body: str) -> str:
 
 
 def _hash_api_key(key: str, secret: bytes) -> str:
-    return keyed_digest(secret, "api-key", key.encode()).hex()
+    return compute_keyed_digest(secret, "api-key", key.encode()).hex()

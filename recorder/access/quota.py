@@ -27,7 +27,7 @@ NAMES: dict[Metric, str] = {"captured_minutes": "captured minutes", "exported_ro
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class QuotaPeriod:
     """A calendar month, UTC: from `start` up to, not including, `end`."""
 
     start: datetime
@@ -39,19 +39,19 @@ class Period:
         return self.start.strftime("%Y-%m")
 
 
-def quota_period_at(moment: datetime) -> Period:
+def quota_period_at(moment: datetime) -> QuotaPeriod:
     """Return the period that contains an instant."""
     start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return Period(start, _next_month(start))
+    return QuotaPeriod(start, _next_month(start))
 
 
-def parse_quota_period(key: str) -> Period:
+def parse_quota_period(key: str) -> QuotaPeriod:
     """Return the period of a stored name."""
     start = datetime.strptime(key, "%Y-%m").replace(tzinfo=UTC)
-    return Period(start, _next_month(start))
+    return QuotaPeriod(start, _next_month(start))
 
 
-def quota_of(period: Period, tier: Tier, *, captured_ms: int, exported_rows: int) -> Quota:
+def compute_quota(period: QuotaPeriod, tier: Tier, *, captured_ms: int, exported_rows: int) -> Quota:
     """Return the usage of a period with the limits of a tier."""
     return Quota(
         period_start=period.start,
@@ -63,7 +63,7 @@ def quota_of(period: Period, tier: Tier, *, captured_ms: int, exported_rows: int
     )
 
 
-def due_notice_level(used: int, limit: int | None) -> int:
+def compute_quota_notice_level(used: int, limit: int | None) -> int:
     """Return how many of the two notices are due: none, the warning, or both."""
     if limit is None or used * 100 < limit * _WARNING_PERCENT:
         return 0
@@ -72,7 +72,7 @@ def due_notice_level(used: int, limit: int | None) -> int:
 
 def due_notice_level_of(quota: Quota, metric: Metric) -> int:
     """Return how many notices of a quota's metric are due."""
-    return due_notice_level(getattr(quota, metric), getattr(quota, f"{metric}_limit"))
+    return compute_quota_notice_level(getattr(quota, metric), getattr(quota, f"{metric}_limit"))
 
 
 def list_due_quota_notices(
@@ -111,9 +111,9 @@ def read_quota(db: DbSession, tenant: Tenant) -> Quota:
     """Return the quota of the current period; in test mode nothing counts and nothing is limited."""
     period = quota_period_at(clock.now())
     if tenant.mode == "test":
-        return quota_of(period, _FREE, captured_ms=0, exported_rows=0)
+        return compute_quota(period, _FREE, captured_ms=0, exported_rows=0)
     row = _read_usage(db, tenant.workspace_id, period)
-    return quota_of(
+    return compute_quota(
         period,
         _read_tier(db, tenant.workspace_id),
         captured_ms=row.captured_ms,
@@ -206,14 +206,14 @@ def _read_current_usage(db: DbSession, workspace_id: str) -> UsageRow:
     return _read_usage(db, workspace_id, quota_period_at(clock.now()))
 
 
-def _read_usage(db: DbSession, workspace_id: str, period: Period) -> UsageRow:
+def _read_usage(db: DbSession, workspace_id: str, period: QuotaPeriod) -> UsageRow:
     """Return the usage of a period; zero before its first use."""
     row = db.get(UsageRow, (workspace_id, period.key), populate_existing=True)
     return row or UsageRow(workspace_id=workspace_id, period=period.key)
 
 
 def _add_usage(
-    db: DbSession, workspace_id: str, period: Period, metric: Metric | None = None, **amounts: int
+    db: DbSession, workspace_id: str, period: QuotaPeriod, metric: Metric | None = None, **amounts: int
 ) -> Any:
     """Add to the usage in one statement, which also locks it, and send due notices of `metric`."""
     fresh = {"workspace_id": workspace_id, "period": period.key, **amounts}
@@ -224,9 +224,9 @@ def _add_usage(
     return row
 
 
-def _send_quota_notices(db: DbSession, row: Any, period: Period, metric: Metric) -> None:
+def _send_quota_notices(db: DbSession, row: Any, period: QuotaPeriod, metric: Metric) -> None:
     tier = _read_tier(db, row.workspace_id)
-    quota = quota_of(period, tier, captured_ms=row.captured_ms, exported_rows=row.exported_rows)
+    quota = compute_quota(period, tier, captured_ms=row.captured_ms, exported_rows=row.exported_rows)
     sent_level = getattr(row, _SENT_COLUMNS[metric])
     for type, data in list_due_quota_notices(quota, metric, sent_level):
         add_outbox_event(

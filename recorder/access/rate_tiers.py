@@ -20,7 +20,7 @@ from recorder.models.limits import (
     WholeReadLimits,
     WorkLimits,
 )
-from recorder.setting_values import SessionSize
+from recorder.setting_parsers import SessionSize
 
 Surface = Literal[
     "create_session", "append_events", "append_frames", "reads", "exports", "live_replays", "other"

@@ -16,7 +16,7 @@ from sqlmodel import col, or_, select, update
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock
-from recorder.hashing import canonical_json, sha256_of
+from recorder.hashing import canonical_json, compute_sha256
 from recorder.ids import new_id
 from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.workspace import Masking
@@ -62,7 +62,7 @@ Action = Literal[
 
 def first_audit_hash(workspace_id: str) -> str:
     """Return the hash before a workspace's first entry, so that no chain fits another workspace."""
-    return sha256_of(workspace_id.encode())
+    return compute_sha256(workspace_id.encode())
 
 
 def audit_entry_of(row: AuditRow) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def describe_audited_changes(before: dict[str, Any], after: dict[str, Any]) -> d
 def describe_masking(masking: Masking) -> dict[str, Any]:
     """Return a masking policy without its expressions: they may name people, and entries outlive erasures."""
     patterns = {
-        pattern.name: sha256_of([pattern.pattern, pattern.replacement]) for pattern in masking.patterns
+        pattern.name: compute_sha256([pattern.pattern, pattern.replacement]) for pattern in masking.patterns
     }
     return {"builtins": sorted(masking.builtins), "patterns": patterns}
 
@@ -121,7 +121,7 @@ class Origin:
     @classmethod
     def operator(cls, workspace_id: str) -> "Origin":
         """Return the origin of changes from the deployment's command line."""
-        return cls(workspace_id, "operator", _read_account())
+        return cls(workspace_id, "operator", _read_audit_account())
 
     @classmethod
     def system(cls, workspace_id: str, part: str) -> "Origin":
@@ -129,7 +129,7 @@ class Origin:
         return cls(workspace_id, "system", part)
 
 
-def _read_account() -> str:
+def _read_audit_account() -> str:
     """Return the account name at the command line; a container may run under a number without a name."""
     try:
         return getpass.getuser()

@@ -8,17 +8,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recorder.capture.journal import Journal
-from recorder.capture.messages import (
+from recorder.capture.page_reader import PageReader, PageReading, Send, parse_page_boxes
+from recorder.capture.pictures import paint_over_areas
+from recorder.capture.script_messages import (
     ActionMessage,
     DropMessage,
     ProblemMessage,
     SettledMessage,
     parse_script_message,
 )
-from recorder.capture.page_reader import PageReader, PageReading, Send, parse_page_boxes
-from recorder.capture.pictures import paint_over_areas
-from recorder.capture.targets import describe_captured_target, make_secret_name, signs_in
-from recorder.client.batches import CapturedFrame
+from recorder.capture.targets import describe_captured_target, is_sign_in_target, make_secret_name
+from recorder.client.upload_batches import CapturedFrame
 from recorder.ids import new_id
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement, read_dom_document
@@ -49,7 +49,7 @@ PROTOCOL_EVENTS = (
 
 
 @dataclass
-class _State:
+class _PageState:
     """A reading of the page, with the frame that shows it."""
 
     reading: PageReading
@@ -73,7 +73,7 @@ class CapturedPage:
         self._send = send
         self._journal = journal
         self._add_frame = add_frame
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, _PageState] = {}
         self._picture: bytes | None = None
         self._failed_pictures = 0
         self._frames_before_action = 0
@@ -205,7 +205,7 @@ class CapturedPage:
                 if message.is_secret or given.get("masked"):
                     given["secret_ref"] = make_secret_name(document, element)
                     self._journal.add_secret_name(element.read_attribute("name") or "")
-                if message.type in ("click", "press") and signs_in(element):
+                if message.type in ("click", "press") and is_sign_in_target(element):
                     event["data"] = {"signs_in": True}
             if document is not None and message.drop and 0 <= message.drop.index < len(document.elements):
                 drop = document.elements[message.drop.index]
@@ -263,17 +263,17 @@ class CapturedPage:
         scaled = [[round(number * scale) for number in rect] for rect in rects]
         return paint_over_areas(picture, scaled, quality=_QUALITY)
 
-    def _keep_state(self, reading: PageReading) -> _State:
+    def _keep_state(self, reading: PageReading) -> _PageState:
         """Keep a reading: the page script sends no version twice."""
         if reading.version in self._states:
             return self._states[reading.version]
-        state = self._states[reading.version] = _State(reading)
+        state = self._states[reading.version] = _PageState(reading)
         while len(self._states) > _KEPT_STATES:
             del self._states[next(iter(self._states))]
         self._journal.name_page(self._journal.redact(reading.url), reading.title)
         return state
 
-    def _keep_frame(self, state: _State, picture: bytes, t_ms: int) -> None:
+    def _keep_frame(self, state: _PageState, picture: bytes, t_ms: int) -> None:
         reading = state.reading
         self._picture = picture
         state.frame_id = new_id("frm")

@@ -201,7 +201,7 @@ class PageRecording:
             try:
                 handle(*first, *given)
             except Exception as error:
-                self._note(error)
+                self._count_failure(error)
 
         return listen
 
@@ -250,7 +250,7 @@ class PageRecording:
         except PageUnreadable:
             return True
         except Exception as error:
-            self._note(error)
+            self._count_failure(error)
             return False
         return True
 
@@ -292,9 +292,9 @@ class PageRecording:
         except PageUnreadable:
             _log.debug("A state of the page was not read", exc_info=True)
         except Exception as error:
-            self._note(error)
+            self._count_failure(error)
 
-    def _note(self, error: Exception) -> None:
+    def _count_failure(self, error: Exception) -> None:
         self._sender.stats.errors += 1
         # The text of an error may quote the page.
         _log.warning("The capture goes on after a failure: %s", type(error).__name__)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from recorder import limits
-from recorder.client.batches import CapturedFrame
 from recorder.client.client import Client
 from recorder.client.errors import ApiError, ClientError
+from recorder.client.upload_batches import CapturedFrame
 
 _log = logging.getLogger(__name__)
 MAX_EVENTS = 10_000
@@ -166,11 +166,11 @@ class Sender:
             send(items)
             return len(items)
         except ApiError as error:
-            self._note(error)
+            self._count_send_failure(error)
             if error.status != 422 or len(items) == 1:
                 return 0
         except ClientError as error:
-            self._note(error)
+            self._count_send_failure(error)
             return 0
         return sum(self._send_batch([item], send) for item in items)
 
@@ -184,9 +184,9 @@ class Sender:
         try:
             call()
         except ClientError as error:
-            self._note(error)
+            self._count_send_failure(error)
 
-    def _note(self, error: ClientError) -> None:
+    def _count_send_failure(self, error: ClientError) -> None:
         self.stats.errors += 1
         if isinstance(error, ApiError) and error.status in (401, 403, 404, 409):
             # The session is gone, or the key: nothing more will be taken.

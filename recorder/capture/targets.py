@@ -18,8 +18,8 @@ from recorder.replays.dom import (
     read_element_text,
     walk_ancestors,
 )
-from recorder.replays.resolve import RESOLVE_VISITS
 from recorder.replays.selectors import find_single_element, make_selectors
+from recorder.replays.target_resolution import RESOLVE_VISITS
 
 _NAME_CHARACTERS, _TEXT_CHARACTERS, _ATTRIBUTE_CHARACTERS = 120, 80, 200
 _MAX_ATTRIBUTES = 20
@@ -146,7 +146,7 @@ def make_secret_name(document: DomDocument, element: DomElement) -> str:
     return "secret"
 
 
-def signs_in(element: DomElement) -> bool:
+def is_sign_in_target(element: DomElement) -> bool:
     """Return whether the element belongs to a form with one password, which is filled in."""
     for form in walk_ancestors(element):
         if form.tag == "form":

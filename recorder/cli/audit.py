@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened_database, print_json
+from recorder.cli.options import AsJson, DataDir, open_command_database, print_json
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
 
@@ -17,7 +17,7 @@ _Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspac
 
 
 @app.command("verify")
-def verify_audit(
+def verify_audit_command(
     workspace: _Workspace = None,
     head: Annotated[
         list[str], typer.Option(help="A hash that was a head once: it must still be there. Repeat it.")
@@ -28,7 +28,7 @@ def verify_audit(
     """Walk the chain of every workspace; say where an entry was changed, is missing or was moved."""
     from recorder.audit import verify
 
-    with _open_database(data, workspace) as (database, workspace_id):
+    with _open_audit_database(data, workspace) as (database, workspace_id):
         report = verify.verify_audit(database, workspace_id=workspace_id, heads=head)
     if as_json:
         chains = [{**asdict(chain), "is_valid": chain.is_valid} for chain in report.chains]
@@ -45,11 +45,13 @@ def verify_audit(
 
 
 @app.command("head")
-def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
+def show_audit_heads_command(
+    workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False
+) -> None:
     """Print workspace, number and hash of the last entry of every chain, to be kept outside."""
     from recorder.audit import verify
 
-    with _open_database(data, workspace) as (database, workspace_id):
+    with _open_audit_database(data, workspace) as (database, workspace_id):
         heads = verify.read_chain_heads(database, workspace_id)
     if as_json:
         print_json([asdict(head) for head in heads])
@@ -59,11 +61,11 @@ def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJs
 
 
 @app.command("export")
-def export_audit(workspace: _Workspace = None, data: DataDir = None) -> None:
+def export_audit_command(workspace: _Workspace = None, data: DataDir = None) -> None:
     """Print all entries of every chain as JSON lines, for `recorder restore --audit`."""
     from recorder.audit import log, verify
 
-    with _open_database(data, workspace) as (database, workspace_id):
+    with _open_audit_database(data, workspace) as (database, workspace_id):
         for head in verify.read_chain_heads(database, workspace_id):
             for lines in log.export_audit_entries(database, head.workspace_id):
                 sys.stdout.buffer.write(lines)
@@ -71,11 +73,11 @@ def export_audit(workspace: _Workspace = None, data: DataDir = None) -> None:
 
 
 @contextmanager
-def _open_database(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
+def _open_audit_database(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
     """Open the deployment's database; yield it with the id of the named workspace."""
     from recorder.access.workspaces import find_workspace
 
-    with opened_database(data) as (_, database):
+    with open_command_database(data) as (_, database):
         workspace_id = None
         if workspace is not None:
             with database.transaction(write=False) as db:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, open_runtime, print_json, workspace_id_of
+from recorder.cli.options import AsJson, DataDir, find_workspace_id_option, open_runtime, print_json
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def backtest(
     rules = DriftRules(baseline=baseline, least_baseline=min(baseline, DriftRules().least_baseline))
     with open_runtime(data) as runtime:
         with runtime.database.transaction(write=False) as db:
-            scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)
+            scope = GraphScope(Tenant(find_workspace_id_option(db, workspace), mode), workflow)
         result = _replay_drift_history(runtime, scope, rules)
     if as_json:
         print_json(_backtest_to_json(workflow, baseline, result))
@@ -65,7 +65,7 @@ def list_alarms(
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
     with open_runtime(data) as runtime, runtime.database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else workspace_id_of(db, workspace)
+        workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
         rows = stored_alarms(db, workspace_id=workspace_id, mode=mode, workflow=workflow, limit=limit)
     if as_json:
         print_json(
@@ -85,7 +85,7 @@ def list_alarms(
     if not rows:
         typer.echo("No alarm was sent.", err=True)
         return
-    _print_table(
+    _print_alarm_table(
         ("given", "workspace", "mode", "workflow", "event", "about", "why"),
         [
             (
@@ -94,7 +94,7 @@ def list_alarms(
                 row.mode,
                 row.workflow,
                 row.type,
-                _describe_drift_subject(row.data),
+                _format_alarm_subject_cell(row.data),
                 row.data["window"]["explanation"],
             )
             for row in rows
@@ -145,14 +145,14 @@ def _print_backtest(workflow: str, result: "Backtest") -> None:
     from recorder import clock
 
     if result.alarms:
-        _print_table(
+        _print_alarm_table(
             ("session", "began", "event", "about", "why"),
             [
                 (
                     f"{alarm.position:,}",
                     clock.to_iso(alarm.began_at),
                     alarm.type,
-                    _describe_drift_subject(alarm.data),
+                    _format_alarm_subject_cell(alarm.data),
                     alarm.data["window"]["explanation"],
                 )
                 for alarm in result.alarms
@@ -169,7 +169,7 @@ def _print_backtest(workflow: str, result: "Backtest") -> None:
     )
 
 
-def _describe_drift_subject(data: dict[str, Any]) -> str:
+def _format_alarm_subject_cell(data: dict[str, Any]) -> str:
     """Return kind of the change, id of its subject, and labels of the node or path of an alarm."""
     window = data["window"]
     labels = data["node"]["label"] if "node" in data else " → ".join(data["path"]["labels"])
@@ -180,7 +180,7 @@ def _describe_drift_subject(data: dict[str, Any]) -> str:
     return f"{window['kind']} {kind.removesuffix('_id')}\n{subject_id}\n{labels}"
 
 
-def _print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _print_alarm_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     import sys
 
     from rich.console import Console

@@ -18,7 +18,7 @@ from recorder.cli.options import (
     read_filter_options,
 )
 from recorder.memory.views.label_lines import one_line
-from recorder.memory.views.path_texts import join_names
+from recorder.memory.views.path_texts import join_node_names
 from recorder.plurals import counted
 
 _FORMATS = ("svg", "text", "json", "graphml", "mermaid", "dot")
@@ -53,7 +53,7 @@ def graph(
         else:
             drawn = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
     if out is not None:
-        _write_drawn_graph(out, drawn)
+        _write_graph_to_file(out, drawn)
     elif isinstance(drawn, str):
         typer.echo(drawn, nl=False)
     else:
@@ -66,27 +66,27 @@ def _format_graph_as_text(body: Mapping[str, Any], paths: Sequence[Mapping[str, 
     nodes = [node for node in body["nodes"] if node["id"] not in ("start", "end")]
     lines = [
         f"{counted(body['sessions'], 'session')}, {body['sessions_without_steps']:,} of them without steps",
-        *_describe_limit(body),
+        *_format_graph_limit_line(body),
         f"{counted(len(nodes), 'node')}, {body['hidden_nodes']:,} more left out",
-        f"likeliest path: {join_names(body['likeliest_path'], names) or '-'}",
-        f"required for success: {join_names(body['required_nodes'], names) or '-'}",
-        *(f"loop: {join_names(loop, names)}" for loop in body["loops"][:_LISTED]),
+        f"likeliest path: {join_node_names(body['likeliest_path'], names) or '-'}",
+        f"required for success: {join_node_names(body['required_nodes'], names) or '-'}",
+        *(f"loop: {join_node_names(loop, names)}" for loop in body["loops"][:_LISTED]),
     ]
     if len(body["loops"]) > _LISTED:
         lines.append(counted(len(body["loops"]) - _LISTED, "more loop"))
     lines.append("\nfrequency  exactly so  variants  sessions  path")
     for path in paths:
         labels = dict(zip(path["node_ids"], path["labels"], strict=True))
-        optional = join_names(path["optional_node_ids"], labels)
+        optional = join_node_names(path["optional_node_ids"], labels)
         lines.append(
             f"{path['frequency']:9.1%}  {path['exact_frequency']:10.1%}  {path['variants']:8,}  "
-            f"{path['session_count']:8,}  {join_names(path['node_ids'], labels)}"
+            f"{path['session_count']:8,}  {join_node_names(path['node_ids'], labels)}"
             + (f" (optional: {optional})" if optional else "")
         )
     return "\n".join(lines) + "\n"
 
 
-def _describe_limit(body: Mapping[str, Any]) -> list[str]:
+def _format_graph_limit_line(body: Mapping[str, Any]) -> list[str]:
     """Return the line that says what a graph had no room for; none for a graph with room."""
     if not body.get("limited"):
         return []
@@ -94,7 +94,7 @@ def _describe_limit(body: Mapping[str, Any]) -> list[str]:
     return [f"the graph is full (RECORDER_GRAPH_MEMORY_MB): {beyond:,} of them counted without their way"]
 
 
-def _write_drawn_graph(out: Path, drawn: object) -> None:
+def _write_graph_to_file(out: Path, drawn: object) -> None:
     import orjson
 
     content = drawn.encode() if isinstance(drawn, str) else orjson.dumps(drawn)
@@ -162,10 +162,10 @@ def summary(
 ) -> None:
     """Summarize a log without a service: activities, the commonest variants, their durations."""
     from recorder.interchange.event_logs import directly_follows, event_log_rows
-    from recorder.interchange.xes_reader import read_traces
+    from recorder.interchange.xes_reader import read_xes_traces
     from recorder.memory.graph.directly_follows import aggregate_log
 
-    rows = event_log_rows(read_traces(path, activity=activity.split("+")))
+    rows = event_log_rows(read_xes_traces(path, activity=activity.split("+")))
     log = aggregate_log(rows, collapse=collapse)
     counts = {"sessions": log.sessions.height, "events": rows.height, "variants": log.variants.height}
     shown = log.variants.head(top).select("sequence", "n", "median_duration_ms")
@@ -179,10 +179,10 @@ def summary(
         typer.echo(f"{visits:6}  {sessions:8}  {one_line(label)}")
     typer.echo("\n     n  median  variant")
     for sequence, n, median_ms in shown.rows():
-        typer.echo(f"{n:6}  {_format_duration(median_ms):>6}  {_format_label_sequence(sequence)}")
+        typer.echo(f"{n:6}  {_format_duration(median_ms):>6}  {_format_log_variant(sequence)}")
 
 
-def _format_label_sequence(sequence: list[str]) -> str:
+def _format_log_variant(sequence: list[str]) -> str:
     more = len(sequence) - _SHOWN_LABELS
     shown = " → ".join(one_line(label) for label in sequence[:_SHOWN_LABELS])
     return f"{shown} → … ({more} more)" if more > 0 else shown

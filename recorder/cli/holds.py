@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, opened_database, print_json, workspace_id_of
+from recorder.cli.options import AsJson, DataDir, find_workspace_id_option, open_command_database, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Legal holds: sessions that nothing deletes for good.")
 
@@ -19,7 +19,7 @@ _Workspace = Annotated[
 
 
 @app.command("add")
-def add_hold(
+def add_hold_command(
     session: _Session = None,
     tag: _Tag = None,
     workspace: _Workspace = None,
@@ -31,8 +31,8 @@ def add_hold(
     from recorder.governance import holds
 
     kind, value = _choose_hold_target(session, tag)
-    with opened_database(data) as (_, database), database.transaction(write=True) as db:
-        origin = Origin.operator(workspace_id_of(db, workspace))
+    with open_command_database(data) as (_, database), database.transaction(write=True) as db:
+        origin = Origin.operator(find_workspace_id_option(db, workspace))
         is_new = holds.add_hold(db, origin, kind=kind, value=value)
     if as_json:
         print_json({"workspace_id": origin.workspace_id, "kind": kind, "value": value, "is_new": is_new})
@@ -40,7 +40,7 @@ def add_hold(
 
 
 @app.command("remove")
-def remove_hold(
+def remove_hold_command(
     session: _Session = None,
     tag: _Tag = None,
     workspace: _Workspace = None,
@@ -52,8 +52,8 @@ def remove_hold(
     from recorder.governance import holds
 
     kind, value = _choose_hold_target(session, tag)
-    with opened_database(data) as (_, database), database.transaction(write=True) as db:
-        origin = Origin.operator(workspace_id_of(db, workspace))
+    with open_command_database(data) as (_, database), database.transaction(write=True) as db:
+        origin = Origin.operator(find_workspace_id_option(db, workspace))
         holds.remove_hold(db, origin, kind=kind, value=value)
     if as_json:
         print_json({"workspace_id": origin.workspace_id, "kind": kind, "value": value})
@@ -61,7 +61,7 @@ def remove_hold(
 
 
 @app.command("list")
-def list_holds(
+def list_holds_command(
     workspace: Annotated[
         str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
     ] = None,
@@ -73,7 +73,7 @@ def list_holds(
     from recorder.access.workspaces import find_workspace
     from recorder.governance import holds
 
-    with opened_database(data) as (_, database), database.transaction(write=False) as db:
+    with open_command_database(data) as (_, database), database.transaction(write=False) as db:
         workspace_id = None if workspace is None else find_workspace(db, workspace).id
         rows = holds.list_holds(db, workspace_id)
     shown = [{**vars(row), "created_at": clock.to_iso(row.created_at)} for row in rows]

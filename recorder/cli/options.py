@@ -1,4 +1,4 @@
-"""Shared options of the commands: deployment, service, filters and members of exports. Contract §5, §9."""
+"""Shared parts of the commands: options, the deployment or service they open, form of output. Contract §5."""
 
 import json
 from collections.abc import Iterator
@@ -85,8 +85,8 @@ def open_client(url: str, key: str) -> Iterator["Client"]:
         typer.BadParameter: if the address or the key is not valid.
     """
     from recorder.client import ApiError, Client
-    from recorder.client.address import check_key, parse_service_address
-    from recorder.client.transport import Call, Transport
+    from recorder.client.service_address import check_key, parse_service_address
+    from recorder.client.transport import Transport, TransportCall
 
     for option, check, value in (("--url", parse_service_address, url), ("--key", check_key, key)):
         try:
@@ -95,7 +95,7 @@ def open_client(url: str, key: str) -> Iterator["Client"]:
             raise typer.BadParameter(str(error), param_hint=option) from error
     transport = Transport(url, key, timeout_s=_ANSWER_S, patience_s=_PATIENCE_S)
     try:
-        transport.send(Call("GET", "/healthz", repeatable=True))
+        transport.send(TransportCall("GET", "/healthz", repeatable=True))
     except ApiError:
         pass  # it answers; the command's own request shows what it refuses
     finally:
@@ -134,7 +134,7 @@ def open_runtime(
 
 
 @contextmanager
-def opened_database(data: Path | None) -> Iterator[tuple["Settings", "Database"]]:
+def open_command_database(data: Path | None) -> Iterator[tuple["Settings", "Database"]]:
     """Open only the database of a deployment; `open_runtime` takes twice as long, since it imports the lake.
 
     Raises:
@@ -160,7 +160,7 @@ def print_folder(settings: "Settings") -> None:
     typer.echo(f"Data folder: {settings.data_dir}", err=True)
 
 
-def workspace_id_of(db: "DbSession", workspace: str | None) -> str:
+def find_workspace_id_option(db: "DbSession", workspace: str | None) -> str:
     """Return the id of the workspace that a command names by name or id, or of the only one.
 
     Raises:

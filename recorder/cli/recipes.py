@@ -12,10 +12,10 @@ from recorder.cli.options import (
     Split,
     To,
     Where,
+    find_workspace_id_option,
     make_export_members,
     open_runtime,
     print_json,
-    workspace_id_of,
 )
 from recorder.tenant import Tenant
 
@@ -56,7 +56,7 @@ def add(
     body = recipes.read_recipe_request({**members, "tag": name})
     with open_runtime(data) as runtime:
         with runtime.database.transaction(write=False) as db:
-            workspace_id = workspace_id_of(db, workspace)
+            workspace_id = find_workspace_id_option(db, workspace)
         origin = Origin.operator(workspace_id)
         made = recipes.add_recipe(
             runtime, Tenant(workspace_id, mode), body, cron=cron, timezone=timezone, origin=origin
@@ -68,7 +68,7 @@ def add(
 
 
 @app.command("list")
-def list_all(
+def list_recipes_command(
     workspace: Annotated[
         str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
     ] = None,
@@ -80,7 +80,7 @@ def list_all(
     from recorder.exports.requests.recipes import list_recipes
 
     with open_runtime(data) as runtime, runtime.database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else workspace_id_of(db, workspace)
+        workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
         listed = list_recipes(db, workspace_id=workspace_id, mode=mode)
     if as_json:
         print_json([_recipe_to_json(recipe) for recipe in listed])
@@ -97,7 +97,7 @@ def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data
     from recorder.exports.requests.recipes import remove_recipe
 
     with open_runtime(data) as runtime, runtime.database.transaction(write=True) as db:
-        workspace_id = workspace_id_of(db, workspace)
+        workspace_id = find_workspace_id_option(db, workspace)
         remove_recipe(db, Tenant(workspace_id, mode), name, origin=Origin.operator(workspace_id))
     typer.echo(f"{name} is removed.", err=True)
 
@@ -116,7 +116,7 @@ def run(
 
     with open_runtime(data) as runtime:
         with runtime.database.transaction(write=False) as db:
-            workspace_id = workspace_id_of(db, workspace)
+            workspace_id = find_workspace_id_option(db, workspace)
         export = run_recipe(runtime, Tenant(workspace_id, mode), name, origin=Origin.operator(workspace_id))
     if as_json:
         print_json({"id": export.id, "status": export.status})

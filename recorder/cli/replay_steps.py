@@ -46,21 +46,22 @@ class ReplaySteps:
 
     def describe(self, number: int) -> str:
         """Return type and target of a step, by its number in the whole session."""
-        from recorder.replays.recordings import RecordedSession, list_recorded_steps
+        from recorder.replays.recorded_session import RecordedSession, list_recorded_steps
 
         events = list(self._read_events().values())
         for step in list_recorded_steps(RecordedSession(self._session_id, events, [], [])):
             if step.step == number:
-                return _fit_to_width(f"{step.event['type']} {_name_target(step.event)}", _DESCRIBED).rstrip()
+                return _fit_text_to_columns(
+                    f"{step.event['type']} {_name_replay_step_target(step.event)}", _DESCRIBED
+                ).rstrip()
         return ""
 
     def _print_row(self, row: Mapping[str, Any]) -> None:
         event = self._read_events().get(row["event_id"], {"type": "-"})
         similarity = "-" if row["similarity"] is None else f"{row['similarity']:.2f}"
-        typer.echo(
-            f"{row['step']:>4}  {_fit_to_width(event['type'], 10)} {_fit_to_width(_name_target(event), 41)} "
-            f"{row['outcome']:<11} {similarity}"
-        )
+        kind = _fit_text_to_columns(event["type"], 10)
+        target = _fit_text_to_columns(_name_replay_step_target(event), 41)
+        typer.echo(f"{row['step']:>4}  {kind} {target} {row['outcome']:<11} {similarity}")
 
     def _read_events(self) -> dict[str, dict[str, Any]]:
         if self._events is None:
@@ -68,17 +69,17 @@ class ReplaySteps:
         return self._events
 
 
-def _name_target(event: Mapping[str, Any]) -> str:
+def _name_replay_step_target(event: Mapping[str, Any]) -> str:
     target = event.get("target") or {}
     return " ".join(filter(None, (target.get("role"), target.get("name")))) or "-"
 
 
-def _fit_to_width(text: str, width: int) -> str:
+def _fit_text_to_columns(text: str, width: int) -> str:
     """Return a recorded text on one line, without anything invisible, of exactly so many columns."""
-    return cut_to_width(one_line(text), width)
+    return cut_line_to_columns(one_line(text), width)
 
 
-def cut_to_width(line: str, width: int) -> str:
+def cut_line_to_columns(line: str, width: int) -> str:
     """Return a line of exactly so many columns of a terminal."""
     from rich.cells import set_cell_size
 

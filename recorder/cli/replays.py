@@ -10,7 +10,7 @@ import typer
 
 from recorder import limits
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client, print_json
-from recorder.cli.replay_steps import ReplaySteps, cut_to_width
+from recorder.cli.replay_steps import ReplaySteps, cut_line_to_columns
 from recorder.memory.views.label_lines import one_line
 from recorder.plurals import counted
 
@@ -75,16 +75,16 @@ def replay(
         "mode": "guided" if guided else "full" if begin is None else "partial",
     }
     if begin is not None:
-        members["anchor"] = {"auto": True} if begin == "auto" else _read_anchor_option(begin, "--from")
+        members["anchor"] = {"auto": True} if begin == "auto" else _read_replay_anchor_option(begin, "--from")
     if until is not None:
-        members["until"] = _read_anchor_option(until, "--until")
+        members["until"] = _read_replay_anchor_option(until, "--until")
     if against is not None:
         members["against"] = _read_against_option(against)
-    members |= _read_inputs_and_policy(input, storage_state, policy, live=live)
+    members |= _read_replay_options(input, storage_state, policy, live=live)
     with open_client(url, key) as client:
         made = client.create_replay(session, **members)
         steps = ReplaySteps(client, session)
-        show = _show_nothing if as_json else steps.print_ended
+        show = _show_no_replay_progress if as_json else steps.print_ended
         ended = client.wait_replay(made["id"], timeout_s=timeout, on_progress=show)
         while ended["awaiting"] is not None:
             _ask_replay_decision(client, ended, steps)
@@ -113,7 +113,7 @@ def recover(
     as_json: AsJson = False,
 ) -> None:
     """Recover a failed session and print the candidates; exit with 1 if none leads to success."""
-    settings = _read_inputs_and_policy(input, storage_state, policy, live=live)
+    settings = _read_replay_options(input, storage_state, policy, live=live)
     with open_client(url, key) as client:
         made = client.create_recovery(
             session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
@@ -138,11 +138,11 @@ def recover(
         raise typer.Exit(1)
 
 
-def _read_inputs_and_policy(
+def _read_replay_options(
     inputs: list[str] | None, storage_state: typer.FileText | None, policy: str | None, *, live: bool
 ) -> dict[str, Any]:
     """Return the members `inputs` and `policy` of a request, those that have something."""
-    values = dict(map(_read_input_option, inputs or []))
+    values = dict(map(_read_replay_input_option, inputs or []))
     members: Any = {}
     if policy is not None:
         with suppress(ValueError):
@@ -160,7 +160,7 @@ def _read_inputs_and_policy(
     return {name: value for name, value in settings.items() if value}
 
 
-def _read_anchor_option(text: str, option: str) -> dict[str, str]:
+def _read_replay_anchor_option(text: str, option: str) -> dict[str, str]:
     kind, colon, name = text.partition(":")
     members = {"tag": "tag", "frame": "frame_id", "event": "event_id"}
     if not colon or not name or kind not in members:
@@ -178,7 +178,7 @@ def _read_against_option(text: str) -> dict[str, Any]:
     raise typer.BadParameter("takes the id of a session or path, or graph", param_hint="--against")
 
 
-def _read_input_option(text: str) -> tuple[str, str]:
+def _read_replay_input_option(text: str) -> tuple[str, str]:
     """Return name and value of an input: the value of a variable, or typed without echo."""
     name, is_variable, variable = text.partition("=")
     if not is_variable:
@@ -190,7 +190,7 @@ def _read_input_option(text: str) -> tuple[str, str]:
     return name, given
 
 
-def _show_nothing(replay: dict[str, Any]) -> None:
+def _show_no_replay_progress(replay: dict[str, Any]) -> None:
     """Show no progress."""
 
 
@@ -205,7 +205,7 @@ def _ask_replay_decision(client: "Client", replay: dict[str, Any], steps: Replay
     number = replay["awaiting"]["step"]
     divergence = replay["divergence"]
     if divergence is not None and divergence["step"] == number:
-        for line in _describe_divergence(divergence):
+        for line in _format_replay_divergence_lines(divergence):
             typer.echo(line, err=True)
     typer.echo(f"Step {number}: {steps.describe(number)}", err=True)
     try:
@@ -249,14 +249,14 @@ def _print_replay_end(replay: dict[str, Any]) -> None:
     )
     typer.echo(f"{replay['status']}: {counted(replay['progress']['step'], 'step')}, {evidence}")
     if replay["status"] == "diverged":
-        for line in _describe_divergence(replay["divergence"]):
+        for line in _format_replay_divergence_lines(replay["divergence"]):
             typer.echo(line)
     if replay["error"] is not None:
         typer.echo(f"{replay['error']['type']}: {replay['error']['message']}", err=True)
     typer.echo(replay["id"], err=True)
 
 
-def _describe_divergence(divergence: dict[str, Any]) -> list[str]:
+def _format_replay_divergence_lines(divergence: dict[str, Any]) -> list[str]:
     """Return lines of at most 80 columns: the kind, both sides, differences and suggestions."""
     lines = [f"step {divergence['step']}: {divergence['kind']}"]
     for side in ("expected", "observed"):
@@ -269,7 +269,7 @@ def _describe_divergence(divergence: dict[str, Any]) -> list[str]:
         f"  {'similar':<11}{item['score']:.2f} {one_line(item['selector'])}"
         for item in divergence["candidates"]
     ]
-    return [cut_to_width(line, _WIDTH).rstrip() for line in lines]
+    return [cut_line_to_columns(line, _WIDTH).rstrip() for line in lines]
 
 
 def _print_recovery_candidates(recovery: dict[str, Any]) -> None:
@@ -293,7 +293,7 @@ def _print_failed_attempt(replay: dict[str, Any]) -> None:
     """Print why the last attempt of a recovery did not match."""
     typer.echo(f"last attempt {replay['id']}: {replay['status']}")
     if replay["divergence"] is not None:
-        for line in _describe_divergence(replay["divergence"]):
+        for line in _format_replay_divergence_lines(replay["divergence"]):
             typer.echo(line)
     if replay["error"] is not None:
         typer.echo(f"{replay['error']['type']}: {replay['error']['message']}", err=True)

@@ -29,7 +29,7 @@ _At = Annotated[
 
 
 @app.command("preview")
-def preview_retention(
+def preview_retention_command(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Count what a run at an instant would remove: number and size by workspace and kind."""
@@ -51,7 +51,7 @@ _Rewrite = Annotated[
 
 
 @app.command("run")
-def run_retention(
+def run_retention_command(
     workspace: _Workspace = None,
     at: _At = None,
     rewrite: _Rewrite = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.options import AsJson, DataDir, open_runtime, port_option, print_json
-from recorder.invocation import command_line, short_path
+from recorder.invocation import make_shell_command, shorten_path
 
 if TYPE_CHECKING:
     from recorder.doctor.findings import Finding
@@ -26,9 +26,9 @@ def up(
     dagster_port: Annotated[int, port_option("Port of Dagster's pages.", name="--dagster-port")] = 3000,
 ) -> None:
     """Serve until Ctrl-C: the API, the delivery loop and Dagster, watched and stopped together."""
-    from recorder.supervisor import serve
+    from recorder.supervisor import serve_deployment
 
-    raise typer.Exit(serve(data, host=host, port=port, dagster=dagster, dagster_port=dagster_port))
+    raise typer.Exit(serve_deployment(data, host=host, port=port, dagster=dagster, dagster_port=dagster_port))
 
 
 def demo(
@@ -38,7 +38,7 @@ def demo(
     stay: Annotated[bool, typer.Option(help="Keep serving afterwards.")] = False,
 ) -> None:
     """Do the whole job on this machine: record, seal, learn, export, load. Leaves nothing running."""
-    from recorder.supervisor.commands import find_checkout
+    from recorder.supervisor.child_commands import find_checkout
 
     # The demonstration lives beside the service, not in the library.
     sys.path.insert(0, str(find_checkout("examples")))
@@ -63,7 +63,7 @@ def status(data: DataDir = None, as_json: AsJson = False) -> None:
         )
     else:
         _show_status_field("service", "stopped; start it with")
-        _show_status_field("", command_line("up", "--data", short_path(Path(state["data"]))))
+        _show_status_field("", make_shell_command("up", "--data", shorten_path(Path(state["data"]))))
     for label, part in (("API", "api"), ("Dagster", "dagster")):
         if state[part] is not None:
             words = "" if state[part]["answers"] else "   does not answer"
@@ -83,7 +83,7 @@ def dagster_webserver(
 ) -> None:
     """Serve Dagster's pages with a login until Ctrl-C; `recorder up` starts one by itself."""
     from recorder.access.dagster_login import LoginLinks
-    from recorder.supervisor.commands import choose_port, environment, find_checkout, http_address
+    from recorder.supervisor.child_commands import choose_port, environment, find_checkout, http_address
 
     settings = _read_deployment_settings(data)
     checkout = find_checkout("pipelines")
@@ -127,19 +127,19 @@ def _read_deployment_status(settings: "Settings") -> dict[str, Any]:
     pages = read_run_record(settings.data_dir, DAGSTER_WEBSERVER)
     members = service or {}
     dagster_url = pages["url"] if pages else members.get("dagster")
-    dagster = _probe_address(dagster_url) if dagster_url else None
+    dagster = _probe_status_address(dagster_url) if dagster_url else None
     answering = dagster["url"] if dagster and dagster["answers"] else None
     return {
         "data": str(settings.data_dir),
         "running": service is not None,
         **{name: members.get(name) for name in ("release", "process", "since")},
-        "api": _probe_address(members["api"]) if service else None,
+        "api": _probe_status_address(members["api"]) if service else None,
         "dagster": dagster,
         "login_url": LoginLinks(settings).make_link(answering) if answering else None,
     }
 
 
-def _probe_address(url: str) -> dict[str, Any]:
+def _probe_status_address(url: str) -> dict[str, Any]:
     """Return an address and whether a server answers there."""
     import httpx
 

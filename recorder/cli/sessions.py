@@ -17,11 +17,11 @@ from recorder.cli.options import (
     Key,
     Url,
     Where,
+    find_workspace_id_option,
     open_client,
-    opened_database,
+    open_command_database,
     print_json,
     read_filter_options,
-    workspace_id_of,
 )
 from recorder.plurals import counted
 
@@ -43,7 +43,7 @@ _HEAD = f"{'session':<30}  {'status':<9}  {'outcome':<9}  {'age':>5}  workflow"
 
 
 @app.command("list")
-def list_sessions(
+def list_sessions_command(
     key: Key,
     url: Url = DEFAULT_URL,
     workflow: _Workflow = None,
@@ -64,11 +64,11 @@ def list_sessions(
         return
     typer.echo(_HEAD, err=True)
     for session in sessions:
-        typer.echo(_describe_session(session))
+        typer.echo(_format_session_line(session))
 
 
 @app.command("tail")
-def tail_sessions(
+def tail_sessions_command(
     key: Key,
     session_id: Annotated[
         str | None, typer.Argument(help="A session whose events to follow. \\[default: follow new sessions]")
@@ -86,7 +86,7 @@ def tail_sessions(
         raise typer.BadParameter("follows new sessions; leave out the session id", param_hint="--workflow")
     if session_id is None and from_start:
         raise typer.BadParameter("needs the id of a session", param_hint="--from-start")
-    with open_client(url, key) as client, _end_on_interrupt():
+    with open_client(url, key) as client, _end_tail_on_interrupt():
         if session_id is None:
             _print_new_sessions(client, workflow or None, as_json=as_json)
         else:
@@ -94,13 +94,15 @@ def tail_sessions(
 
 
 @app.command("quarantined")
-def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
+def list_quarantined_command(
+    workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False
+) -> None:
     """List the sessions that could not be sealed and were set aside, with the reason."""
     from recorder import clock
     from recorder.sealing.set_aside import list_sessions_set_aside
 
-    with opened_database(data) as (_, database), database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else workspace_id_of(db, workspace)
+    with open_command_database(data) as (_, database), database.transaction(write=False) as db:
+        workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
         quarantined = list_sessions_set_aside(db, workspace_id)
     if as_json:
         print_json(
@@ -127,7 +129,7 @@ def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json
 
 
 @app.command("reseal")
-def reseal_sessions(
+def reseal_sessions_command(
     session_ids: Annotated[
         list[str] | None, typer.Argument(help="Ids as `quarantined` lists them.", show_default=False)
     ] = None,
@@ -140,7 +142,7 @@ def reseal_sessions(
 
     if bool(session_ids) == is_all:
         raise typer.BadParameter("takes ids of sessions, or --all", param_hint="ID")
-    with opened_database(data) as (_, database), database.transaction(write=True) as db:
+    with open_command_database(data) as (_, database), database.transaction(write=True) as db:
         session_ids = session_ids or [session.session_id for session in list_sessions_set_aside(db)]
         for session_id in session_ids:
             reseal(db, session_id)
@@ -154,7 +156,7 @@ def reseal_sessions(
 
 
 @contextmanager
-def _end_on_interrupt() -> Iterator[None]:
+def _end_tail_on_interrupt() -> Iterator[None]:
     """End the block without an error on Ctrl-C."""
     try:
         yield
@@ -185,7 +187,7 @@ def _print_new_sessions(client: "Client", workflow: list[str] | None, *, as_json
         for session_id in reversed(sessions):
             if session_id not in known:
                 session = sessions[session_id]
-                print_json(session) if as_json else typer.echo(_describe_session(session))
+                print_json(session) if as_json else typer.echo(_format_session_line(session))
         known = sessions  # the overlap bounds its size
 
 
@@ -195,18 +197,18 @@ def _print_stream_messages(client: "Client", session_id: str, *, from_start: boo
     if status != "sealed":
         typer.echo(f"{session_id} is {status}; following it until it is sealed or Ctrl-C.", err=True)
     for message in client.stream(session_id, from_start=from_start):
-        print_json(message) if as_json else typer.echo(_describe_stream_message(message))
+        print_json(message) if as_json else typer.echo(_format_tail_message_line(message))
     typer.echo(f"{session_id} is sealed: nothing more will come.", err=True)
 
 
-def _describe_session(session: dict[str, Any]) -> str:
+def _format_session_line(session: dict[str, Any]) -> str:
     """Return a session as one line; workflow names come last, since they may be long."""
     outcome = session["outcome"] or "-"
     age = _format_session_age(session["created_at"])
     return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
 
 
-def _describe_stream_message(message: dict[str, Any]) -> str:
+def _format_tail_message_line(message: dict[str, Any]) -> str:
     """Return a stream's message as one line."""
     # People and pages wrote these words: nothing in them may steer the terminal.
     from recorder.memory.views.label_lines import one_line
@@ -263,10 +265,10 @@ def import_(
 ) -> None:
     """Import recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
     from recorder.importers.miniwob.demonstration import import_folder
-    from recorder.importers.trace_recordings import import_xes_log, is_log, outcome_rules
+    from recorder.importers.trace_recordings import import_xes_log, is_log, parse_outcome_rules
 
     try:
-        rules = outcome_rules(success, error)
+        rules = parse_outcome_rules(success, error)
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong), param_hint="--success, --error") from wrong
     # Without a service the client would repeat its first request for half a minute.

@@ -50,13 +50,13 @@ def listen(
     as_json: AsJson = False,
 ) -> None:
     """Print verified deliveries as they come, until Ctrl-C; its webhook is removed at the end."""
-    from recorder.client.webhook_receiver import DeliveryListener
+    from recorder.client.webhook_receiver import DeliveryReceiver
 
     if key is None and secret is None:
         raise typer.BadParameter("give an API key to register with, or --secret", param_hint="--key")
-    done = _Countdown(count)
+    done = _DeliveryCountdown(count)
     print_one = _print_delivery_json if as_json else _print_pretty_delivery
-    listener = DeliveryListener(lambda received: done.note(print_one(received)), host=host, port=port)
+    listener = DeliveryReceiver(lambda received: done.note(print_one(received)), host=host, port=port)
     here = address or f"http://{f'[{host}]' if ':' in host else host}:{listener.port}/"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with listener.listening():
@@ -77,18 +77,18 @@ def listen(
                 typer.echo(f"Webhook {made['id']} is removed.", err=True)
 
 
-def deliver(data: DataDir = None, pulse: Pulse = None) -> None:
+def deliver_command(data: DataDir = None, pulse: Pulse = None) -> None:
     """Send webhooks until SIGTERM or Ctrl-C; `recorder up` runs one of these, and more may run beside it."""
     from recorder.logs import configure_logs
     from recorder.settings import Settings
-    from recorder.webhooks.delivery_loop import deliver
+    from recorder.webhooks.delivery_loop import run_delivery_loop
 
     settings = Settings.from_env(data_dir=data, create=False)
     configure_logs(settings.log_level)
-    deliver(settings, pulse)
+    run_delivery_loop(settings, pulse)
 
 
-class _Countdown:
+class _DeliveryCountdown:
     """Countdown of deliveries, ended by Ctrl-C too."""
 
     def __init__(self, count: int | None) -> None:

@@ -5,7 +5,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from recorder import limits
-from recorder.cli.options import AsJson, DataDir, open_runtime, opened_database, print_folder, print_json
+from recorder.cli.options import (
+    AsJson,
+    DataDir,
+    open_command_database,
+    open_runtime,
+    print_folder,
+    print_json,
+)
 from recorder.tenant import Tenant
 
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
@@ -24,7 +31,7 @@ _Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
 
 
 @app.command("create")
-def create_workspace(
+def create_workspace_command(
     name: str,
     tier: Annotated[str, _TIER] = "default",
     init: Annotated[
@@ -53,11 +60,11 @@ def create_workspace(
 
 
 @app.command("list")
-def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
+def list_workspaces_command(data: DataDir = None, as_json: AsJson = False) -> None:
     """List all workspaces by name: id, status, tier, region, name."""
     from recorder.access import workspaces
 
-    with opened_database(data) as (_, database), database.transaction(write=False) as db:
+    with open_command_database(data) as (_, database), database.transaction(write=False) as db:
         rows = workspaces.list_workspaces(db)
     if as_json:
         print_json([workspace.model_dump(mode="json") for workspace in rows])
@@ -69,12 +76,12 @@ def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
 
 
 @app.command("show")
-def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
+def show_workspace_command(name: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
     """Show a workspace with its settings and its usage of this month."""
     from recorder.access import workspaces
     from recorder.access.quota import read_quota
 
-    with opened_database(data) as (_, database), database.transaction(write=False) as db:
+    with open_command_database(data) as (_, database), database.transaction(write=False) as db:
         workspace = workspaces.workspace_to_wire(workspaces.find_workspace(db, name))
         quota = read_quota(db, Tenant(workspace.id, "live"))
     shown = {**workspace.model_dump(mode="json"), "quota": quota.model_dump(mode="json")}
@@ -86,7 +93,7 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
 
 
 @app.command("set")
-def set_workspace(
+def set_workspace_command(
     name: _Name,
     tier: Annotated[str | None, _TIER] = None,
     status: Annotated[
@@ -100,7 +107,7 @@ def set_workspace(
 
     if tier is None and status is None:
         raise typer.BadParameter("name what to change: --tier, --status", param_hint="set")
-    with opened_database(data) as (_, database), database.transaction(write=True) as db:
+    with open_command_database(data) as (_, database), database.transaction(write=True) as db:
         workspace = workspaces.set_workspace(db, name, tier=tier, status=status)
     if as_json:
         print_json(workspace.model_dump(mode="json"))
@@ -122,7 +129,7 @@ keys_app = typer.Typer(no_args_is_help=True, help="Keys of a deployment.")
 
 
 @keys_app.command("create")
-def create_key(
+def create_key_command(
     workspace: _Name,
     label: Annotated[str, typer.Argument(help="What the key is for.")],
     scope: Annotated[str, typer.Option(help="read, write or admin; replay:live may follow.")] = "write",
@@ -147,7 +154,7 @@ def create_key(
     except ValidationError as error:
         problems = [f"{problem['loc'][0]}: {make_field_message(problem)}" for problem in error.errors()]
         raise typer.BadParameter(" ".join(problems)) from error
-    with opened_database(data) as (settings, database):
+    with open_command_database(data) as (settings, database):
         print_folder(settings)
         with database.transaction(write=True) as db:
             origin = Origin.operator(find_workspace(db, workspace).id)
@@ -166,13 +173,13 @@ def create_key(
 
 
 @keys_app.command("list")
-def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
+def list_keys_command(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
     """List the keys of a workspace, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
     from recorder.storage.list_pages import read_all_pages
 
-    with opened_database(data) as (settings, database):
+    with open_command_database(data) as (settings, database):
         print_folder(settings)
         with database.transaction(write=False) as db:
             tenant = Tenant(find_workspace(db, workspace).id, "live")
@@ -185,14 +192,14 @@ def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -
 
 
 @keys_app.command("revoke")
-def revoke_key(
+def revoke_key_command(
     key_id: Annotated[str, typer.Argument(help="Id of a key, as `list` shows it.")], data: DataDir = None
 ) -> None:
     """Revoke a key; running processes refuse it within 5 seconds."""
     from recorder.access import key_admin
     from recorder.audit.log import Origin
 
-    with opened_database(data) as (settings, database):
+    with open_command_database(data) as (settings, database):
         print_folder(settings)
         with database.transaction(write=True) as db:
             workspace_id = key_admin.find_key(db, key_id).workspace_id

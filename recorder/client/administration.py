@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from recorder import clock
-from recorder.client.transport import Call, Json, Requests
+from recorder.client.transport import Json, Requests, TransportCall
 
 
 class Administration(Requests):
@@ -14,7 +14,7 @@ class Administration(Requests):
 
     def get_workflow(self, workflow: str) -> Json:
         """Return a workflow: its settings, its sessions and the size of its graph."""
-        return self._get(_make_workflow_path(workflow))
+        return self._get(_make_workflow_url_path(workflow))
 
     def list_workflows(self) -> Iterator[Json]:
         """Yield every workflow, newest first."""
@@ -22,7 +22,7 @@ class Administration(Requests):
 
     def update_workflow(self, workflow: str, **settings: Any) -> Json:
         """Change `memory_graph`, `tags`, `masking` or `outcome_rules`; the others stay."""
-        return self._patch(_make_workflow_path(workflow), settings)
+        return self._patch(_make_workflow_url_path(workflow), settings)
 
     def get_workspace(self) -> Json:
         """Return the workspace of the key with its settings."""
@@ -66,7 +66,7 @@ class Administration(Requests):
 
     def revoke_key(self, key_id: str) -> None:
         """Revoke a key; running processes refuse it within 5 seconds."""
-        self._transport.send(Call("DELETE", f"/v1/keys/{quote(key_id, safe='')}"))
+        self._transport.send(TransportCall("DELETE", f"/v1/keys/{quote(key_id, safe='')}"))
 
     def event_types(self) -> list[Json]:
         """Return the event types of webhooks, each with the JSON Schema of its payload."""
@@ -85,7 +85,7 @@ class Administration(Requests):
 
     def update_webhook(self, webhook_id: str, **changes: Any) -> Json:
         """Change `url`, `events` or `description`; the others, the secret and the deliveries stay."""
-        return self._patch(_make_webhook_path(webhook_id), changes)
+        return self._patch(_make_webhook_url_path(webhook_id), changes)
 
     def list_webhooks(self) -> Iterator[Json]:
         """Yield the webhooks of the workspace, newest first, without their secrets."""
@@ -93,33 +93,33 @@ class Administration(Requests):
 
     def get_webhook(self, webhook_id: str) -> Json:
         """Return a webhook, without its secret."""
-        return self._get(_make_webhook_path(webhook_id))
+        return self._get(_make_webhook_url_path(webhook_id))
 
     def send_test(self, webhook_id: str) -> Json:
         """Send a test event to a webhook; return the record of its delivery."""
-        return self._create(f"{_make_webhook_path(webhook_id)}/test", {})
+        return self._create(f"{_make_webhook_url_path(webhook_id)}/test", {})
 
     def rotate_secret(self, webhook_id: str) -> Json:
         """Create a new secret, which only this answer shows; the old one signs for 24 hours more."""
-        return self._create_without_retry(f"{_make_webhook_path(webhook_id)}/secret", {})
+        return self._create_without_retry(f"{_make_webhook_url_path(webhook_id)}/secret", {})
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> Json:
         """Send the payload of a delivery again; return the record of the new one."""
         return self._create(
-            f"{_make_webhook_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}/redeliver", {}
+            f"{_make_webhook_url_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}/redeliver", {}
         )
 
     def get_delivery(self, webhook_id: str, delivery_id: str) -> Json:
         """Return an attempt to send an event to a webhook."""
-        return self._get(f"{_make_webhook_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}")
+        return self._get(f"{_make_webhook_url_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}")
 
     def list_deliveries(self, webhook_id: str) -> Iterator[Json]:
         """Yield attempts to send events to a webhook, newest first."""
-        return self._iterate_pages(f"{_make_webhook_path(webhook_id)}/deliveries")
+        return self._iterate_pages(f"{_make_webhook_url_path(webhook_id)}/deliveries")
 
     def delete_webhook(self, webhook_id: str) -> None:
         """Delete a webhook and its waiting deliveries."""
-        self._transport.send(Call("DELETE", _make_webhook_path(webhook_id)))
+        self._transport.send(TransportCall("DELETE", _make_webhook_url_path(webhook_id)))
 
     def audit(self, **filters: str) -> Iterator[Json]:
         """Yield the workspace's audit log, oldest first; filters: since, until, action, actor, resource."""
@@ -134,9 +134,9 @@ class Administration(Requests):
         return self._get(f"/v1/privacy/erasure/{quote(erasure_id, safe='')}")
 
 
-def _make_workflow_path(workflow: str) -> str:
+def _make_workflow_url_path(workflow: str) -> str:
     return f"/v1/workflows/{quote(workflow, safe='')}"
 
 
-def _make_webhook_path(webhook_id: str) -> str:
+def _make_webhook_url_path(webhook_id: str) -> str:
     return f"/v1/webhooks/{quote(webhook_id, safe='')}"

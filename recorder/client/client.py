@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from recorder import limits
 from recorder.client.administration import Administration
-from recorder.client.batches import CapturedFrame, event_batch_calls
 from recorder.client.datasets import Datasets
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.client.replays import Replays
 from recorder.client.sessions import RecordingRequests
+from recorder.client.upload_batches import CapturedFrame, event_batch_calls
 from recorder.ids import new_id
 
 
@@ -88,7 +88,7 @@ class SessionRecorder:
             ValueError: if a number is NaN or Infinity.
         """
         item = {"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members}
-        self._events.append(_encode_item(item))
+        self._events.append(_encode_recorded_event(item))
         if len(self._events) >= limits.EVENTS_PER_BATCH:
             self.flush()
 
@@ -151,7 +151,7 @@ class SessionRecorder:
         self._client.stop(self.id)
 
 
-def _encode_item(item: dict[str, Any]) -> bytes:
+def _encode_recorded_event(item: dict[str, Any]) -> bytes:
     """Return the JSON of an event; refuse one that cannot be sent. The service checks the rest."""
     for name in _OBJECT_MEMBERS & item.keys():
         if not isinstance(item[name], dict | None):

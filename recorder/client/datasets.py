@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from recorder import limits
 from recorder.client.errors import ExportFailed, TookTooLong
-from recorder.client.transport import Call, Json, Requests, poll
+from recorder.client.transport import Json, Requests, TransportCall, poll
 
 
 class Datasets(Requests):
@@ -20,7 +20,9 @@ class Datasets(Requests):
             workflow: the workflow.
             filters: since, until, outcome, min_frequency, limit; `actor_kind` is sent as `actor.kind`.
         """
-        paths: list[Json] = self._get("/v1/memory/paths", _make_memory_query(workflow, filters))["data"]
+        paths: list[Json] = self._get("/v1/memory/paths", _make_memory_url_parameters(workflow, filters))[
+            "data"
+        ]
         return paths
 
     def memory_outliers(self, workflow: str, **filters: str | int | float) -> Iterator[Json]:
@@ -30,7 +32,7 @@ class Datasets(Requests):
             workflow: the workflow.
             filters: rank, threshold, since, until, outcome; `actor_kind` is sent as `actor.kind`.
         """
-        return self._iterate_pages("/v1/memory/outliers", _make_memory_query(workflow, filters))
+        return self._iterate_pages("/v1/memory/outliers", _make_memory_url_parameters(workflow, filters))
 
     def memory_similar(self, session_id: str, *, limit: int = limits.SIMILAR_DEFAULT) -> list[Json]:
         """Return the sessions whose paths are most similar to that of a sealed session."""
@@ -40,9 +42,9 @@ class Datasets(Requests):
 
     def memory_recovery_points(self, workflow: str, **filters: str | int) -> list[Json]:
         """Return the points where failing sessions recovered; filters: failure_tag, since, until, limit."""
-        points: list[Json] = self._get("/v1/memory/recovery_points", _make_memory_query(workflow, filters))[
-            "data"
-        ]
+        points: list[Json] = self._get(
+            "/v1/memory/recovery_points", _make_memory_url_parameters(workflow, filters)
+        )["data"]
         return points
 
     def memory_graph(self, workflow: str, *, format: str = "json", **filters: str | float) -> Json | str:
@@ -53,8 +55,8 @@ class Datasets(Requests):
             format: `json`, `graphml`, `mermaid`, `dot` or `svg`.
             filters: since, until, outcome, min_frequency; `actor_kind` is sent as `actor.kind`.
         """
-        query = {**_make_memory_query(workflow, filters), "format": format}
-        answer = self._transport.send(Call("GET", "/v1/memory/graph", params=query, repeatable=True))
+        query = {**_make_memory_url_parameters(workflow, filters), "format": format}
+        answer = self._transport.send(TransportCall("GET", "/v1/memory/graph", params=query, repeatable=True))
         graph: Json | str = answer.json() if format == "json" else answer.text
         return graph
 
@@ -66,7 +68,7 @@ class Datasets(Requests):
             sides: since, until and actor_kind of the first set; against_since, against_until,
                 against_actor_kind of the second; outcome of both; min_change and limit.
         """
-        return self._get("/v1/memory/diff", _make_memory_query(workflow, sides))
+        return self._get("/v1/memory/diff", _make_memory_url_parameters(workflow, sides))
 
     def create_export(
         self,
@@ -132,7 +134,7 @@ class Datasets(Requests):
         return export
 
 
-def _make_memory_query(workflow: str, filters: Mapping[str, Any]) -> dict[str, Any]:
+def _make_memory_url_parameters(workflow: str, filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the query parameters of the memory graph."""
     return {
         "workflow": workflow,

@@ -1,4 +1,7 @@
-"""Progress of an export on stderr while a command waits for it. Contract §9 (`recorder export --watch`)."""
+"""Progress bars on stderr: of exports that a command waits for, and of downloaded or checked bytes.
+
+Contract §9 (`recorder export --watch`).
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -44,7 +47,7 @@ def watch_export_progress(client: Client, export_id: str, *, timeout_s: float | 
         TookTooLong: if it is not completed in time.
     """
     console = Console(stderr=True)
-    show = _Bar(console, export_id) if console.is_terminal else _Lines(console, export_id)
+    show = _ProgressBar(console, export_id) if console.is_terminal else _ProgressLines(console, export_id)
     began = time.monotonic()
     with show:
         while True:
@@ -100,7 +103,7 @@ def describe_export_state(export: Json) -> str:
     return str(export["status"])
 
 
-class _Bar:
+class _ProgressBar:
     """Progress line on a terminal that ends with the outcome; it fits every width."""
 
     def __init__(self, console: Console, export_id: str) -> None:
@@ -149,7 +152,7 @@ class _Bar:
         self._console.print(f"{self._id} {words}", highlight=False, markup=False, soft_wrap=True)
 
 
-class _Lines:
+class _ProgressLines:
     """Progress as one line for each state, for logs and pipes."""
 
     def __init__(self, console: Console, export_id: str) -> None:

@@ -26,7 +26,7 @@ class Replays(Requests):
 
     def get_replay(self, replay_id: str) -> Json:
         """Return the current state of a replay."""
-        return self._get(_make_replay_path(replay_id))
+        return self._get(_make_replay_url_path(replay_id))
 
     def list_replays(self, **filters: str) -> Iterator[Json]:
         """Yield replays, newest first; filters: workflow, status, sandbox, session_id, cause."""
@@ -34,18 +34,18 @@ class Replays(Requests):
 
     def replay_steps(self, replay_id: str) -> Iterator[Json]:
         """Yield the steps of a replay, in their order."""
-        return self._iterate_pages(f"{_make_replay_path(replay_id)}/steps")
+        return self._iterate_pages(f"{_make_replay_url_path(replay_id)}/steps")
 
     def cancel_replay(self, replay_id: str) -> Json:
         """Cancel a replay; it ends as `failed`, with the error type `cancelled`."""
-        return self._post(f"{_make_replay_path(replay_id)}/cancel", {})
+        return self._post(f"{_make_replay_url_path(replay_id)}/cancel", {})
 
     def decide_replay(self, replay_id: str, step: int, action: str, *, selector: str | None = None) -> Json:
         """Decide on the step that a guided replay awaits: `act`, `skip`, `retarget` or `abort`."""
         body: Json = {"step": step, "action": action}
         if selector is not None:
             body["selector"] = selector
-        return self._create(f"{_make_replay_path(replay_id)}/decision", body)
+        return self._create(f"{_make_replay_url_path(replay_id)}/decision", body)
 
     def wait_replay(
         self,
@@ -112,7 +112,7 @@ class Replays(Requests):
 
     def get_recovery(self, recovery_id: str) -> Json:
         """Return the current state of a recovery."""
-        return self._get(_make_recovery_path(recovery_id))
+        return self._get(_make_recovery_url_path(recovery_id))
 
     def list_recoveries(self, **filters: str) -> Iterator[Json]:
         """Yield recoveries, newest first; filters: workflow, status, sandbox, session_id."""
@@ -120,7 +120,7 @@ class Replays(Requests):
 
     def cancel_recovery(self, recovery_id: str) -> Json:
         """Cancel a recovery and its attempt; it ends as `failed`, for the reason `cancelled`."""
-        return self._post(f"{_make_recovery_path(recovery_id)}/cancel", {})
+        return self._post(f"{_make_recovery_url_path(recovery_id)}/cancel", {})
 
     def wait_recovery(
         self,
@@ -154,9 +154,9 @@ class Replays(Requests):
         return recovery
 
 
-def _make_replay_path(replay_id: str) -> str:
+def _make_replay_url_path(replay_id: str) -> str:
     return f"/v1/replays/{quote(replay_id, safe='')}"
 
 
-def _make_recovery_path(recovery_id: str) -> str:
+def _make_recovery_url_path(recovery_id: str) -> str:
     return f"/v1/recoveries/{quote(recovery_id, safe='')}"

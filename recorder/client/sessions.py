@@ -13,9 +13,9 @@ from urllib.parse import quote
 import orjson
 
 from recorder import clock, limits
-from recorder.client.batches import CapturedFrame, event_batch_calls, frame_batch_calls
 from recorder.client.errors import ApiError, ClientError, TookTooLong, Unreachable
-from recorder.client.transport import Call, Json, Requests, Transport, poll
+from recorder.client.transport import Json, Requests, Transport, TransportCall, poll
+from recorder.client.upload_batches import CapturedFrame, event_batch_calls, frame_batch_calls
 
 # Silence after which a stream counts as broken: the service sends a comment in each third of it.
 _SILENCE_S = 3.0 * limits.STREAM_KEEP_ALIVE_S
@@ -66,7 +66,7 @@ def read_resumed_stream(
     while True:
         heard_at = progress.heard_at
         try:
-            if (yield from _read_stream_connection(transport, path, progress)):
+            if (yield from _read_stream_until_break(transport, path, progress)):
                 return
         except ClientError as error:
             if not _is_temporary_stream_error(error) or time.monotonic() - progress.heard_at > patience_s:
@@ -76,7 +76,7 @@ def read_resumed_stream(
         time.sleep(pause_s)
 
 
-def _read_stream_connection(
+def _read_stream_until_break(
     transport: Transport, path: str, progress: _Progress
 ) -> Generator[dict[str, Any], None, bool]:
     """Yield the messages of one connection; return whether the stream is over."""
@@ -134,11 +134,11 @@ class RecordingRequests(Requests):
 
     def start(self, session_id: str) -> Json:
         """Start a session and return it."""
-        return self._post(f"{_make_session_path(session_id)}/start")
+        return self._post(f"{_make_session_url_path(session_id)}/start")
 
     def stop(self, session_id: str) -> Json:
         """Stop a session and return it; the service seals it soon after."""
-        return self._post(f"{_make_session_path(session_id)}/stop")
+        return self._post(f"{_make_session_url_path(session_id)}/stop")
 
     def batch_stop(self, session_ids: Iterable[str]) -> list[Json]:
         """Stop many sessions; return one result for each id."""
@@ -152,7 +152,9 @@ class RecordingRequests(Requests):
     def delete_session(self, session_id: str, *, hard: bool = False) -> None:
         """Delete a session: softly (gone from every read at once), or at once and for good."""
         self._transport.send(
-            Call("DELETE", _make_session_path(session_id), params={"hard": "true"} if hard else None)
+            TransportCall(
+                "DELETE", _make_session_url_path(session_id), params={"hard": "true"} if hard else None
+            )
         )
 
     def add_events(self, session_id: str, events: Iterable[Mapping[str, Any] | bytes]) -> int:
@@ -179,11 +181,11 @@ class RecordingRequests(Requests):
             body["data"] = data
         if t_ms is not None:
             body["t_ms"] = t_ms
-        return self._create(f"{_make_session_path(session_id)}/tags", body)
+        return self._create(f"{_make_session_url_path(session_id)}/tags", body)
 
     def get_session(self, session_id: str, *, include: Iterable[str] = ()) -> Json:
         """Return a session; `include` adds `events`, `tags`, `frames_summary`."""
-        return self._get(_make_session_path(session_id), {"include": ",".join(include) or None})
+        return self._get(_make_session_url_path(session_id), {"include": ",".join(include) or None})
 
     def list_sessions(self, *, workflow: str | list[str] | None = None, **filters: str) -> Iterator[Json]:
         """Yield every session that matches, newest first.
@@ -213,15 +215,15 @@ class RecordingRequests(Requests):
         """
         chosen: dict[str, Any] = {"from_t_ms": from_t_ms, "to_t_ms": to_t_ms, "type": list(types) or None}
         params = {name: value for name, value in chosen.items() if value is not None}
-        return self._iterate_pages(f"{_make_session_path(session_id)}/events", params)
+        return self._iterate_pages(f"{_make_session_url_path(session_id)}/events", params)
 
     def list_frames(self, session_id: str) -> Iterator[Json]:
         """Yield the session's frames (without their bytes) in order of `(t_ms, id)`."""
-        return self._iterate_pages(f"{_make_session_path(session_id)}/frames")
+        return self._iterate_pages(f"{_make_session_url_path(session_id)}/frames")
 
     def list_tags(self, session_id: str) -> Iterator[Json]:
         """Yield the session's tags in order of `(t_ms, id)`."""
-        return self._iterate_pages(f"{_make_session_path(session_id)}/tags")
+        return self._iterate_pages(f"{_make_session_url_path(session_id)}/tags")
 
     def stream(
         self, session_id: str, *, from_start: bool = False, after: int | None = None
@@ -242,7 +244,7 @@ class RecordingRequests(Requests):
         """
         return read_resumed_stream(
             self._transport,
-            f"{_make_session_path(session_id)}/events/stream",
+            f"{_make_session_url_path(session_id)}/events/stream",
             from_start=from_start,
             after=after,
             patience_s=self._patience_s,
@@ -250,21 +252,21 @@ class RecordingRequests(Requests):
 
     def get_frame(self, session_id: str, frame_id: str) -> Json:
         """Return the record of a frame."""
-        return self._get(f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}")
+        return self._get(f"{_make_session_url_path(session_id)}/frames/{quote(frame_id, safe='')}")
 
     def frame_dom(self, session_id: str, frame_id: str) -> Json:
         """Return the DOM snapshot of a frame, as it was sent."""
-        return self._get(f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}/dom")
+        return self._get(f"{_make_session_url_path(session_id)}/frames/{quote(frame_id, safe='')}/dom")
 
     def frame_html(self, session_id: str, frame_id: str) -> str:
         """Return the DOM snapshot of a frame as HTML, without scripts."""
-        path = f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}/dom"
-        return self._transport.send(Call("GET", path, repeatable=True, accept="text/html")).text
+        path = f"{_make_session_url_path(session_id)}/frames/{quote(frame_id, safe='')}/dom"
+        return self._transport.send(TransportCall("GET", path, repeatable=True, accept="text/html")).text
 
     def frame_image(self, session_id: str, frame_id: str) -> bytes:
         """Return the image file of a frame."""
-        path = f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}/image"
-        return self._transport.send(Call("GET", path, repeatable=True)).content
+        path = f"{_make_session_url_path(session_id)}/frames/{quote(frame_id, safe='')}/image"
+        return self._transport.send(TransportCall("GET", path, repeatable=True)).content
 
     def wait_sealed(self, session_ids: str | Iterable[str], *, timeout_s: float = 120.0) -> list[Json]:
         """Wait until all sessions are sealed, and return them in the order given.
@@ -283,5 +285,5 @@ class RecordingRequests(Requests):
         return session
 
 
-def _make_session_path(session_id: str) -> str:
+def _make_session_url_path(session_id: str) -> str:
     return f"/v1/sessions/{quote(session_id, safe='')}"

@@ -12,9 +12,9 @@ import httpx
 import orjson
 
 from recorder import ids, limits
-from recorder.client.address import check_key, is_loopback_host, parse_service_address
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
+from recorder.client.service_address import check_key, is_loopback_host, parse_service_address
 from recorder.retries import retry
 
 _ATTEMPTS = 8
@@ -35,7 +35,7 @@ Params = Mapping[str, str | int | float | list[str] | None]
 
 
 @dataclass(frozen=True)
-class Call:
+class TransportCall:
     """Request, byte for byte the same on every attempt."""
 
     method: str
@@ -97,7 +97,7 @@ class Transport:
         """Close the connections."""
         self._http.close()
 
-    def send(self, call: Call) -> httpx.Response:
+    def send(self, call: TransportCall) -> httpx.Response:
         """Return the answer, after as many attempts as the call admits.
 
         Raises:
@@ -117,7 +117,7 @@ class Transport:
                 return self._send_once(call)
         raise AssertionError("the last attempt returns or raises")
 
-    def json(self, call: Call) -> Any:
+    def json(self, call: TransportCall) -> Any:
         """Return the JSON of the answer; None if it has no body.
 
         Raises:
@@ -156,10 +156,10 @@ class Transport:
             self._has_answered = True
             if not response.is_success:
                 response.read()
-                raise api_error(response)
+                raise make_response_error(response)
             yield response
 
-    def _send_once(self, call: Call) -> httpx.Response:
+    def _send_once(self, call: TransportCall) -> httpx.Response:
         headers = {"Content-Type": call.content_type} if call.content is not None else {}
         if call.key is not None:
             headers["Idempotency-Key"] = call.key
@@ -173,7 +173,7 @@ class Transport:
         self._has_answered = True
         if response.is_success:
             return response
-        raise api_error(response)
+        raise make_response_error(response)
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -186,11 +186,11 @@ class Transport:
             what = f"the connection broke ({type(error).__name__})"
             raise Unreachable(self.base_url, what, may_be_done=True) from error
 
-    def _decide_retry(self, error: Exception, call: Call, *, waited_s: float) -> bool | float:
+    def _decide_retry(self, error: Exception, call: TransportCall, *, waited_s: float) -> bool | float:
         """Return whether to repeat the call, or the seconds to wait before, with jitter for many clients."""
         if not self._has_answered and waited_s > self._first_answer_s:
             return False
-        if not isinstance(error, ClientError) or not _may_repeat_call(error, call):
+        if not isinstance(error, ClientError) or not _may_retry_request(error, call):
             return False
         wait_s = error.retry_after_s if isinstance(error, ApiError) else None
         if wait_s is None:
@@ -198,7 +198,7 @@ class Transport:
         return wait_s + secrets.randbelow(1000) / 1000 * _JITTER_S if wait_s <= self._patience_s else False
 
 
-def api_error(response: httpx.Response) -> ApiError:
+def make_response_error(response: httpx.Response) -> ApiError:
     """Return the error of a problem document, or of any answer with an error status."""
     try:
         body = orjson.loads(response.content)
@@ -216,7 +216,7 @@ def api_error(response: httpx.Response) -> ApiError:
     )
 
 
-def _may_repeat_call(error: ClientError, call: Call) -> bool:
+def _may_retry_request(error: ClientError, call: TransportCall) -> bool:
     if isinstance(error, Unreachable):
         return call.repeatable or not error.may_be_done
     if not isinstance(error, ApiError) or error.code == "quota_exceeded":
@@ -272,32 +272,32 @@ class Requests:
         self._transport.close()
 
     def _get(self, path: str, params: Params | None = None) -> Json:
-        answer: Json = self._transport.json(Call("GET", path, params=params, repeatable=True))
+        answer: Json = self._transport.json(TransportCall("GET", path, params=params, repeatable=True))
         return answer
 
     def _create(self, path: str, body: Json) -> Json:
         """Send a POST that creates an object once, under an Idempotency-Key, however often it is repeated."""
-        key = f"cre_{ids.encode(ids.reserve_ulid_values(1))}"
+        key = f"cre_{ids.encode_ulid(ids.reserve_ulid_values(1))}"
         answer: Json = self._transport.json(
-            Call("POST", path, content=encode_json(body), key=key, repeatable=True)
+            TransportCall("POST", path, content=encode_json(body), key=key, repeatable=True)
         )
         return answer
 
     def _create_without_retry(self, path: str, body: Json) -> Json:
         """Send a POST whose answer shows a secret; it is not repeated, since that could create another."""
-        answer: Json = self._transport.json(Call("POST", path, content=encode_json(body)))
+        answer: Json = self._transport.json(TransportCall("POST", path, content=encode_json(body)))
         return answer
 
     def _post(self, path: str, body: Json | None = None) -> Json:
         """Send a POST that changes a state; it may be repeated."""
         content = None if body is None else encode_json(body)
-        answer: Json = self._transport.json(Call("POST", path, content=content, repeatable=True))
+        answer: Json = self._transport.json(TransportCall("POST", path, content=content, repeatable=True))
         return answer
 
     def _patch(self, path: str, settings: Json) -> Json:
         """Send a PATCH; it may be repeated."""
         answer: Json = self._transport.json(
-            Call("PATCH", path, content=encode_json(settings), repeatable=True)
+            TransportCall("PATCH", path, content=encode_json(settings), repeatable=True)
         )
         return answer
 

@@ -28,7 +28,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
 
-class DeliveryListener:
+class DeliveryReceiver:
     """HTTP server that answers 204 to requests signed with the secret, and 401 to all others."""
 
     def __init__(self, take: Callable[[ReceivedDelivery], None], *, host: str, port: int) -> None:

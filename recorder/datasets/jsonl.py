@@ -72,12 +72,14 @@ def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
         paths: files to read.
         fields: type of each column, as the manifest names them.
     """
-    return pl.scan_ndjson(paths, schema=jsonl_text_schema(fields)).with_columns(_make_typed_columns(fields))
+    return pl.scan_ndjson(paths, schema=jsonl_text_schema(fields)).with_columns(
+        _make_typed_jsonl_columns(fields)
+    )
 
 
 def empty_rows(fields: dict[str, str]) -> pl.LazyFrame:
     """Return no rows, with the columns that `scan` returns."""
-    return pl.LazyFrame(schema=jsonl_text_schema(fields)).with_columns(_make_typed_columns(fields))
+    return pl.LazyFrame(schema=jsonl_text_schema(fields)).with_columns(_make_typed_jsonl_columns(fields))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -95,7 +97,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def read_rows(path: Path, *, start: int = 0, split: str | None = None) -> Iterator[dict[str, Any]]:
+def read_jsonl_rows(path: Path, *, start: int = 0, split: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file, in its order, with the values that the other formats have.
 
     Args:
@@ -134,7 +136,7 @@ def jsonl_text_schema(fields: dict[str, str]) -> dict[str, pl.DataType]:
     return {name: _TYPES.get(type, pl.String()) for name, type in fields.items() if name != "image"}
 
 
-def _make_typed_columns(fields: dict[str, str]) -> list[pl.Expr]:
+def _make_typed_jsonl_columns(fields: dict[str, str]) -> list[pl.Expr]:
     columns = []
     if _INSTANT in fields:
         naive = pl.col(_INSTANT).str.to_datetime(_INSTANT_FORMAT, time_unit="us")

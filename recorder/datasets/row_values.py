@@ -1,4 +1,4 @@
-"""Row functions that the formats share: values under nulls, pictures a few at a time, bounded batches.
+"""Row functions that the formats share: nulls, ranges of pictures, splits, bounded batches, read errors.
 
 Bytes depend on the rows alone only if nothing of their way through memory is left in them
 (docs/decisions/0011-deterministic-bytes.md). Files that are read may be hostile: a batch is expanded a few
@@ -91,7 +91,7 @@ def iterate_frame_images(frames: pl.DataFrame, blobs: Blobs) -> Iterator[list[me
         Pictures in the order of the frames, not copied; None where the bytes are gone.
     """
     ranges = [ImageRange(*row) for row in frames.select("object", "offset", "length").iter_rows()]
-    for start, end in _cut_by_size([range.length for range in ranges]):
+    for start, end in _cut_pictures_by_size([range.length for range in ranges]):
         yield read_image_ranges(blobs, ranges[start:end])
 
 
@@ -217,7 +217,7 @@ def _decode_dictionaries(column: pa.Array) -> pa.Array:
     return column
 
 
-def _cut_by_size(lengths: list[int]) -> Iterator[tuple[int, int]]:
+def _cut_pictures_by_size(lengths: list[int]) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each portion."""
     start = n_bytes = 0
     for index, length in enumerate(lengths):

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from recorder.datasets.formats import FileKind, FormatName
-from recorder.hashing import sha256_of
+from recorder.hashing import compute_sha256
 
 _STRING = pa.string()
 _INT = pa.int32()
@@ -102,9 +102,9 @@ def describe_dataset_schema(kind: FileKind, format: FormatName) -> list[dict[str
     return [_describe_schema_field(field) for field in SCHEMAS[format][kind]]
 
 
-def fingerprint(kind: FileKind, format: FormatName) -> str:
+def fingerprint_dataset_schema(kind: FileKind, format: FormatName) -> str:
     """Return a digest that changes whenever the columns of a kind of file do."""
-    return "sha256:" + sha256_of(describe_dataset_schema(kind, format))
+    return "sha256:" + compute_sha256(describe_dataset_schema(kind, format))
 
 
 def _describe_schema_field(field: pa.Field) -> dict[str, Any]:

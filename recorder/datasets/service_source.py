@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from recorder.client.errors import ApiError, ClientError, Unreachable
-from recorder.client.transport import api_error
+from recorder.client.transport import make_response_error
 from recorder.datasets.errors import (
     AddressExpired,
     DatasetChanged,
@@ -189,7 +189,7 @@ def _download_from(url: str, headers: Mapping[str, str], start: int) -> Iterator
         with httpx.stream("GET", url, headers=sent, timeout=_TIMEOUT, follow_redirects=False) as answer:
             if not answer.is_success:
                 answer.read()
-                raise api_error(answer)
+                raise make_response_error(answer)
             skip = start if answer.status_code != 206 else 0
             for chunk in answer.iter_bytes(_CHUNK_BYTES):
                 yield chunk[skip:]

@@ -54,7 +54,7 @@ class DatasetSource(Protocol):
         """Return README.md; None where it cannot be read."""
 
 
-class Directory(Protocol):
+class SourceDirectory(Protocol):
     """Methods of an export's destination that reading it needs."""
 
     def size(self, path: str) -> int:
@@ -209,7 +209,7 @@ class DestinationSource:
 
     folder = None
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: SourceDirectory) -> None:
         self._directory = directory
 
     def read_manifest(self) -> bytes:

@@ -184,7 +184,7 @@ def read_webdataset_samples(path: Path) -> Iterator[Sample]:
             yield _read_sample(file, key, members)
 
 
-def read_rows(path: Path, *, start: int = 0, split: str | None = None) -> Iterator[dict[str, Any]]:
+def read_webdataset_rows(path: Path, *, start: int = 0, split: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the samples of an archive as rows: members of the frame, `__key__`, `image` and `events`.
 
     Args:

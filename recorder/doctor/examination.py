@@ -1,4 +1,4 @@
-"""Run of all checks in order: settings, stores, contents, sealing, clocks, ports. Contract §9.
+"""Examination of a deployment: database, stores, leases, clocks, secrets, overdue work. Contract §9.
 
 Each check yields findings: one line each, with the next step where something is wrong. Checks read, except
 that a store is tested by writing one object and deleting it.
@@ -46,7 +46,7 @@ from recorder.storage.deployment import check_deployment
 from recorder.storage.lake import Lake
 from recorder.storage.store_regions import check_store_regions
 from recorder.supervisor.run_records import SERVICE, read_run_record
-from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.subscriptions import SecretBox
 
 #: Clocks that differ by more order sessions and leases wrongly.
 _CLOCK_TOLERANCE = timedelta(seconds=5)
@@ -71,14 +71,14 @@ def examine_deployment(
     yield from check_secret_file(settings)
     yield from check_backups(settings)
     blobs, lake = Blobs(settings.blob_url, archive_url=settings.cold_url), Lake(settings.lake_url)
-    yield from check_stores(settings, blobs, lake)
+    yield from examine_stores(settings, blobs, lake)
     try:
         database = open_database(settings, create=False)
     except RecorderError as error:
         yield Finding("database", "error", str(error), "Start the database, or correct the setting.")
     else:
         try:
-            yield from _check_database(settings, database, blobs, lake, random.Random(seed))  # noqa: S311
+            yield from _examine_database(settings, database, blobs, lake, random.Random(seed))  # noqa: S311
         finally:
             database.close()
     yield from check_redis(settings)
@@ -101,7 +101,7 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
             yield Finding("redis", "ok", "The Redis that API processes share answers.")
 
 
-def check_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Finding]:
+def examine_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Finding]:
     """Yield a finding for each store, after writing, reading and deleting an object in it."""
     stores = {
         "frames": blobs,
@@ -109,16 +109,18 @@ def check_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Findi
         "archived frames": Blobs(settings.cold_url),
     }
     for name, store in stores.items():
-        yield _check_part(name, f"The store {_without_query(store.url)}", partial(_probe_store, store))
+        yield _examine_store_access(
+            name, f"The store {_without_query(store.url)}", partial(_probe_examined_store, store)
+        )
     is_archive_apart = "://" in settings.blob_url and "://" not in settings.cold_url
     if is_archive_apart and settings.cold_storage_class is None and not settings.is_embedded:
         message = f"Archived frames go to the folder {settings.cold_url}, which other machines cannot read."
         fix = "Set RECORDER_COLD_URL to an address in the store of frames, before frames are archived."
         yield Finding("archived frames", "warning", message, fix)
-    yield _check_part("lake", f"The lake {_without_query(lake.url)}", lake.ping)
+    yield _examine_store_access("lake", f"The lake {_without_query(lake.url)}", lake.ping)
 
 
-def _probe_store(store: Blobs) -> None:
+def _probe_examined_store(store: Blobs) -> None:
     key, content = f"health/{new_id('req')}", b"recorder doctor"
     store.put(key, content)
     try:
@@ -128,7 +130,7 @@ def _probe_store(store: Blobs) -> None:
         store.delete(key)
 
 
-def _check_part(check: str, title: str, probe: Callable[[], object]) -> Finding:
+def _examine_store_access(check: str, title: str, probe: Callable[[], object]) -> Finding:
     try:
         probe()
     except Exception as error:  # clients of object stores have errors of their own
@@ -142,7 +144,7 @@ def _without_query(url: str) -> str:
     return url if "://" not in url else urlsplit(url)._replace(query="").geturl()
 
 
-def _check_database(
+def _examine_database(
     settings: Settings, database: Database, blobs: Blobs, lake: Lake, chance: random.Random
 ) -> Iterator[Finding]:
     yield Finding("database", "ok", f"The {database.dialect.name} database answers and has this schema.")
@@ -155,7 +157,7 @@ def _check_database(
         yield Finding("region", "ok", f"Database and stores belong to the region {settings.region}.")
     try:
         with database.transaction(write=False) as db:
-            yield from check_clocks(db)
+            yield from examine_clocks(db)
             yield from find_overdue_leases(db)
             yield from check_secret(settings, db)
             yield from check_service(settings, db)
@@ -168,7 +170,7 @@ def _check_database(
         yield Finding("database", "error", str(error), "Run `recorder doctor` again once it answers.")
 
 
-def check_clocks(db: DbSession) -> Iterator[Finding]:
+def examine_clocks(db: DbSession) -> Iterator[Finding]:
     """Yield a finding about this machine's clock, the database's, and the newest recorded time."""
     now = clock.now()
     seconds = db.connection().execute(text(_CLOCKS[db.get_bind().dialect.name])).scalar_one()

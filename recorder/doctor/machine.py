@@ -78,7 +78,7 @@ def check_browser(settings: Settings, *, is_wanted: bool) -> Iterator[Finding]:
     try:
         path = find_chromium(settings)
         # Playwright has one of its own where none is installed.
-        version = "" if path is None else _read_browser_version(path)
+        version = "" if path is None else _read_machine_browser_version(path)
     except NoBrowser as error:
         if is_wanted or settings.live.chromium is not None:
             sentence, _, fix = f"{error}".partition(". ")
@@ -92,7 +92,7 @@ def check_browser(settings: Settings, *, is_wanted: bool) -> Iterator[Finding]:
         yield Finding("browser", "ok", f"The browser of live replays is {browser}.")
 
 
-def _read_browser_version(path: str) -> str:
+def _read_machine_browser_version(path: str) -> str:
     """Return the version that a browser prints.
 
     Raises:

@@ -92,13 +92,13 @@ def _count_values(sessions: pl.DataFrame, column: str) -> list[tuple[str | None,
     return counts.sort(["len", column], descending=[True, False]).rows()
 
 
-def kinds_of(manifest: dict[str, Any]) -> list[FileKind]:
+def list_dataset_kinds(manifest: dict[str, Any]) -> list[FileKind]:
     """Return the kinds of which the dataset has files."""
     present = {shard["kind"] for shard in manifest["shards"]}
     return [kind for kind in FORMATS[manifest["format"]].kinds if kind in present]
 
 
-def splits_of(manifest: dict[str, Any], kind: FileKind) -> list[str]:
+def list_dataset_splits(manifest: dict[str, Any], kind: FileKind) -> list[str]:
     """Return the splits of which a kind has files; `train` alone where the request has no split."""
     present = {shard["split"] or "train" for shard in manifest["shards"] if shard["kind"] == kind}
     return [split for split in SPLITS if split in present]
@@ -118,7 +118,7 @@ def is_split(manifest: dict[str, Any]) -> bool:
 
 def card_front_matter(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the head; without its features a picture loads as a struct of bytes."""
-    kinds = kinds_of(manifest)
+    kinds = list_dataset_kinds(manifest)
     yield "---"
     if kinds:
         yield "configs:"
@@ -126,7 +126,7 @@ def card_front_matter(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"- config_name: {kind}"
             yield f"  default: {str(kind == kinds[0]).lower()}"
             yield "  data_files:"
-            for split in splits_of(manifest, kind):
+            for split in list_dataset_splits(manifest, kind):
                 yield f"  - split: {split}"
                 yield f"    path: {file_glob(manifest, kind, split)}"
         yield "dataset_info:"
@@ -186,7 +186,7 @@ def format_card_page(manifest: dict[str, Any], statistics: Statistics) -> Iterat
 
 
 def _list_files(manifest: dict[str, Any]) -> Iterator[str]:
-    kinds = kinds_of(manifest)
+    kinds = list_dataset_kinds(manifest)
     for kind in kinds:
         yield f"- `{file_glob(manifest, kind)}`: {_KINDS[kind]}"
     yield "- `manifest.json`: every file with its size, rows and SHA-256; `recorder verify .` checks them"
@@ -215,7 +215,7 @@ def _list_reading_tools(manifest: dict[str, Any], kinds: list[FileKind]) -> Iter
         case "webdataset":
             yield f'import glob, webdataset as w; w.WebDataset(glob.glob("{files}"), shardshuffle=False)'
     # `datasets` names its cache after the folder, and `.` has no name.
-    split = splits_of(manifest, kind)[0]
+    split = list_dataset_splits(manifest, kind)[0]
     yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{split}")'
     yield 'import recorder; recorder.open_export(".")'
 
@@ -291,7 +291,7 @@ def _describe_masking(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _list_card_columns(manifest: dict[str, Any]) -> Iterator[str]:
-    for kind in kinds_of(manifest):
+    for kind in list_dataset_kinds(manifest):
         rows = _describe_fields(describe_dataset_schema(kind, manifest["format"]), "")
         yield from (f"`{kind}`:", "", *_format_markdown_table(("column", "type", "null", ""), rows), "")
 

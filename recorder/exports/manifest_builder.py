@@ -7,13 +7,13 @@ from typing import Any
 
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
-from recorder.datasets.schemas import describe_dataset_schema, fingerprint
+from recorder.datasets.schemas import describe_dataset_schema, fingerprint_dataset_schema
 from recorder.errors import NotFound
 from recorder.exports.destinations import Destination
-from recorder.exports.planning.plan import Plan, writer_versions
+from recorder.exports.planning.plan import Plan, list_library_versions
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.writers import WrittenShard
-from recorder.hashing import sha256_of
+from recorder.hashing import compute_sha256
 from recorder.models.export import ExportRow
 
 
@@ -62,8 +62,8 @@ def build_manifest(
         "format": plan.format,
         "tag": export.tag,
         "spec": plan.spec,
-        "spec_sha256": sha256_of(plan.spec),
-        "plan_sha256": sha256_of(plan.to_json()),
+        "spec_sha256": compute_sha256(plan.spec),
+        "plan_sha256": compute_sha256(plan.to_json()),
         "row_set_sha256": plan.row_set_sha256(),
         "source": {
             "tables": {kind: {"delta_version": plan.versions[kind]} for kind in sorted(plan.versions)},
@@ -72,12 +72,12 @@ def build_manifest(
         "totals": sum_manifest_totals(plan, [written for _, written in shards]),
         "schema": {
             kind: {
-                "fingerprint": fingerprint(kind, plan.format),
+                "fingerprint": fingerprint_dataset_schema(kind, plan.format),
                 "fields": describe_dataset_schema(kind, plan.format),
             }
             for kind in plan.file_format.kinds
         },
-        "writer": writer_versions(),
+        "writer": list_library_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
         "shards": [_describe_shard(index, *shard) for index, shard in enumerate(shards)],
         "parent": _describe_parent_export(export.lineage, [written for _, written in shards]),

@@ -12,7 +12,7 @@ from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.row_values import Output
 from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.errors import RecorderError
-from recorder.exports.destinations import ExportLocation, open_location
+from recorder.exports.destinations import ExportLocation, open_destination_directory
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.storage.blobs import Blobs
@@ -70,36 +70,37 @@ _INDEX = "session_index"
 _ORDER = pl.col(_INDEX).cast(pl.Int64) * 2**32 + pl.col("seq")
 
 
-def read_rows(task: ShardTask) -> list[ShardRows]:
+def read_shard_task_rows(task: ShardTask) -> list[ShardRows]:
     """Return the rows of a task's files, one entry for each file.
 
     Tables have the columns of `schemas.EVENTS`, or those of `schemas.FRAMES` with `object`, `offset` and
     `length` instead of `image`.
     """
     tables = [
-        _cut_rows_into_shards(rows, task.shards) for rows in retry_lake_read(lambda: _read_tables(task))
+        _cut_rows_into_shards(rows, task.shards)
+        for rows in retry_lake_read(lambda: _read_shard_task_tables(task))
     ]
     return list(zip(*tables, strict=True))
 
 
-def _read_tables(task: ShardTask) -> list[pl.DataFrame]:
+def _read_shard_task_tables(task: ShardTask) -> list[pl.DataFrame]:
     match task.shards[0].kind:
         case "events":
-            return [_read_events(_scan_task_rows("events", task), task)]
+            return [_read_shard_task_events(_scan_task_rows("events", task), task)]
         case "frames":
-            return [_read_frames(task)]
+            return [_read_shard_task_frames(task)]
         case "samples":
             bound = _scan_task_rows("events", task).filter(pl.col("frame_seq").is_not_null())
-            return [_read_frames(task), _read_events(bound, task)]
+            return [_read_shard_task_frames(task), _read_shard_task_events(bound, task)]
 
 
-def _read_events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
+def _read_shard_task_events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     """Return the event rows of the task, each with the id of the frame that it is bound to."""
-    events = _sort_rows(rows.select("session_id", *_EVENT_COLUMNS), task)
+    events = _sort_shard_task_rows(rows.select("session_id", *_EVENT_COLUMNS), task)
     if events["frame_seq"].null_count() == events.height:
         return events.with_columns(pl.lit(None, pl.String).alias(_BOUND))
     frames = _scan_task_rows("frames", task).select("session_id", "seq", "frame_id").collect()
-    indexes = _number_sessions(frames["session_id"], _list_task_sessions(task)["session_id"])
+    indexes = _number_shard_task_sessions(frames["session_id"], _list_task_sessions(task)["session_id"])
     known = frames.with_columns(indexes).select(_ORDER.alias("frame"), pl.col("frame_id").alias(_BOUND))
     frame = pl.col(_INDEX).cast(pl.Int64) * 2**32 + pl.col("frame_seq")
     joined = events.with_columns(frame.alias("frame")).join(
@@ -108,10 +109,10 @@ def _read_events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     return joined.drop("frame")
 
 
-def _read_frames(task: ShardTask) -> pl.DataFrame:
+def _read_shard_task_frames(task: ShardTask) -> pl.DataFrame:
     rows = select_frames(_scan_task_rows("frames", task), task.sampling)
     hashes = pl.col("dhash").reinterpret(signed=False)
-    return _sort_rows(rows.with_columns(hashes).select("session_id", *_FRAME_COLUMNS), task)
+    return _sort_shard_task_rows(rows.with_columns(hashes).select("session_id", *_FRAME_COLUMNS), task)
 
 
 def _scan_task_rows(kind: Kind, task: ShardTask) -> pl.LazyFrame:
@@ -135,17 +136,17 @@ def _list_task_sessions(task: ShardTask) -> pl.DataFrame:
     return pl.concat(shard.sessions for shard in task.shards)
 
 
-def _sort_rows(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
+def _sort_shard_task_rows(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     """Return the rows in the order of the files, with the columns of their sessions in the plan."""
     sessions = _list_task_sessions(task).with_columns(workspace=pl.lit(task.tenant.workspace_id))
     collected = rows.collect()
-    indexes = _number_sessions(collected["session_id"], sessions["session_id"])
+    indexes = _number_shard_task_sessions(collected["session_id"], sessions["session_id"])
     ordered = collected.drop("session_id").with_columns(indexes).sort(_ORDER)
     del collected  # frees the unsorted rows before the session columns are added
     return ordered.hstack(sessions.select(pl.col(_SESSION_COLUMNS).gather(ordered[_INDEX])))
 
 
-def _number_sessions(ids: pl.Series, sessions: pl.Series) -> pl.Series:
+def _number_shard_task_sessions(ids: pl.Series, sessions: pl.Series) -> pl.Series:
     """Return the index of each row's session; in the lake the rows of a session are neighbours."""
     runs = ids.rle().struct.unnest()
     known = pl.DataFrame({"value": sessions}).with_row_index(_INDEX)
@@ -191,7 +192,7 @@ def write_shards(task: ShardTask) -> Iterator[WrittenShard]:
         RowsMissing: if the lake holds other rows than the plan.
     """
     # A generator: nothing is read before the first result is requested.
-    yield from write_rows(task, read_rows(task))
+    yield from write_rows(task, read_shard_task_rows(task))
 
 
 def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]:
@@ -199,12 +200,12 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
 
     Args:
         task: shards to write.
-        rows: result of `read_rows` for this task; it is emptied, so that memory is freed file by file.
+        rows: result of `read_shard_task_rows` for this task; it is emptied to free memory file by file.
 
     Raises:
         RowsMissing: if the number of rows is not the planned one.
     """
-    destination = open_location(task.target)
+    destination = open_destination_directory(task.target)
     rows.reverse()
     for shard in task.shards:
         tables = rows.pop()

@@ -22,12 +22,12 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import NotFound
 from recorder.governance.content_inventory import list_tables_to_rewrite
 from recorder.governance.holds import list_held_sessions
-from recorder.governance.purging.requests import count_deliveries, describe_purge_request, is_purge_open
-from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, texts_in
-from recorder.hashing import keyed_digest
+from recorder.governance.purging.purge_rows import count_deliveries, describe_purge_request, is_purge_open
+from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, iterate_texts
+from recorder.hashing import compute_keyed_digest
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_replacements
-from recorder.memory.storage.session_removal import list_nodes
+from recorder.memory.storage.graph_session_removal import list_nodes
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
 from recorder.models.operations import AuditRow
 from recorder.models.session import SessionMetadataRow, SessionRow
@@ -250,7 +250,7 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
             rows = _read_texts(db, workspace_id, after)
         matches: dict[str, list[str]] = {}
         for row, metadata in rows:
-            texts = texts_in([row.actor_id, metadata])
+            texts = iterate_texts([row.actor_id, metadata])
             for digest in {
                 digest for text in texts for digest in hash_text(secret, workspace_id, text, replacements)
             }:
@@ -397,4 +397,4 @@ def _describe_erasure(row: ErasureRow) -> Erasure:
 
 
 def _make_subject_cipher(secret: bytes) -> AESGCM:
-    return AESGCM(keyed_digest(secret, "erasure-subjects", b""))
+    return AESGCM(compute_keyed_digest(secret, "erasure-subjects", b""))

@@ -20,7 +20,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.governance.holds import list_held_sessions
-from recorder.governance.purging.session_content import object_stores
+from recorder.governance.purging.session_content import list_content_stores
 from recorder.models.frame import FrameRow
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
@@ -71,7 +71,7 @@ def list_orphans(runtime: Runtime, workspace: WorkspaceRow, *, at: datetime) -> 
     """
     before = min(at, clock.now()) - GRACE
     folder = f"frames/{workspace.id}/"
-    stores = object_stores(runtime)
+    stores = list_content_stores(runtime)
     session_ids = sorted({name for store in stores for name in store.list_folders(folder)})
     for start in range(0, len(session_ids), _PAGE):
         old_objects: dict[str, list[Orphan]] = {}

@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.governance.purging.requests import is_purge_open
+from recorder.governance.purging.purge_rows import is_purge_open
 from recorder.models.governance import ErasureRow, PurgeRow
 
 #: A purge takes minutes. One that is open after this time waits for a store, a batch or an export.

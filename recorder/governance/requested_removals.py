@@ -1,4 +1,7 @@
-"""Run of requested removals: searches of erasures, due steps of purges, ends of erasures. Contract §7."""
+"""Requested removals: searches of erasures, due steps of purges and ends of erasures, in one call.
+
+Contract §7.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder import clock, limits
-from recorder.access import keyed_answers
+from recorder.access import idempotency_keys
 from recorder.audit import pruning
 from recorder.audit.verify import Head, read_chain_heads
 from recorder.errors import RecorderError
@@ -236,7 +236,7 @@ def _count_records(db: DbSession, report: RetentionReport, workspace: WorkspaceR
     at, name = report.at, workspace.id
     audit_limit = at - timedelta(days=workspace.audit_days)
     report.add(name, "audit_entries", pruning.count_expired(db, name, before=audit_limit))
-    report.add(name, "kept_answers", *keyed_answers.count_expired_answers(db, name, at=at))
+    report.add(name, "kept_answers", *idempotency_keys.count_expired_answers(db, name, at=at))
     report.add(name, "deliveries", _count_deliveries(db, name, at))
     report.add(name, "tombstones", len(_list_tombstones(db, name, audit_limit, limit=None)))
     for export in expiry.list_expired_exports(db, at=at, workspace_id=name):
@@ -251,10 +251,10 @@ def _remove_records(
     audit_limit = at - timedelta(days=workspace.audit_days)
     with runtime.database.transaction(write=False) as db:
         report.add(name, "deliveries", _count_deliveries(db, name, at))
-        _, size_bytes = keyed_answers.count_expired_answers(db, name, at=at)
+        _, size_bytes = idempotency_keys.count_expired_answers(db, name, at=at)
     prune = partial(pruning.prune_audit_entries, workspace_id=name, before=audit_limit, limit=_ROWS)
     report.add(name, "audit_entries", _repeat_retention_step(runtime, held, lambda db: prune(db)))
-    forget = partial(keyed_answers.purge_expired_answers, limit=_ROWS, at=at, workspace_id=name)
+    forget = partial(idempotency_keys.purge_expired_answers, limit=_ROWS, at=at, workspace_id=name)
     report.add(name, "kept_answers", _repeat_retention_step(runtime, held, lambda db: forget(db)), size_bytes)
     bury = partial(_delete_tombstones, workspace_id=name, before=audit_limit)
     report.add(name, "tombstones", _repeat_retention_step(runtime, held, lambda db: bury(db)))

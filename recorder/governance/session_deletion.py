@@ -7,8 +7,8 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import NotFound
 from recorder.governance.holds import require_unheld_session
+from recorder.governance.purging.purge_rows import request_purge
 from recorder.governance.purging.purge_runs import purge_session_at_once
-from recorder.governance.purging.requests import request_purge
 from recorder.ids import is_id
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow

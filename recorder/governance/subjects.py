@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, String, cast, exists, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
-from recorder.hashing import keyed_digest
-from recorder.masking.detectors import masking_key, read_token_digits, subject_digests
+from recorder.hashing import compute_keyed_digest
+from recorder.masking.detectors import derive_masking_key, list_subject_digests, read_token_digits
 from recorder.models.governance import ErasureRow
 from recorder.models.session import SessionMetadataRow, SessionRow
 
@@ -20,7 +20,7 @@ class SubjectMatcher:
     def __init__(self, secret: bytes, workspace_id: str, subject: str, replacements: Collection[str]) -> None:
         self._subject = subject
         self._replacements = replacements
-        self._digests = subject_digests(masking_key(secret, workspace_id), subject)
+        self._digests = list_subject_digests(derive_masking_key(secret, workspace_id), subject)
         self._parts = [orjson.dumps(subject).decode()[1:-1], *sorted(self._digests)]
 
     def find_sessions(
@@ -54,7 +54,7 @@ class SubjectMatcher:
             session_id
             for statement in (actors, metadata)
             for session_id, value in db.exec(statement)
-            if any(map(self._is_match, texts_in(value)))
+            if any(map(self._is_match, iterate_texts(value)))
         }
         return sorted(session_ids)
 
@@ -69,27 +69,27 @@ def _contains(db: DbSession, text: Any, part: str) -> ColumnElement[bool]:
     return position > 0
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def iterate_texts(value: Any) -> Iterator[str]:
     """Yield every text of a value, without the names of members."""
     match value:
         case str():
             yield value
         case dict():
             for member in value.values():
-                yield from texts_in(member)
+                yield from iterate_texts(member)
         case list():
             for member in value:
-                yield from texts_in(member)
+                yield from iterate_texts(member)
 
 
 def hash_subject(secret: bytes, workspace_id: str, subject: str) -> str:
     """Return the keyed hash of a subject."""
-    return keyed_digest(secret, "erasure-subject", f"{workspace_id}\0{subject}".encode()).hex()
+    return compute_keyed_digest(secret, "erasure-subject", f"{workspace_id}\0{subject}".encode()).hex()
 
 
 def hash_tokens(secret: bytes, workspace_id: str, subject: str) -> list[str]:
     """Return the keyed hashes of the mask tokens of a subject."""
-    digests = subject_digests(masking_key(secret, workspace_id), subject)
+    digests = list_subject_digests(derive_masking_key(secret, workspace_id), subject)
     return sorted(_hash_token(secret, workspace_id, digits) for digits in digests)
 
 
@@ -110,4 +110,4 @@ def hash_text(secret: bytes, workspace_id: str, text: str, replacements: Collect
 
 def _hash_token(secret: bytes, workspace_id: str, digits: str) -> str:
     """Return the keyed hash of a mask token's digits: the token itself is erased with the subject."""
-    return keyed_digest(secret, "erasure-token", f"{workspace_id}\0{digits}".encode()).hex()
+    return compute_keyed_digest(secret, "erasure-token", f"{workspace_id}\0{digits}".encode()).hex()

@@ -68,7 +68,7 @@ def parse_css_colour(css: str | None) -> Colour:
     return red, green, blue, round(min(float(match[4]), 1.0) * 255) if match[4] else 255
 
 
-def text_width(text: str, type_px: int) -> float:
+def measure_text_width(text: str, type_px: int) -> float:
     """Return the width of one line of text in pixels."""
     return _load_font(type_px).getlength(text)
 
@@ -121,11 +121,11 @@ def _break_lines(text: str, type_px: int, width: float, height: float) -> tuple[
     words = text.split()
     most = max(1, int(height / (type_px * _LINE)))
     # A label's box is as wide as the original type was; ours may be a little wider.
-    if most == 1 or not words or text_width(text, type_px) <= width * 1.15 + 2:
+    if most == 1 or not words or measure_text_width(text, type_px) <= width * 1.15 + 2:
         return (" ".join(words),)
     lines = [words[0]]
     for word in words[1:]:
-        if len(lines) < most and text_width(f"{lines[-1]} {word}", type_px) > width:
+        if len(lines) < most and measure_text_width(f"{lines[-1]} {word}", type_px) > width:
             lines.append(word)
         else:
             lines[-1] += f" {word}"

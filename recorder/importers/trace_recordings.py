@@ -27,8 +27,8 @@ from rich.console import Console
 from recorder import clock
 from recorder.client.client import Client
 from recorder.errors import ValidationFailed
-from recorder.importers.miniwob.demonstration import PARALLEL, shown_progress
-from recorder.importers.upload import ImportReport, Recording, RecordingSource, upload_recordings
+from recorder.importers.miniwob.demonstration import PARALLEL, show_import_progress
+from recorder.importers.upload import ImportedRecording, ImportReport, RecordingSource, upload_recordings
 from recorder.interchange.event_logs import (
     ACTIVITY_TYPE,
     Attributes,
@@ -37,7 +37,7 @@ from recorder.interchange.event_logs import (
     UnreadableLog,
     event_log_name,
 )
-from recorder.interchange.xes_reader import ACTIVITY, RESOURCE, SUFFIXES, read_traces
+from recorder.interchange.xes_reader import ACTIVITY, RESOURCE, SUFFIXES, read_xes_traces
 from recorder.limits import ACTOR_ID_CHARACTERS, EVENT_BYTES, METADATA_BYTES, T_MS_MAX, WORKFLOW_PATTERN
 
 #: Beginning of sessions whose trace has no instant at all.
@@ -65,7 +65,7 @@ class OutcomeRule:
         return value is not None and str(value) == self.value
 
 
-def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeRule]:
+def parse_outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeRule]:
     """Parse rules that are written as `attribute=value`.
 
     Raises:
@@ -83,7 +83,7 @@ def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeR
 
 def recording_of_trace(
     trace: LogTrace, *, log: str, workflow: str, rules: Sequence[OutcomeRule] = ()
-) -> Recording:
+) -> ImportedRecording:
     """Return the session that a trace becomes.
 
     Args:
@@ -96,10 +96,10 @@ def recording_of_trace(
         UnreadableLog: if a session cannot hold it.
     """
     began = next((event.time for event in trace.events if event.time is not None), None) or UNDATED
-    started_at = clock.truncate(began)
+    started_at = clock.truncate_to_ms(began)
     times = [_compute_elapsed_ms(event, started_at, log) for event in trace.events]
     named = trace.name.encode()[:MOST_ACTIVITY_BYTES].decode(errors="ignore")
-    return Recording(
+    return ImportedRecording(
         workflow=workflow,
         metadata={
             "case": named,
@@ -184,13 +184,13 @@ class LogImport:
     activity: Sequence[str] = (ACTIVITY,)
     rules: Sequence[OutcomeRule] = ()
 
-    def recordings(self) -> Iterator[Recording]:
+    def recordings(self) -> Iterator[ImportedRecording]:
         """Yield the session of each trace, in the file's order.
 
         Raises:
             UnreadableLog: if the file is no log, or holds what no session can.
         """
-        for trace in read_traces(self.path, activity=self.activity):
+        for trace in read_xes_traces(self.path, activity=self.activity):
             yield recording_of_trace(trace, log=self.path.name, workflow=self.workflow, rules=self.rules)
 
     @contextmanager
@@ -218,7 +218,7 @@ class Spool:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, recording: Recording) -> None:
+    def add(self, recording: ImportedRecording) -> None:
         """Append a recording that has neither frames nor bytes."""
         packed = orjson.dumps(asdict(recording))
         name = f"{recording.metadata['log']}: {recording.metadata['case']}"
@@ -230,11 +230,11 @@ class Spool:
         for _, name, offset, size in sorted(self._entries, key=itemgetter(0)):
             yield RecordingSource(name, partial(self._read_recording, offset, size))
 
-    def _read_recording(self, offset: int, size: int) -> Recording:
+    def _read_recording(self, offset: int, size: int) -> ImportedRecording:
         with self._lock:
             self._file.seek(offset)
             members = orjson.loads(self._file.read(size))
-        return Recording(**{**members, "started_at": datetime.fromisoformat(members["started_at"])})
+        return ImportedRecording(**{**members, "started_at": datetime.fromisoformat(members["started_at"])})
 
 
 def is_log(path: Path) -> bool:
@@ -287,7 +287,7 @@ def import_xes_log(
         with Console(stderr=True, quiet=not progress).status(f"Reading {path.name} …"):
             spool = stack.enter_context(wanted.spooled())
         client = stack.enter_context(Client(url, key))
-        on_done = stack.enter_context(shown_progress(len(spool), progress))
+        on_done = stack.enter_context(show_import_progress(len(spool), progress))
         sources = spool.sources()
         report = upload_recordings(client, sources, parallel=parallel, on_done=on_done, in_order=True)
     return replace(report, seconds=round(time.monotonic() - began, 3))

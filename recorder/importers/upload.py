@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from recorder.client.batches import CapturedFrame
 from recorder.client.client import Client
 from recorder.client.errors import ApiError, ClientError
+from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import Invalid
 
 
@@ -27,7 +27,7 @@ class NothingToImport(Invalid):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class ImportedRecording:
     """One run of a workflow, ready to be uploaded as one session."""
 
     #: Slug of the workflow.
@@ -50,7 +50,7 @@ class RecordingSource:
     #: What people call it (a file name); it stands in reports.
     name: str
     #: Reads it; raises `UnreadableRecording`.
-    read: Callable[[], Recording]
+    read: Callable[[], ImportedRecording]
 
 
 #: Refusals that every further recording would meet too.
@@ -106,7 +106,7 @@ def upload_recordings(
     Raises:
         ApiError, Unreachable: if no further recording could succeed either; the sessions before stay.
     """
-    report, turns = ImportReport(), _Turns() if in_order else None
+    report, turns = ImportReport(), _UploadOrder() if in_order else None
     with ThreadPoolExecutor(parallel, thread_name_prefix="upload") as pool:
         pending: set[Future[Upload]] = set()
         try:
@@ -142,7 +142,7 @@ def _collect_report(
     return report
 
 
-class _Turns:
+class _UploadOrder:
     """Order in which uploads are finished: each waits until all before it are."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class _Turns:
 class _UploadTurn:
     """Turn of one upload; without an order it comes at once."""
 
-    turns: _Turns | None
+    turns: _UploadOrder | None
     number: int
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""An event log in memory, one trace at a time: what every format of logs is read into and written from."""
+"""Event logs in memory, one trace at a time, and their directly-follows graphs."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""XES reader: traces of a log file, and attribute values from text and to text. IEEE 1849 §4.3.
+"""Values of XES attributes, from text and to text. IEEE 1849 §4.3.
 
 Text that does not fit its type is kept as text: logs in the wild mark what is missing with words.
 """
@@ -36,7 +36,7 @@ def parse_xes_value(kind: str, text: str) -> Any:
         return text
 
 
-def parse_date(text: str) -> datetime:
+def parse_xes_date(text: str) -> datetime:
     """Return an instant; one without a zone is taken for UTC.
 
     Raises:
@@ -60,10 +60,10 @@ def format_xes_value(value: Any) -> tuple[str, str]:
     if isinstance(value, datetime):
         return "date", clock.to_iso(value)
     text = "" if value is None else str(value)
-    return ("date" if _is_instant(text) else "string"), text
+    return ("date" if _is_xes_instant(text) else "string"), text
 
 
-def _is_instant(text: str) -> bool:
+def _is_xes_instant(text: str) -> bool:
     if not (20 <= len(text) <= 35 and text[:4].isdecimal()):
         return False
     try:
@@ -81,22 +81,22 @@ def _parse_xes_int(text: str) -> int:
     return number
 
 
-def _parse_float(text: str) -> float:
+def _parse_xes_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)
     return number
 
 
-def _parse_boolean(text: str) -> bool:
+def _parse_xes_boolean(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "date": parse_date,
+    "date": parse_xes_date,
     "int": _parse_xes_int,
-    "float": _parse_float,
-    "boolean": _parse_boolean,
+    "float": _parse_xes_float,
+    "boolean": _parse_xes_boolean,
 }
 
 
@@ -109,7 +109,7 @@ _PIECE = 65_536
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def read_pieces(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[bytes]:
+def read_xes_pieces(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[bytes]:
     """Yield the content of a file, unpacked where it is gzip (whatever its name says).
 
     Args:
@@ -126,7 +126,7 @@ def read_pieces(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[bytes]:
             file.seek(0)
             most = max(_ASKED_FROM, size * MOST_RATIO) if packed else most_bytes
             with gzip.GzipFile(fileobj=file) if packed else file as content:
-                yield from _read_bounded_file(path, content, min(most, most_bytes))
+                yield from _read_bounded_xes_file(path, content, min(most, most_bytes))
     except EOFError as error:
         raise UnreadableLog(path.name, None, "the gzip data is cut off") from error
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -135,7 +135,7 @@ def read_pieces(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[bytes]:
         raise UnreadableLog(path.name, None, f"cannot be read ({type(error).__name__})") from error
 
 
-def _read_bounded_file(path: Path, file: "BinaryIO | gzip.GzipFile", most: int) -> Iterator[bytes]:
+def _read_bounded_xes_file(path: Path, file: "BinaryIO | gzip.GzipFile", most: int) -> Iterator[bytes]:
     read = 0
     while piece := file.read(_PIECE):
         read += len(piece)
@@ -158,7 +158,7 @@ _CHILDREN = "values"
 _SCOPES = frozenset(["trace", "event"])
 
 
-def read_traces(
+def read_xes_traces(
     path: Path,
     *,
     activity: Sequence[str] = (ACTIVITY,),
@@ -180,7 +180,7 @@ def read_traces(
         UnreadableLog: if this is no XES log, or exceeds a limit. Traces before that place were given out.
     """
     reader = _TraceParser(path.name, tuple(activity), most_trace_bytes)
-    for piece in read_pieces(path, most_bytes=most_bytes):
+    for piece in read_xes_pieces(path, most_bytes=most_bytes):
         yield from reader.feed(piece)
     yield from reader.feed(b"", is_last=True)
 
@@ -301,7 +301,7 @@ class _TraceParser:
             raise self._make_error(
                 f"an event without {missing}; name another attribute with --activity", element.line
             )
-        time = _flatten_value(attributes.pop(TIME, None))
+        time = _flatten_xes_value(attributes.pop(TIME, None))
         if self._activity == (ACTIVITY,):
             attributes.pop(ACTIVITY, None)
         instant = time if isinstance(time, datetime) else self._parse_instant(str(time or ""), element.line)
@@ -309,14 +309,14 @@ class _TraceParser:
 
     def _read_text(self, attributes: Attributes, key: str) -> str:
         """Return an attribute as text: the event's own, else what the log says of all events."""
-        value = _flatten_value(attributes.get(key, self._globals.get("event", {}).get(key)))
+        value = _flatten_xes_value(attributes.get(key, self._globals.get("event", {}).get(key)))
         return "" if value is None or isinstance(value, list) else str(value)
 
     def _parse_instant(self, text: str, line: int) -> datetime | None:
         if not text.strip():
             return None
         try:
-            return parse_date(text)
+            return parse_xes_date(text)
         except ValueError as error:
             raise self._make_error(
                 f"{TIME} is no instant such as 2026-03-02T09:00:00.000+01:00", line
@@ -325,8 +325,8 @@ class _TraceParser:
     def _make_trace(self, element: _Element) -> LogTrace:
         events, self._events = self._events, []
         self._traces += 1
-        name = _flatten_value(element.attributes.pop(ACTIVITY, None))
-        _put_in_order(events)
+        name = _flatten_xes_value(element.attributes.pop(ACTIVITY, None))
+        _sort_xes_events(events)
         return LogTrace(str(name or f"trace {self._traces}"), element.attributes, events, element.line)
 
     def _refuse_doctype(self, *_: Any) -> None:
@@ -336,12 +336,12 @@ class _TraceParser:
         return UnreadableLog(self._name, line or self._parser.CurrentLineNumber, what)
 
 
-def _flatten_value(value: Any) -> Any:
+def _flatten_xes_value(value: Any) -> Any:
     """Return the value of an attribute that has attributes itself."""
     return value.get("value") if isinstance(value, dict) else value
 
 
-def _put_in_order(events: list[LogEvent]) -> None:
+def _sort_xes_events(events: list[LogEvent]) -> None:
     known = next((event.time for event in events if event.time is not None), None)
     for event in events:
         known = event.time = event.time or known

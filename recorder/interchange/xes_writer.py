@@ -1,4 +1,4 @@
-"""Writes a log as XES, trace by trace. IEEE 1849; decision 0022."""
+"""XES writer: traces of a log as a file, trace by trace. IEEE 1849; decision 0022."""
 
 import gzip
 import json
@@ -46,18 +46,18 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
         name: what the log is called.
     """
     written = 0
-    with _replace_file(path) as file:
-        for line in _format_head(name):
+    with _replace_xes_file(path) as file:
+        for line in _format_xes_head(name):
             file.write(line.encode())
         for trace in traces:
-            file.write("".join(_format_trace(trace)).encode())
+            file.write("".join(_format_xes_trace(trace)).encode())
             written += 1
         file.write(b"</log>\n")
     return written
 
 
 @contextmanager
-def _replace_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def _replace_xes_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as raw:
@@ -72,7 +72,7 @@ def _replace_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
         part.unlink(missing_ok=True)
 
 
-def _format_head(name: str) -> Iterator[str]:
+def _format_xes_head(name: str) -> Iterator[str]:
     yield '<?xml version="1.0" encoding="UTF-8"?>\n'
     yield f'<log xes.version="1849.2016" xes.features="nested-attributes" xmlns="{_STANDARD}">\n'
     for title, prefix, uri in _EXTENSIONS:
@@ -82,70 +82,70 @@ def _format_head(name: str) -> Iterator[str]:
     yield '    <date key="time:timestamp" value="1970-01-01T00:00:00.000Z"/>\n'
     yield '    <string key="lifecycle:transition" value="complete"/>\n  </global>\n'
     yield '  <classifier name="Activity" keys="concept:name"/>\n'
-    yield from _format_attribute(ACTIVITY, name, 1)
+    yield from _format_xes_attribute(ACTIVITY, name, 1)
 
 
-def _format_trace(trace: LogTrace) -> Iterator[str]:
+def _format_xes_trace(trace: LogTrace) -> Iterator[str]:
     yield "  <trace>\n"
-    yield from _format_attributes({ACTIVITY: trace.name, **_omit_name_and_time(trace.attributes)}, 2)
+    yield from _format_xes_attributes({ACTIVITY: trace.name, **_omit_xes_name_and_time(trace.attributes)}, 2)
     for event in trace.events:
         yield "    <event>\n"
-        yield from _format_attributes(_make_event_attributes(event), 3)
+        yield from _format_xes_attributes(_make_xes_event_attributes(event), 3)
         yield "    </event>\n"
     yield "  </trace>\n"
 
 
-def _make_event_attributes(event: LogEvent) -> dict[str, Any]:
+def _make_xes_event_attributes(event: LogEvent) -> dict[str, Any]:
     timed = {} if event.time is None else {TIME: event.time}
     return {
         ACTIVITY: event.activity,
         **timed,
         LIFECYCLE: "complete",
-        **_omit_name_and_time(event.attributes),
+        **_omit_xes_name_and_time(event.attributes),
     }
 
 
-def _omit_name_and_time(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _omit_xes_name_and_time(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes but for those that a trace or an event has members for."""
     return {key: value for key, value in attributes.items() if key not in (ACTIVITY, TIME)}
 
 
-def _format_attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _format_xes_attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
     for key, value in attributes.items():
-        yield from _format_attribute(key, value, depth)
+        yield from _format_xes_attribute(key, value, depth)
 
 
-def _format_attribute(key: str, value: Any, depth: int) -> Iterator[str]:
+def _format_xes_attribute(key: str, value: Any, depth: int) -> Iterator[str]:
     """Yield an attribute on lines of its own, with those it has itself."""
     indent = "  " * depth
-    named = _quote_text(key)
+    named = _quote_xes_text(key)
     if depth >= _NESTED_DEPTH and isinstance(value, list | Mapping):
-        value = _format_json(value)
+        value = _format_xes_json(value)
     if isinstance(value, list):
         yield f"{indent}<list key={named}>\n{indent}  <values>\n"
         for item in value:
-            yield from _format_attribute(key, item, depth + 2)
+            yield from _format_xes_attribute(key, item, depth + 2)
         yield f"{indent}  </values>\n{indent}</list>\n"
         return
     inner: Mapping[str, Any] = {}
     if isinstance(value, Mapping):
-        if not _has_attributes(value):
+        if not _has_xes_attributes(value):
             yield f"{indent}<container key={named}>\n"
-            yield from _format_attributes(value, depth + 1)
+            yield from _format_xes_attributes(value, depth + 1)
             yield f"{indent}</container>\n"
             return
         value, inner = value["value"], value["attributes"]
     kind, text = ("string", str(value)) if key == ACTIVITY else format_xes_value(value)
-    start = f"{indent}<{kind} key={named} value={_quote_text(text)}"
+    start = f"{indent}<{kind} key={named} value={_quote_xes_text(text)}"
     if not inner:
         yield f"{start}/>\n"
         return
     yield f"{start}>\n"
-    yield from _format_attributes(inner, depth + 1)
+    yield from _format_xes_attributes(inner, depth + 1)
     yield f"{indent}</{kind}>\n"
 
 
-def _has_attributes(value: Mapping[str, Any]) -> bool:
+def _has_xes_attributes(value: Mapping[str, Any]) -> bool:
     """Return whether `value` is a value with attributes, not a mapping with just two keys of these names."""
     return (
         set(value) == {"value", "attributes"}
@@ -154,7 +154,7 @@ def _has_attributes(value: Mapping[str, Any]) -> bool:
     )
 
 
-def _format_json(value: Any) -> str:
+def _format_xes_json(value: Any) -> str:
     try:
         return canonical_json(value).decode()
     except TypeError:
@@ -166,7 +166,7 @@ def _format_json(value: Any) -> str:
 _REMEMBERED_CHARACTERS = 200
 
 
-def _quote_text(text: str) -> str:
+def _quote_xes_text(text: str) -> str:
     """Return text as the value of an XML attribute; what XML cannot hold becomes U+FFFD."""
     return (
         _quote_text_cached(text)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recorder.live.upload_files import make_upload_files
-from recorder.replays.recordings import EventItem, find_input_name
+from recorder.replays.recorded_session import EventItem, find_input_name
 
 #: Events that need nothing to be done.
 NOTHING_TO_DO = frozenset(("window_focus", "copy"))
@@ -21,7 +21,7 @@ _BUTTONS = {0: "left", 1: "middle", 2: "right"}
 _MODIFIERS = ((1, "Alt"), (2, "Control"), (4, "Meta"), (8, "Shift"))
 
 
-def make_command(event: EventItem, inputs: Mapping[str, str]) -> dict[str, Any]:
+def make_action_message(event: EventItem, inputs: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments with which the browser performs an event.
 
     Args:
@@ -43,11 +43,11 @@ def make_command(event: EventItem, inputs: Mapping[str, str]) -> dict[str, Any]:
         "key": _name_key(given),
         "button": _BUTTONS.get(given.get("button") or 0, "left"),
         "delta": list(given.get("delta") or (0, 0)),
-        "dialogs": [_is_accepted(signal) for signal in list_signals(event, "dialog")],
+        "dialogs": [_is_dialog_accepted(signal) for signal in list_action_signals(event, "dialog")],
     }
 
 
-def list_signals(event: EventItem, type: str) -> list[Mapping[str, Any]]:
+def list_action_signals(event: EventItem, type: str) -> list[Mapping[str, Any]]:
     """Return the signals of one type that an event caused."""
     return [signal for signal in event.get("signals") or () if signal.get("type") == type]
 
@@ -60,5 +60,5 @@ def _name_key(given: Mapping[str, Any]) -> str | None:
     return "+".join([*pressed, str(key)])
 
 
-def _is_accepted(signal: Mapping[str, Any]) -> bool:
+def _is_dialog_accepted(signal: Mapping[str, Any]) -> bool:
     return bool(signal.get("accepted", True))

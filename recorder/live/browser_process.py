@@ -34,8 +34,8 @@ from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over_areas
-from recorder.live.memory_watch import MemoryWatch
-from recorder.live.playwright_actions import drag, find_drag_start, perform_action
+from recorder.live.browser_memory_limit import MemoryWatch
+from recorder.live.playwright_actions import find_drag_start, perform_action, perform_drag
 
 _FLAGS = (
     "--proxy-bypass-list=<-loopback>",
@@ -159,7 +159,7 @@ class BrowserSession:
         try:
             self._page.goto(command["url"], timeout=command["timeout_ms"], wait_until="commit")
         except PlaywrightError as error:
-            return {"error": _first_line(error)}
+            return {"error": _shorten_browser_error(error)}
         return {}
 
     def read(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class BrowserSession:
             return {**self._read_page(page), **events}
         except PlaywrightError as error:  # the page went away under it: the caller reads again
             self._reader = None
-            return {"html": None, "url": page.url, "error": _first_line(error), **events}
+            return {"html": None, "url": page.url, "error": _shorten_browser_error(error), **events}
 
     def _read_page(self, page: Page) -> dict[str, Any]:
         if self._reader is not None:
@@ -211,14 +211,14 @@ class BrowserSession:
                     return {"sent": False, "is_changed": True}
             start = None if drop is None or element is None else find_drag_start(self._page, element)
         except PlaywrightError as error:
-            return {"sent": False, "error": _first_line(error)}
+            return {"sent": False, "error": _shorten_browser_error(error)}
         try:
             if start is not None and drop is not None:
-                drag(self._page, start, drop, timeout)
+                perform_drag(self._page, start, drop, timeout)
             else:
                 perform_action(self._page, element, command)
         except PlaywrightError as error:
-            return {"sent": None, "error": _first_line(error)}
+            return {"sent": None, "error": _shorten_browser_error(error)}
         return {"sent": True}
 
     def picture(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -325,11 +325,11 @@ def _is_page_load(request: Request) -> bool:
         return False
 
 
-def _first_line(error: PlaywrightError) -> str:
+def _shorten_browser_error(error: PlaywrightError) -> str:
     return str(error).partition("\n")[0][:300]
 
 
-def give_up_rights(user: str) -> None:
+def drop_privileges(user: str) -> None:
     """Change to another user for good, without its groups."""
     account = pwd.getpwnam(user)
     os.setgroups([])
@@ -350,7 +350,7 @@ def main(user: str | None = None) -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     if user is not None:
-        give_up_rights(user)
+        drop_privileges(user)
     installed = Path(playwright.__file__)
     if not os.access(installed, os.R_OK):
         sys.exit(f"{PermissionError.__name__}: {installed}")

@@ -23,12 +23,12 @@ from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck, St
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.journal_protocol import LiveResult
 from recorder.live.journal_rows import ReplayJournal, Stopped
-from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
-from recorder.live.run import LiveRun
+from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.run_recording import ReplayRunRecorder
-from recorder.live.step_execution import StepActor
-from recorder.live.upload_files import InvalidFile, list_contents
+from recorder.live.step_execution import StepExecutor
+from recorder.live.step_loop import LiveRun
+from recorder.live.upload_files import InvalidFile, list_upload_contents
 from recorder.masking.policies import load_masking_policies
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
@@ -37,16 +37,16 @@ from recorder.net.addresses import InvalidAllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
-from recorder.replay_service.dry.dry_tasks import make_policy, to_anchor
+from recorder.replay_service.dry.dry_tasks import make_anchor, make_policy
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_reads import read_recording
-from recorder.replay_service.requests.inputs import decrypt_inputs
+from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
 from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
+from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.storage_state import StorageState, read_storage_state
-from recorder.replay_service.requests.wire_objects import queue_replay_events
 from recorder.replays.budget import BudgetSpent
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease, take_lease
 
@@ -141,12 +141,12 @@ def end_lost_replays(db: DbSession) -> int:
     return ended
 
 
-def run_replay(
+def run_claimed_replay(
     runtime: Runtime,
     row: ReplayRow,
     held: HeldLease,
     is_stopping: Callable[[], bool] = lambda: False,
-    planner: Planner | None = None,
+    planner: LiveReplayPlanner | None = None,
 ) -> None:
     """Do a claimed replay, and store what became of it.
 
@@ -158,11 +158,11 @@ def run_replay(
         planner: process that reads the recording; by default one for this replay.
     """
     journal = ReplayJournal(runtime, row.id, held, is_stopping)
-    new_planner = Planner() if planner is None else None
+    new_planner = LiveReplayPlanner() if planner is None else None
     try:
         with LeaseKeeper(runtime.database, lambda: [held], every_s=_RENEW_S):
             try:
-                result = _do_replay(runtime, row, journal, planner or new_planner or Planner())
+                result = _do_replay(runtime, row, journal, planner or new_planner or LiveReplayPlanner())
             except (NoBrowser, BrowserLost) as error:
                 journal.fail("sandbox", str(error))
             except PageStuck as error:
@@ -195,7 +195,7 @@ def run_replay(
 
 
 def _do_replay(
-    runtime: Runtime, row: ReplayRow, journal: ReplayJournal, planner: Planner
+    runtime: Runtime, row: ReplayRow, journal: ReplayJournal, planner: LiveReplayPlanner
 ) -> LiveResult | None:
     policy = make_policy(row)
     ends_at = time.monotonic() + policy.max_ms / 1000
@@ -209,7 +209,7 @@ def _do_replay(
         policies = load_masking_policies(db, workspace, row.mode, secret=runtime.settings.secret)
     masking = None if policies is None else policies.of(row.workflow)
     masker = None if masking is None else masking.masker()
-    anchor, until = to_anchor(row.spec["anchor"]), to_anchor(row.spec["until"])
+    anchor, until = make_anchor(row.spec["anchor"]), make_anchor(row.spec["until"])
     plan = planner.plan(read_recording(runtime, session), anchor, until)
     typed = set(row.input_names) - {policy.storage_state_ref}
     missing = sorted({step.input_name for step in plan.steps if step.input_name} - typed)
@@ -230,17 +230,19 @@ def _do_replay(
     for step in (*plan.steps, *plan.prefix):
         if step.type == "upload" and step.input_name in inputs:
             given = step.read().event.get("input") or {}
-            for number, content in enumerate(list_contents(given, inputs[step.input_name])):
+            for number, content in enumerate(list_upload_contents(given, inputs[step.input_name])):
                 shown[f"{step.input_name} {number}"] = content
     state = None if stored is None else read_storage_state(stored).select(reachable)
     mask = _keep if masker is None else masker.mask_value
     hidden = HiddenInputs({**shown, **({} if state is None else state.list_secrets())}, mask)
     journal.set_steps(plan.total)
-    with _sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
+    with _open_sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
         caller = Caller(row.tenant, row.id, Scope("write"), TIERS[workspace.tier], masking=policies)
         recording = ReplayRunRecorder(runtime, caller, journal.start_session(), masker)
         try:
-            actor = StepActor(plan, policy, inputs, hidden, browser, proxy, mask, journal, recording, ends_at)
+            actor = StepExecutor(
+                plan, policy, inputs, hidden, browser, proxy, mask, journal, recording, ends_at
+            )
             return LiveRun(actor, row.kind).run()  # type: ignore[arg-type]
         except BrowserLost as error:
             # Playwright quotes what it was about to do.
@@ -250,7 +252,7 @@ def _do_replay(
 
 
 @contextmanager
-def _sandbox(
+def _open_sandbox(
     runtime: Runtime, hosts: ReachableHosts, viewport: tuple[int, int], state: StorageState | None
 ) -> Iterator[tuple[Browser, FilteringProxy]]:
     """Yield a browser behind its proxy; both end with the block."""

@@ -36,7 +36,7 @@ class HiddenPage:
 
 
 @dataclass(frozen=True)
-class _Value:
+class _HiddenInput:
     """Value of an input, and the text shown instead."""
 
     text: str = field(repr=False)
@@ -87,7 +87,7 @@ class HiddenInputs:
             inputs: values by name.
             mask: masks the texts of a value; an input that it replaces as a whole is shown as its token.
         """
-        values = (_Value(text, _choose_shown(text, mask)) for text in set(inputs.values()))
+        values = (_HiddenInput(text, _choose_shown(text, mask)) for text in set(inputs.values()))
         # A value that contains another one is replaced first.
         self._values = sorted(values, key=lambda value: (-len(value.reduced), value.text))
         self._shown_by_text = {value.text: value.shown for value in self._values}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from recorder.replays.results import Decision, Divergence, ReplayError, StepResult, Summary
+from recorder.replays.replay_results import Decision, Divergence, ReplayError, ReplaySummary, StepResult
 
 LiveStatus = Literal["completed", "diverged", "failed"]
 
@@ -37,5 +37,5 @@ class LiveResult:
 
     status: LiveStatus
     divergence: Divergence | None
-    summary: Summary
+    summary: ReplaySummary
     error: ReplayError | None = None

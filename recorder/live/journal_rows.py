@@ -18,7 +18,7 @@ from recorder.recording.sessions import create_session
 from recorder.replay_service.drain_run import DECISION_TIME
 from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
 from recorder.replay_service.requests.replays import end_replay, end_replay_as_failed
-from recorder.replays.results import Decision, Divergence, StepResult
+from recorder.replays.replay_results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 

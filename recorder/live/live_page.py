@@ -12,14 +12,14 @@ from recorder.live.hidden_inputs import HiddenInputs, HiddenPage
 from recorder.memory.steps.screens import describe_screen
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, read_dom_document
-from recorder.replays.recordings import RecordedFrame
+from recorder.replays.recorded_session import RecordedFrame
 
 _FIRST_FAILURE = 400
 _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
-class LiveState:
+class LivePageState:
     """State of the browser at one moment, and what happened since the last action."""
 
     #: None while the page cannot be read.
@@ -45,9 +45,9 @@ class LiveState:
         return bool(statuses) and statuses[-1] >= _FIRST_FAILURE
 
 
-def read_state(
+def read_page_state(
     browser: Browser, mask: Callable[[Any], Any], inputs: HiddenInputs, budget: Budget
-) -> LiveState:
+) -> LivePageState:
     """Return the state of the page; texts are masked like those of recordings, and without the inputs.
 
     Args:
@@ -82,7 +82,7 @@ def read_state(
         page = read_dom_document(dom, lambda _: None, budget)
         tokens = describe_screen(dom=dom, url=texts["url"], title=texts["title"], cells=None).state_tokens
     loads = [(str(url), int(status)) for url, status in answer["statuses"]]
-    return LiveState(
+    return LivePageState(
         page,
         RecordedFrame("live", 0, tokens, lambda: dom),
         texts["url"],

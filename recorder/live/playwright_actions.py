@@ -54,7 +54,7 @@ def find_drag_start(page: Page, source: ElementHandle) -> Position:
     return point
 
 
-def drag(page: Page, start: Position, drop: ElementHandle, timeout: float) -> None:
+def perform_drag(page: Page, start: Position, drop: ElementHandle, timeout: float) -> None:
     """Move from a point to the middle of an element, scrolled into view, with the button pressed.
 
     Raises:

@@ -23,7 +23,7 @@ from recorder.ids import new_id
 from recorder.masking.masker import Masker
 from recorder.media_types import JSON
 from recorder.models.frame import FrameItem
-from recorder.recording.events import check_event_body, pack_event_batch
+from recorder.recording.event_batches import check_event_body, pack_event_batch
 from recorder.recording.frames import CheckedUpload, FrameUpload, discard_frame_object
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.item_masking import event_documents, frame_documents

@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recorder.capture.targets import describe_captured_target
-from recorder.live.action_messages import NOTHING_TO_DO, PERFORMED, list_signals, make_command
+from recorder.live.action_messages import NOTHING_TO_DO, PERFORMED, list_action_signals, make_action_message
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.journal_protocol import StepJournal, TimeSpent
-from recorder.live.live_page import LiveState, has_same_origin, map_url, read_state
-from recorder.live.plan import LivePlan, PlannedStep
+from recorder.live.live_page import LivePageState, has_same_origin, map_url, read_page_state
 from recorder.live.proxy import FilteringProxy
+from recorder.live.replay_plan import LivePlan, PlannedStep
 from recorder.live.run_recording import ReplayRunRecorder
 from recorder.live.target_search import VISITS, find_target_problem, was_problem_shown
 from recorder.replays.budget import Budget
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import EventItem, InvalidRecording, RecordedFrame, RecordedStep
-from recorder.replays.results import Decision, Delivery, Divergence, DivergenceKind, StepResult
+from recorder.replays.recorded_session import EventItem, InvalidRecording, RecordedFrame, RecordedStep
+from recorder.replays.replay_results import Decision, Delivery, Divergence, DivergenceKind, StepResult
 from recorder.replays.states import compare_page_states
-from recorder.replays.step_checks import StepCheck, StepScene, tokens_of
+from recorder.replays.step_checks import StepCheck, StepScene, read_state_tokens
 
 _POLL_MS = 40
 #: Readings without a change after which a page counts as done.
@@ -37,12 +37,12 @@ class TargetCandidate:
     """Element on which a step would act, or the reason why it cannot."""
 
     scene: StepScene
-    state: LiveState
+    state: LivePageState
     problem: DivergenceKind | None
 
 
 @dataclass
-class StepActor:
+class StepExecutor:
     """Does single steps; `begin` sets the next one."""
 
     plan: LivePlan
@@ -100,7 +100,7 @@ class StepActor:
             if candidate.problem is not None:
                 break
             frame_id = self.take_frame(candidate.state) if not attempt else None
-            command = make_command(event, self.inputs)
+            command = make_action_message(event, self.inputs)
             self.journal.intend(self.describe(step, candidate.scene.conclude(), "uncertain"))
             self._event = self._describe_event(event, candidate, frame_id)
             answer = self.browser.call(
@@ -145,7 +145,7 @@ class StepActor:
                 return TargetCandidate(scene, state, problem)
             self.pause()
 
-    def _may_type(self, state: LiveState) -> bool:
+    def _may_type(self, state: LivePageState) -> bool:
         """Return whether the page is of the recorded site, where the step types an input."""
         if self._step is None or self._step.input_name is None:
             return True
@@ -186,12 +186,14 @@ class StepActor:
             self.pause()
         self._note_page(state)
         if state.pages > 1:
-            self.browser.call("follow_popup", is_expected=bool(list_signals(scene.step.event, "popup")))
+            self.browser.call(
+                "follow_popup", is_expected=bool(list_action_signals(scene.step.event, "popup"))
+            )
         return scene.conclude()
 
-    def _awaits_load(self, event: EventItem, state: LiveState) -> bool:
+    def _awaits_load(self, event: EventItem, state: LivePageState) -> bool:
         """Return whether an action led to another page in the recording, and the browser opens none yet."""
-        is_announced = event["type"] != "navigate" and bool(list_signals(event, "navigation"))
+        is_announced = event["type"] != "navigate" and bool(list_action_signals(event, "navigation"))
         return is_announced and not state.loads and state.url == self._url
 
     def open(self, event: EventItem) -> bool:
@@ -201,17 +203,17 @@ class StepActor:
         url = map_url(str(event["url"]), self.policy.base_url_map)
         return "error" not in self.browser.call("goto", url=url, timeout_ms=self.policy.step_timeout_ms)
 
-    def read(self) -> LiveState:
+    def read(self) -> LivePageState:
         """Return the state of the page."""
         if not self.proxy.is_serving:
             raise BrowserLost("The proxy of the browser has ended.")
-        return read_state(self.browser, self.mask, self.hidden_inputs, Budget(VISITS))
+        return read_page_state(self.browser, self.mask, self.hidden_inputs, Budget(VISITS))
 
     def diverge(
         self,
         scene: StepScene,
         kind: DivergenceKind,
-        state: LiveState,
+        state: LivePageState,
         after: RecordedFrame | None = None,
     ) -> StepCheck:
         """Return the check of a step at which the world differs from the recording."""
@@ -267,7 +269,7 @@ class StepActor:
             delivery=delivery,
         )
 
-    def take_frame(self, state: LiveState) -> str | None:
+    def take_frame(self, state: LivePageState) -> str | None:
         """Record the page, unless the last frame shows it; return the frame's id, None without one.
 
         A page that changes while its picture is taken is left out: inputs could be in the picture.
@@ -345,7 +347,7 @@ class StepActor:
             described["input"] = given
         return described
 
-    def _note_page(self, state: LiveState) -> None:
+    def _note_page(self, state: LivePageState) -> None:
         """Complete the event of the present step by the page that it led to."""
         if self._event is None or not self.has_acted or state.page is None:
             return
@@ -358,5 +360,5 @@ class StepActor:
 
 def compare_frames(recorded: RecordedFrame | None, observed: RecordedFrame) -> float | None:
     """Return the similarity of two states; None where the recorded one is unknown."""
-    tokens = tokens_of(recorded)
+    tokens = read_state_tokens(recorded)
     return compare_page_states(tokens, observed.state_tokens) if tokens else None

@@ -4,10 +4,10 @@ from recorder.live.action_messages import ON_ELEMENTS, PERFORMED
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomElement, find_element_role
 from recorder.replays.recorded_pages import find_obstacle
-from recorder.replays.recordings import EventItem
-from recorder.replays.resolve import resolve_target
-from recorder.replays.results import Decision, Divergence, DivergenceKind
+from recorder.replays.recorded_session import EventItem
+from recorder.replays.replay_results import Decision, Divergence, DivergenceKind
 from recorder.replays.step_checks import StepScene, find_retarget
+from recorder.replays.target_resolution import resolve_target
 
 #: Visits of nodes for one reading of a page, with the resolution of a target on it.
 VISITS = 3_000_000

@@ -58,7 +58,7 @@ def make_upload_files(given: Mapping[str, Any], value: str) -> list[UploadFile]:
     return [_make_upload_file(name, content) for name, content in zip(names, contents, strict=True)]
 
 
-def list_contents(given: Mapping[str, Any], value: str) -> list[str]:
+def list_upload_contents(given: Mapping[str, Any], value: str) -> list[str]:
     """Return the contents of an upload's files as they were sent.
 
     Raises:

@@ -13,8 +13,8 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict
-from recorder.live.claimed_replay import claim_live_replay, end_lost_replays, run_replay
-from recorder.live.plan import Planner
+from recorder.live.claimed_replay import claim_live_replay, end_lost_replays, run_claimed_replay
+from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
 from recorder.runtime import Runtime
@@ -60,7 +60,7 @@ class ReplayWorker:
     #: Workspaces in the order in which they were served last.
     _served: OrderedDict[str, None] = field(default_factory=OrderedDict)
     #: Processes that wait for a recording to read.
-    _planners: queue.SimpleQueue[Planner] = field(default_factory=queue.SimpleQueue)
+    _planners: queue.SimpleQueue[LiveReplayPlanner] = field(default_factory=queue.SimpleQueue)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
@@ -135,9 +135,9 @@ class ReplayWorker:
         try:
             planner = self._planners.get_nowait()
         except queue.Empty:
-            planner = Planner()
+            planner = LiveReplayPlanner()
         try:
-            run_replay(self.runtime, row, held, self._is_stopping.is_set, planner)
+            run_claimed_replay(self.runtime, row, held, self._is_stopping.is_set, planner)
         except Exception:  # the replay ends once its lease is seen to be gone
             log.exception("replay %s", row.id)
         finally:

@@ -108,7 +108,7 @@ def download(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as parts:
         for shard in shards:
             path = folder / shard.path
-            if not _has_bytes(path, shard):
+            if not _has_cached_bytes(path, shard):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 fetched = Cache(parts).fetch(source, shard)
                 if fetched.is_relative_to(parts):
@@ -121,7 +121,7 @@ def download(
         (Path(parts) / MANIFEST).replace(folder / MANIFEST)
 
 
-def _has_bytes(path: Path, shard: Shard) -> bool:
+def _has_cached_bytes(path: Path, shard: Shard) -> bool:
     if not path.is_file() or path.stat().st_size != shard.size_bytes:
         return False
     with path.open("rb") as file:
@@ -132,10 +132,10 @@ def _find_default_cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "recorder"
     except RuntimeError:  # a user without a home, as in containers
-        return _make_private_folder(Path(tempfile.gettempdir()) / f"recorder-cache-{os.getuid()}")
+        return _make_private_cache_folder(Path(tempfile.gettempdir()) / f"recorder-cache-{os.getuid()}")
 
 
-def _make_private_folder(folder: Path) -> Path:
+def _make_private_cache_folder(folder: Path) -> Path:
     """Return the folder if no other user may write in it, else a fresh one; its parent is shared."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

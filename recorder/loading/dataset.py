@@ -16,7 +16,7 @@ from recorder.datasets.sources import DatasetSource, open_dataset_source
 from recorder.exports.verify import VerifyReport, verify_manifest
 from recorder.loading.cache import Cache, download
 from recorder.loading.row_reader import Row, RowFiles
-from recorder.loading.stream import WINDOW, RowStream
+from recorder.loading.training_stream import WINDOW, RowStream
 
 
 def open_export(
@@ -208,10 +208,10 @@ class Dataset:
         kind = self._require_kind(kind)
         files = RowFiles.open(self._source, self._cache, kind, self._list_shards(kind, split), split)
         try:
-            from recorder.loading.torch_stream import TorchRowStream, distributed_rank
+            from recorder.loading.torch_stream import TorchRowStream, read_distributed_rank
 
             stream: type[RowStream] = TorchRowStream
-            default_rank, default_size = distributed_rank()
+            default_rank, default_size = read_distributed_rank()
         except ImportError:
             stream, default_rank, default_size = RowStream, 0, 1
         return stream(

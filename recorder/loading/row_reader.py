@@ -14,7 +14,7 @@ from recorder.datasets.manifest import Shard
 from recorder.datasets.row_values import EVENTS_AT_ONCE, SPLIT
 from recorder.datasets.sources import DatasetSource
 from recorder.datasets.tables import TABLE_FORMATS
-from recorder.hashing import sha256_of
+from recorder.hashing import compute_sha256
 from recorder.loading.cache import Cache
 
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 _ROWS_AT_ONCE = {"events": 4096, "frames": 64}
 
 
-def read_rows(
+def read_dataset_file_rows(
     path: Path, kind: str, *, start: int = 0, columns: list[str] | None = None, split: str | None = None
 ) -> Iterator[Row]:
     """Yield the rows of a file from the `start`-th on, in the order of the file.
@@ -40,9 +40,9 @@ def read_rows(
     try:
         match path.suffix:
             case ".tar":
-                rows: Iterable[Row] = webdataset.read_rows(path, start=start, split=split)
+                rows: Iterable[Row] = webdataset.read_webdataset_rows(path, start=start, split=split)
             case ".jsonl":
-                rows = jsonl.read_rows(path, start=start, split=split)
+                rows = jsonl.read_jsonl_rows(path, start=start, split=split)
             case suffix:
                 module: Any = TABLE_FORMATS[suffix.removeprefix(".")]
                 batches = module.read_batches(
@@ -53,21 +53,21 @@ def read_rows(
                     split=split,
                     is_training=True,
                 )
-                yield from _convert_batches(batches, columns)
+                yield from _convert_batches_to_rows(batches, columns)
                 return
         yield from rows if columns is None else ({name: row[name] for name in columns} for row in rows)
     except (Unreadable, pa.ArrowInvalid, orjson.JSONDecodeError) as error:
         raise FileDamaged(path.name) from error
 
 
-def _count_rows(path: Path, kind: str, split: str) -> int:
+def _count_dataset_file_rows(path: Path, kind: str, split: str) -> int:
     if path.suffix != ".parquet":
-        return sum(1 for _ in read_rows(path, kind, columns=[SPLIT], split=split))
+        return sum(1 for _ in read_dataset_file_rows(path, kind, columns=[SPLIT], split=split))
     batches = parquet.read_batches(path, [SPLIT], rows_at_once=EVENTS_AT_ONCE, split=split)
     return sum(batch.num_rows for batch in batches)
 
 
-def _convert_batches(batches: Iterable[pa.RecordBatch], columns: list[str] | None) -> Iterator[Row]:
+def _convert_batches_to_rows(batches: Iterable[pa.RecordBatch], columns: list[str] | None) -> Iterator[Row]:
     for batch in batches:
         rows = batch if columns is None else batch.select(columns)
         # Column by column: a third faster than `to_pylist` of the whole.
@@ -102,7 +102,7 @@ class RowFiles:
         rows = [
             shard.rows
             if split in (None, shard.split)
-            else _count_rows(cache.fetch(source, shard), kind, split)
+            else _count_dataset_file_rows(cache.fetch(source, shard), kind, split)
             for shard in shards
         ]
         return cls(source, cache, kind, shards, split, rows)
@@ -110,9 +110,9 @@ class RowFiles:
     @property
     def identity(self) -> str:
         """Digest of the files and the split, which fix the sequence of rows."""
-        return sha256_of([self.kind, self.split, [[shard.path, shard.sha256] for shard in self.shards]])
+        return compute_sha256([self.kind, self.split, [[shard.path, shard.sha256] for shard in self.shards]])
 
     def read(self, file: int, start: int, columns: list[str] | None) -> Iterator[Row]:
         """Yield the rows of a file from the `start`-th on."""
         path = self.cache.fetch(self.source, self.shards[file])
-        yield from read_rows(path, self.kind, start=start, columns=columns, split=self.split)
+        yield from read_dataset_file_rows(path, self.kind, start=start, columns=columns, split=self.split)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from recorder.loading.stream import RowStream
+from recorder.loading.training_stream import RowStream
 
 
 class TorchRowStream(RowStream, IterableDataset):  # type: ignore[misc]
@@ -21,7 +21,7 @@ class TorchRowStream(RowStream, IterableDataset):  # type: ignore[misc]
         return (0, 1) if info is None else (info.id, info.num_workers)
 
 
-def distributed_rank() -> tuple[int, int]:
+def read_distributed_rank() -> tuple[int, int]:
     """Return rank and world size of the running process group; (0, 1) where there is none."""
     group = torch.distributed
     if not group.is_available() or not group.is_initialized():

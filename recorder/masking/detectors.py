@@ -7,21 +7,21 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from recorder.hashing import keyed_digest
+from recorder.hashing import compute_keyed_digest
 from recorder.masking.expressions import UNION_BYTES, compile_expression
 
 _DIGITS = 16
 MASK_TOKEN = re.compile(rf"‹[a-z][a-z0-9_]{{0,31}}:[0-9a-f]{{{_DIGITS}}}›".encode())
 
 
-def masking_key(secret: bytes, workspace_id: str) -> bytes:
+def derive_masking_key(secret: bytes, workspace_id: str) -> bytes:
     """Return the key of a workspace's tokens: equal values of two workspaces get different tokens."""
-    return keyed_digest(secret, "masking-key", workspace_id.encode())
+    return compute_keyed_digest(secret, "masking-key", workspace_id.encode())
 
 
-def token_digest(key: bytes, value: str) -> str:
+def compute_token_digest(key: bytes, value: str) -> str:
     """Return the hex digits of a value's token; they do not depend on the rule that found the value."""
-    return keyed_digest(key, "masked-value", value.encode()).hex()[:_DIGITS]
+    return compute_keyed_digest(key, "masked-value", value.encode()).hex()[:_DIGITS]
 
 
 def format_mask_token(name: str, digest: str) -> str:
@@ -56,7 +56,7 @@ def _keep_text(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class DetectorRule:
     """Rule of masking: a built-in kind or a pattern."""
 
     name: str
@@ -69,7 +69,7 @@ class Rule:
     replacement: str = ""
 
     @classmethod
-    def of(cls, pattern: Mapping[str, str]) -> "Rule":
+    def of(cls, pattern: Mapping[str, str]) -> "DetectorRule":
         """Return the rule of a stored pattern of a workspace or a workflow."""
         expression = compile_expression(pattern["pattern"])
 
@@ -130,7 +130,7 @@ def _detect_access_tokens(text: bytes) -> Iterator[Span]:
         yield next(secrets, (start, end))
 
 
-ACCESS_TOKEN = Rule("token", _ACCESS_TOKEN_HINT, _detect_access_tokens)
+ACCESS_TOKEN = DetectorRule("token", _ACCESS_TOKEN_HINT, _detect_access_tokens)
 
 
 # American Express, Diners, JCB, Maestro, Mastercard, Discover, UnionPay and Visa begin with 2 to 6; the
@@ -180,7 +180,7 @@ def _passes_luhn(shape: bytes) -> bool:
     return total % 10 == 0
 
 
-CARD = Rule("card", _CARD_HINT, _detect_card_numbers, plain_card)
+CARD = DetectorRule("card", _CARD_HINT, _detect_card_numbers, plain_card)
 
 
 # Latin, Greek and Cyrillic letters with their marks. Other letters next to an address are not part of it:
@@ -201,10 +201,10 @@ def _detect_emails(text: bytes) -> Iterator[Span]:
     return (span for span in spans if not _PICTURE.search(text[span[0] : span[1]]))
 
 
-EMAIL = Rule("email", _EMAIL_HINT, _detect_emails, plain_email)
+EMAIL = DetectorRule("email", _EMAIL_HINT, _detect_emails, plain_email)
 
 
-def subject_digests(key: bytes, subject: str) -> frozenset[str]:
+def list_subject_digests(key: bytes, subject: str) -> frozenset[str]:
     """Return the digits of all tokens that may replace a person's id as a whole, which erasure searches for.
 
     Patterns keep the text; a built-in kind normalizes it only where the kind finds the whole text.
@@ -212,4 +212,4 @@ def subject_digests(key: bytes, subject: str) -> frozenset[str]:
     text = subject.encode()
     whole = (0, len(text))
     plain = {rule.plain(subject) for rule in (EMAIL, CARD) if whole in rule.find(text)}
-    return frozenset(token_digest(key, value) for value in {subject, *plain})
+    return frozenset(compute_token_digest(key, value) for value in {subject, *plain})

@@ -1,4 +1,4 @@
-"""Masker: applies the rules of a workspace or workflow to texts and JSON values. Contract §3, §8."""
+"""Masker: compiled rules of a policy, applied to texts and to the strings of JSON values. Contract §3, §8."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,24 +16,24 @@ from recorder.masking.detectors import (
     CARD,
     EMAIL,
     MASK_TOKEN,
-    Rule,
+    DetectorRule,
     Span,
+    compute_token_digest,
     format_mask_token,
-    token_digest,
 )
 from recorder.masking.expressions import UNION_BYTES, compile_expression
 
 #: Text in which masking replaces each key by its value.
 Changes = dict[str, str]
 
-_BUILTINS: dict[str, Rule] = {"email": EMAIL, "card": CARD, "token": ACCESS_TOKEN}
+_BUILTINS: dict[str, DetectorRule] = {"email": EMAIL, "card": CARD, "token": ACCESS_TOKEN}
 
 
 @dataclass(frozen=True)
 class CompiledRules:
     """Compiled rules, and one expression over all of them."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[DetectorRule, ...]
     #: Matches at least wherever a rule finds a span.
     hint: Any
 
@@ -54,7 +54,9 @@ class Masker:
     def find_changes(self, documents: Sequence[bytes]) -> dict[int, Changes]:
         """Return the texts that masking changes in JSON documents, by the document's index."""
         suspects = (index for index, text in enumerate(documents) if self.may_change(text))
-        changes = ((index, self.changes(texts_of(orjson.loads(documents[index])))) for index in suspects)
+        changes = (
+            (index, self.changes(list_texts_to_mask(orjson.loads(documents[index])))) for index in suspects
+        )
         return {index: changed for index, changed in changes if changed}
 
     def changes(self, texts: Iterable[str]) -> dict[str, str]:
@@ -64,7 +66,7 @@ class Masker:
 
     def mask_value(self, value: Any) -> Any:
         """Return a JSON value with masked strings and keys of objects."""
-        changed = self.changes(texts_of(value))
+        changed = self.changes(list_texts_to_mask(value))
         return replace_json_strings(value, changed) if changed else value
 
     def mask_text(self, text: str) -> str:
@@ -74,7 +76,7 @@ class Masker:
         for start, stop, rule in self._find_spans(encoded):
             value = rule.plain(encoded[start:stop].decode())
             pieces += [encoded[end:start].decode(), rule.replacement]
-            pieces.append(format_mask_token(rule.name, token_digest(self.key, value)))
+            pieces.append(format_mask_token(rule.name, compute_token_digest(self.key, value)))
             end = stop
         return "".join((*pieces, encoded[end:].decode()))
 
@@ -91,10 +93,10 @@ class Masker:
         if len(hits) > limits.MASKING_HITS:
             yield from texts[unseen:]
 
-    def _find_spans(self, text: bytes) -> list[tuple[int, int, Rule]]:
+    def _find_spans(self, text: bytes) -> list[tuple[int, int, DetectorRule]]:
         """Return the spans to mask, sorted and disjoint; overlapping spans become one of the first rule."""
         token_spans = [match.span() for match in MASK_TOKEN.finditer(text)]
-        candidates: list[tuple[int, int, Rule]] = []
+        candidates: list[tuple[int, int, DetectorRule]] = []
         for rule in self.rules.rules:
             spans = list(islice(rule.find(text), limits.MASKING_HITS + 1))
             if len(spans) > limits.MASKING_HITS:
@@ -104,7 +106,7 @@ class Masker:
             ]
         # Sorting keeps the order of rules among equal spans.
         candidates.sort(key=lambda span: (span[0], -span[1]))
-        disjoint: list[tuple[int, int, Rule]] = []
+        disjoint: list[tuple[int, int, DetectorRule]] = []
         for start, end, rule in candidates:
             if not disjoint or start >= disjoint[-1][1]:
                 disjoint.append((start, end, rule))
@@ -117,7 +119,7 @@ class Masker:
 def compile_rules(described: tuple[str, ...]) -> CompiledRules:
     """Return the rules of one or more policies, each as JSON; patterns come before built-in kinds."""
     policies = [orjson.loads(text) for text in described]
-    patterns = [Rule.of(pattern) for policy in policies for pattern in policy.get("patterns") or ()]
+    patterns = [DetectorRule.of(pattern) for policy in policies for pattern in policy.get("patterns") or ()]
     named = {name for policy in policies for name in policy.get("builtins") or ()}
     rules = (*patterns, *(rule for name, rule in _BUILTINS.items() if name in named))
     hint = compile_expression("|".join(f"(?:{rule.hint})" for rule in rules), max_bytes=UNION_BYTES)
@@ -186,17 +188,17 @@ def _unescape_text(lines: bytes) -> bytes | None:
     return b"".join(pieces)
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def list_texts_to_mask(value: Any) -> Iterator[str]:
     """Yield every string of a value, keys of objects included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         yield from value
         for member in value.values():
-            yield from texts_of(member)
+            yield from list_texts_to_mask(member)
     elif isinstance(value, list):
         for member in value:
-            yield from texts_of(member)
+            yield from list_texts_to_mask(member)
 
 
 def replace_json_strings(value: Any, changed: Mapping[str, str]) -> Any:

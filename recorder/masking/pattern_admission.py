@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from recorder import limits
-from recorder.masking.detectors import Rule
+from recorder.masking.detectors import DetectorRule
 from recorder.masking.expressions import ExpressionSize, measure_size
 from recorder.masking.masker import compile_rules
 
@@ -101,7 +101,9 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal
         if slow:
             return
     if len(patterns) > 1:
-        needed = measure_rules(compile_rules((_encode_policy(patterns),)), _build_texts(patterns, _BYTES))
+        needed = measure_rules(
+            compile_rules((_encode_policy(patterns),)), _build_pattern_texts(patterns, _BYTES)
+        )
         if needed > limits.MASKING_MS_PER_MB_TOGETHER:
             text = describe_slowness(needed, limits.MASKING_MS_PER_MB_TOGETHER)
             yield PatternRefusal(None, "limit_reached", text)
@@ -111,10 +113,10 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal
 @lru_cache(maxsize=1_000)
 def _measure_pattern(pattern: str, size: int) -> float:
     alone = {"name": "alone", "pattern": pattern}
-    return measure_rules(compile_rules((_encode_policy([alone]),)), _build_texts([alone], size))
+    return measure_rules(compile_rules((_encode_policy([alone]),)), _build_pattern_texts([alone], size))
 
 
-def _build_texts(patterns: Sequence[Mapping[str, str]], size: int) -> list[list[str]]:
+def _build_pattern_texts(patterns: Sequence[Mapping[str, str]], size: int) -> list[list[str]]:
     chosen = patterns[:: max(1, len(patterns) // _PATTERNS_TOGETHER)]
     return [
         [
@@ -132,7 +134,7 @@ def _scan_text(rules: Any, text: bytes) -> None:
         _exhaust_matches(rule, text)
 
 
-def _exhaust_matches(rule: Rule, text: bytes) -> None:
+def _exhaust_matches(rule: DetectorRule, text: bytes) -> None:
     for _ in islice(rule.find(text), limits.MASKING_HITS + 1):
         pass
 

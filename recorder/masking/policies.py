@@ -11,7 +11,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.hashing import canonical_json
-from recorder.masking.detectors import masking_key
+from recorder.masking.detectors import derive_masking_key
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import MaskReplacementRow, WorkspaceRow
@@ -19,7 +19,7 @@ from recorder.storage.upsert import insert_missing_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class MaskingPolicy:
     """Policies in force for one workflow, as compact JSON, and the key of the workspace's tokens."""
 
     described: tuple[str, ...] = field(repr=False)
@@ -48,11 +48,11 @@ class MaskingPolicies:
     workspace: str | None = field(repr=False)
     by_workflow: Mapping[str, str] = field(repr=False)
 
-    def of(self, workflow: str | None) -> Policy | None:
+    def of(self, workflow: str | None) -> MaskingPolicy | None:
         """Return the policy for the sessions of a workflow; None if nothing is masked."""
         added = None if workflow is None else self.by_workflow.get(workflow)
         described = tuple(policy for policy in (self.workspace, added) if policy is not None)
-        return Policy(described, self.key) if described else None
+        return MaskingPolicy(described, self.key) if described else None
 
 
 def load_masking_policies(
@@ -70,7 +70,7 @@ def load_masking_policies(
     by_workspace = _encode_masking_policy(workspace.masking)
     if by_workspace is None and not by_workflow:
         return None
-    return MaskingPolicies(masking_key(secret, workspace.id), by_workspace, by_workflow)
+    return MaskingPolicies(derive_masking_key(secret, workspace.id), by_workspace, by_workflow)
 
 
 def store_replacements(db: DbSession, workspace_id: str, masking: Mapping[str, Any] | None) -> None:

@@ -1,4 +1,7 @@
-"""Pool of scan processes that serves workspaces in rotation with bounded shares. Contract §3 (masking)."""
+"""Pool of scan processes, on the service's side: queue in rotation, pipes, restarts.
+
+Contract §3 (masking).
+"""
 
 import os
 import select
@@ -16,7 +19,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from recorder.errors import Unavailable
-from recorder.masking.scan_process import Job, Report, encode_message
+from recorder.masking.scan_process import ScanJob, ScanReport, encode_scan_message
 from recorder.rotation import Rotation
 
 _Item = TypeVar("_Item")
@@ -99,8 +102,8 @@ class FairQueue(Generic[_Item]):
 
 @dataclass
 class _Waiting:
-    job: Job
-    future: "Future[Report]" = field(default_factory=Future)
+    job: ScanJob
+    future: "Future[ScanReport]" = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
 
 
@@ -129,7 +132,7 @@ class ScanPool:
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
 
-    def submit(self, workspace_id: str, job: Job) -> "Future[Report]":
+    def submit(self, workspace_id: str, job: ScanJob) -> "Future[ScanReport]":
         """Add a job; its result is the final report, or an `OutOfTime`.
 
         Raises:
@@ -169,7 +172,7 @@ class ScanPool:
         process.discard()
 
 
-def _settle_scan(waiting: _Waiting, run: Callable[[Job], Report], longest_wait_s: float) -> None:
+def _settle_scan(waiting: _Waiting, run: Callable[[ScanJob], ScanReport], longest_wait_s: float) -> None:
     try:
         if time.monotonic() - waiting.since > longest_wait_s:
             raise MaskingBusy
@@ -186,7 +189,7 @@ class _ScanProcess:
         self._is_stopped = False
         self._lock = threading.Lock()
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: ScanJob) -> ScanReport:
         """Run a job in the process, which is started if there is none.
 
         Raises:
@@ -194,10 +197,10 @@ class _ScanProcess:
         """
         process = self._start_process()
         assert process.stdin is not None and process.stdout is not None
-        reports: list[Report] = []
+        reports: list[ScanReport] = []
         deadline = time.monotonic() + job.budget_s * _CLOCK_FACTOR + _CLOCK_SECONDS
         try:
-            _write(process.stdin.fileno(), encode_message(job), deadline)
+            _write_scan_pipe(process.stdin.fileno(), encode_scan_message(job), deadline)
             while (report := _read_scan_report(process.stdout.fileno(), deadline)).rule is not None:
                 reports.append(report)
         except (EOFError, BrokenPipeError, TimeoutError) as error:
@@ -246,15 +249,15 @@ class _ScanProcess:
             return self._process
 
 
-_reports = msgspec.msgpack.Decoder(Report)
+_reports = msgspec.msgpack.Decoder(ScanReport)
 
 
-def _read_scan_report(descriptor: int, deadline: float) -> Report:
-    size = int.from_bytes(_read(descriptor, 8, deadline), "big")
-    return _reports.decode(_read(descriptor, size, deadline))
+def _read_scan_report(descriptor: int, deadline: float) -> ScanReport:
+    size = int.from_bytes(_read_scan_pipe(descriptor, 8, deadline), "big")
+    return _reports.decode(_read_scan_pipe(descriptor, size, deadline))
 
 
-def _read(descriptor: int, size: int, deadline: float) -> bytes:
+def _read_scan_pipe(descriptor: int, size: int, deadline: float) -> bytes:
     """Read so many bytes from a pipe.
 
     Raises:
@@ -263,7 +266,7 @@ def _read(descriptor: int, size: int, deadline: float) -> bytes:
     """
     data = bytearray()
     while len(data) < size:
-        _wait_for_pipe(descriptor, select.POLLIN, deadline)
+        _wait_for_scan_pipe(descriptor, select.POLLIN, deadline)
         part = os.read(descriptor, min(size - len(data), _PIPE_BYTES))
         if not part:
             raise EOFError
@@ -271,7 +274,7 @@ def _read(descriptor: int, size: int, deadline: float) -> bytes:
     return bytes(data)
 
 
-def _write(descriptor: int, data: bytes, deadline: float) -> None:
+def _write_scan_pipe(descriptor: int, data: bytes, deadline: float) -> None:
     """Write all bytes to a pipe that does not block.
 
     Raises:
@@ -280,19 +283,19 @@ def _write(descriptor: int, data: bytes, deadline: float) -> None:
     """
     rest = memoryview(data)
     while rest:
-        _wait_for_pipe(descriptor, select.POLLOUT, deadline)
+        _wait_for_scan_pipe(descriptor, select.POLLOUT, deadline)
         with suppress(BlockingIOError):
             rest = rest[os.write(descriptor, rest) :]
 
 
-def _wait_for_pipe(descriptor: int, event: int, deadline: float) -> None:
+def _wait_for_scan_pipe(descriptor: int, event: int, deadline: float) -> None:
     poll = select.poll()  # `select` refuses descriptors above 1023, of which a busy server has many
     poll.register(descriptor, event)
     if not poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
         raise TimeoutError
 
 
-def _find_slowest_rule(reports: list[Report], budget_s: float) -> str | None:
+def _find_slowest_rule(reports: list[ScanReport], budget_s: float) -> str | None:
     """Return the rule that took the most CPU time, including the one at work when the process was killed."""
     if not reports:
         return None

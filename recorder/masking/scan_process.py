@@ -1,4 +1,4 @@
-"""Scan process: masks and measures for `ScanPool`; it is killed when a job takes too long. Contract §3.
+"""Program of a scan process: runs the jobs that `ScanPool` sends and reports after each rule. Contract §3.
 
 RE2 cannot be interrupted, and a text cannot be cut into slices without losing matches that span them. So a
 scan runs in a process of its own. The kernel ends the process when the job has used its CPU time
@@ -27,7 +27,7 @@ _NICENESS = 5
 _MAX_KILOBYTES = 600_000
 
 
-class Job(msgspec.Struct):
+class ScanJob(msgspec.Struct):
     """Job as it is sent to a scan process."""
 
     #: CPU seconds.
@@ -41,7 +41,7 @@ class Job(msgspec.Struct):
     patterns: list[dict[str, str]] = []
 
 
-class Report(msgspec.Struct):
+class ScanReport(msgspec.Struct):
     """Message from a scan process: the rule that begins, or the result."""
 
     rule: str | None = None
@@ -55,7 +55,7 @@ class Report(msgspec.Struct):
     is_last: bool = False
 
 
-def encode_message(message: msgspec.Struct) -> bytes:
+def encode_scan_message(message: msgspec.Struct) -> bytes:
     """Return a message as it is sent through a pipe, with its length first."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(8, "big") + data
@@ -68,14 +68,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
     jobs, reports = sys.stdin.buffer, sys.stdout.buffer
-    decoder = msgspec.msgpack.Decoder(Job)
+    decoder = msgspec.msgpack.Decoder(ScanJob)
     while head := jobs.read(8):
         job = decoder.decode(jobs.read(int.from_bytes(head, "big")))
         signal.setitimer(signal.ITIMER_PROF, job.budget_s)
         report = _run_job(job, reports)
         signal.setitimer(signal.ITIMER_PROF, 0)
         report.is_last = _read_peak_kilobytes() > _MAX_KILOBYTES
-        reports.write(encode_message(report))
+        reports.write(encode_scan_message(report))
         reports.flush()
         if report.is_last:
             return
@@ -93,10 +93,10 @@ def _read_peak_kilobytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _run_job(job: Job, reports: BinaryIO) -> Report:
+def _run_job(job: ScanJob, reports: BinaryIO) -> ScanReport:
     try:
         if job.kind == "admit":
-            return Report(
+            return ScanReport(
                 refusals=[
                     (refusal.index, refusal.code, refusal.message) for refusal in find_refusals(job.patterns)
                 ]
@@ -104,9 +104,9 @@ def _run_job(job: Job, reports: BinaryIO) -> Report:
         masker = Masker(compile_rules(job.policies), job.key)
         if job.kind == "mask_by_rule":
             _scan_by_rule(masker, job.documents, reports)
-        return Report(changes=masker.find_changes(job.documents))
+        return ScanReport(changes=masker.find_changes(job.documents))
     except Exception as error:  # the text of an error may contain values to mask
-        return Report(failure=type(error).__name__)
+        return ScanReport(failure=type(error).__name__)
 
 
 def _scan_by_rule(masker: Masker, documents: list[bytes], reports: BinaryIO) -> None:
@@ -121,5 +121,5 @@ def _scan_by_rule(masker: Masker, documents: list[bytes], reports: BinaryIO) -> 
 
 
 def _report_rule(name: str, began: float, reports: BinaryIO) -> None:
-    reports.write(encode_message(Report(rule=name, used_s=time.process_time() - began)))
+    reports.write(encode_scan_message(ScanReport(rule=name, used_s=time.process_time() - began)))
     reports.flush()

@@ -12,9 +12,9 @@ from recorder import limits
 from recorder.errors import Invalid, Problem, Unavailable, ValidationFailed
 from recorder.masking.masker import Changes
 from recorder.masking.pattern_admission import describe_slowness
-from recorder.masking.policies import Policy
+from recorder.masking.policies import MaskingPolicy
 from recorder.masking.scan_pool import OutOfTime, ScanPool
-from recorder.masking.scan_process import Job, Report
+from recorder.masking.scan_process import ScanJob, ScanReport
 
 # Text of this size with built-in kinds is scanned in this process: an ordinary batch takes microseconds, the
 # worst text less than 10 ms.
@@ -74,12 +74,12 @@ class Scanner:
         self._slow_bodies = SlowBodies()
 
     @staticmethod
-    def is_small(policy: Policy, size: int) -> bool:
+    def is_small(policy: MaskingPolicy, size: int) -> bool:
         """Return whether a text of this size is scanned in this process, which takes some milliseconds."""
         return policy.has_only_builtins and size <= _SMALL_BYTES
 
     async def find_changes(
-        self, workspace_id: str, policy: Policy, documents: Sequence[bytes]
+        self, workspace_id: str, policy: MaskingPolicy, documents: Sequence[bytes]
     ) -> dict[int, Changes]:
         """Return the texts that masking changes in JSON documents, by the document's index.
 
@@ -100,7 +100,7 @@ class Scanner:
         changes: dict[int, Changes] = {}
         try:
             for first, portion in _split_documents(documents, self._portion_bytes):
-                job = Job(
+                job = ScanJob(
                     budget_s=self._compute_budget(portion) * (1 if slow is None else 3),
                     kind="mask" if slow is None else "mask_by_rule",
                     policies=policy.described,
@@ -126,7 +126,9 @@ class Scanner:
         """
         if not patterns:
             return
-        job = Job(budget_s=self.admission_s, kind="admit", patterns=[dict(pattern) for pattern in patterns])
+        job = ScanJob(
+            budget_s=self.admission_s, kind="admit", patterns=[dict(pattern) for pattern in patterns]
+        )
         try:
             report = await self._run(workspace_id, job)
         except OutOfTime as error:
@@ -140,7 +142,7 @@ class Scanner:
     def _compute_budget(self, documents: Sequence[bytes]) -> float:
         return self.budget_s + self.budget_s_per_mb * sum(map(len, documents)) / _MB
 
-    async def _run(self, workspace_id: str, job: Job) -> Report:
+    async def _run(self, workspace_id: str, job: ScanJob) -> ScanReport:
         report = await asyncio.wrap_future(self._pool.submit(workspace_id, job))
         if report.failure is not None:
             # A failure must not count as a body without values to mask.

@@ -11,10 +11,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import limits
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
-from recorder.memory.queries.paths import read_newest_columns, select_session_rows
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
+from recorder.memory.queries.common_paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.recovery_anchors import WITNESSES, Anchor, Witness, find_recovery_anchors
 from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
@@ -154,7 +154,7 @@ def read_tag_times(
         statement = statement.where(col(TagRow.session_id).in_(tagged))
     tags = db.connection().execute(statement).all()
     times: dict[int, list[int]] = defaultdict(list)
-    places = session_lookup_of(columns).find([session_id for session_id, _ in tags]).tolist()
+    places = make_session_lookup(columns).find([session_id for session_id, _ in tags]).tolist()
     for row, (_, t_ms) in zip(places, tags, strict=True):
         if row != NOWHERE:
             times[row].append(t_ms)
@@ -183,7 +183,7 @@ def read_recovery_point_steps(
     wanted = (
         (pl.col("workflow") == scope.workflow)
         & pl.col("date").is_in(sorted(dates))
-        & pl.col("bucket").is_in(sorted({bucket_of(session_id) for session_id in ids.values()}))
+        & pl.col("bucket").is_in(sorted({compute_hash_bucket(session_id) for session_id in ids.values()}))
         & pl.col("session_id").is_in(sorted(ids.values()))
         & pl.col("pos").is_in(sorted({witness.pos for witness in witnesses}))
     )

@@ -8,9 +8,9 @@ from sqlmodel import col, select
 
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
+from recorder.memory.queries.common_paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
-from recorder.memory.queries.paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.versions import was_rebuilt_since
 from recorder.models.memory import OutlierSession, SimilarSession
@@ -25,7 +25,7 @@ from recorder.tenant import GraphScope, Tenant
 _SESSIONS_AT_ONCE = 100
 
 
-def list_outliers(
+def rank_outliers(
     db: DbSession,
     *,
     tenant: Tenant,
@@ -94,7 +94,9 @@ def list_outliers(
     return FetchedPage([session for _, session in page.items if session is not None], page.position)
 
 
-def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) -> list[SimilarSession]:
+def rank_similar_sessions(
+    db: DbSession, *, tenant: Tenant, session_id: str, limit: int
+) -> list[SimilarSession]:
     """Return the sessions of the same workflow whose way is most like a session's, itself left out.
 
     A session that was sealed while the graph was paused has none.
@@ -107,7 +109,7 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
     if session.status != "sealed":
         raise SessionNotSealed(session.status)
     columns = read_newest_columns(db, GraphScope(tenant, session.workflow))
-    (row,) = session_lookup_of(columns).find([session_id]).tolist()
+    (row,) = make_session_lookup(columns).find([session_id]).tolist()
     if row == NOWHERE:
         return []
     neighbours = index_similarity(columns).nearest(row, limit)

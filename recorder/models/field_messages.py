@@ -70,7 +70,7 @@ def make_field_message(detail: Mapping[str, Any]) -> str:
     return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
-def describe_type(reason: str) -> str:
+def describe_field_type(reason: str) -> str:
     """Return the sentence for what msgspec says of a type or a bound; other texts stay.
 
     Args:

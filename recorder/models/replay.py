@@ -31,7 +31,7 @@ _Address = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)
 ]
 _InputName = Annotated[str, StringConstraints(min_length=1, max_length=limits.REPLAY_INPUT_NAME_CHARACTERS)]
-#: `check_inputs` has the lower limit of those that hold neither a stored state nor a file.
+#: `check_replay_inputs` has the lower limit of those that hold neither a stored state nor a file.
 _InputValue = Annotated[str, StringConstraints(max_length=limits.LARGE_INPUT_CHARACTERS)]
 #: Values to type, by `input.secret_ref` or the event's id.
 ReplayInputs = dict[_InputName, _InputValue]

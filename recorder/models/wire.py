@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from recorder import clock
 from recorder.errors import InvalidTime, Problem, json_pointer
-from recorder.models.field_messages import describe_type
+from recorder.models.field_messages import describe_field_type
 
 Mode = Literal["live", "test"]
 ActorKind = Literal["human", "model", "script"]
@@ -245,7 +245,7 @@ def make_wire_problem(error: msgspec.ValidationError, kind: Any, value: Any, *, 
     if unknown:
         message = f"Unknown member. {describe_allowed_names(allowed_wire_members(kind, path, value))}"
         return Problem("body", at + json_pointer(*path, shorten_name(unknown[1])), "unknown_field", message)
-    return Problem("body", at + json_pointer(*path), "invalid_value", describe_type(reason))
+    return Problem("body", at + json_pointer(*path), "invalid_value", describe_field_type(reason))
 
 
 def _find_wrong_key(kind: Any, value: Any, path: list[Part]) -> str:

@@ -25,7 +25,7 @@ _FIXED = {"Accept-Encoding": "identity", "Connection": "close"}
 
 
 @dataclass
-class Exchange:
+class OutboundExchange:
     """Result of a call; `status` is None where no answer began.
 
     Of answers that tenants may not read only the status is kept.
@@ -68,10 +68,10 @@ class OutboundClient:
         self._ssl = ssl_context or httpcore.default_ssl_context()
         self._dial = dial or httpcore.AnyIOBackend()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Exchange:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> OutboundExchange:
         """Send a body and read the beginning of the answer; the exchange holds any failure."""
         began = time.monotonic()
-        exchange = Exchange()
+        exchange = OutboundExchange()
         try:
             async with asyncio.timeout(self._total_s):
                 await self._send(parse_request_target(url), headers, body, exchange)
@@ -81,7 +81,7 @@ class OutboundClient:
         return exchange
 
     async def _send(
-        self, target: RequestTarget, headers: Mapping[str, str], body: bytes, exchange: Exchange
+        self, target: RequestTarget, headers: Mapping[str, str], body: bytes, exchange: OutboundExchange
     ) -> None:
         backend = GuardedBackend(self._guard, target, self._dial)
         connection = httpcore.AsyncHTTPConnection(
@@ -118,7 +118,7 @@ def _build_outbound_request(
     return httpcore.Request("POST", url, headers=pairs, content=body)
 
 
-async def _read_response_body(response: httpcore.Response, exchange: Exchange) -> None:
+async def _read_response_body(response: httpcore.Response, exchange: OutboundExchange) -> None:
     """Keep the first 4 KB; one byte more shows that the body was cut."""
     # A generator, though its type does not say so; left open, the garbage collector would close it.
     stream = cast("AsyncGenerator[bytes]", response.aiter_stream())

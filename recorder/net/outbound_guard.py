@@ -18,7 +18,7 @@ from recorder.net.addresses import (
     parse_request_target,
     parse_resolved_address,
 )
-from recorder.net.own_addresses import OwnAddresses, Resolve, is_local
+from recorder.net.deployment_addresses import OwnAddresses, Resolve, is_own_machine_address
 from recorder.settings import Settings
 
 #: Longest name look-up of a registration; every call checks the address again.
@@ -130,7 +130,9 @@ class AddressGuard:
         Services of this machine often trust every local caller, so the answers of its own addresses are
         kept only for a `host:port` that the operator lists.
         """
-        return not is_local(address) or self._allowed.lists_host_port(target.host, target.port, address)
+        return not is_own_machine_address(address) or self._allowed.lists_host_port(
+            target.host, target.port, address
+        )
 
     async def _look_up(self, host: str) -> list[Address]:
         # RFC 6761: a name server does not decide about these names.
@@ -143,7 +145,7 @@ class AddressGuard:
     def _may_call(self, target: RequestTarget, address: Address) -> bool:
         if self._allowed.lists(target.host, target.port, address):
             return True
-        if self._takes_http and is_local(address):
+        if self._takes_http and is_own_machine_address(address):
             return False  # a page could read services of this machine that trust its own addresses
         return (target.scheme == "https" or self._takes_http) and is_public_address(address)
 

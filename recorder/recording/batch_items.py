@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.models.event import EventBatchBody, EventBatchRow
-from recorder.recording.stored_events import decompress, fill_ids, head_decoder
+from recorder.recording.stored_events import decompress, fill_event_ids, head_decoder
 
 #: Time, id and position of an event: no two events of a session share all three.
 EventOrderKey = tuple[int, str, int]
@@ -82,7 +82,7 @@ def decode_batch_items(batch: _StoredBatch) -> list[HotItem]:
     times = [head.t_ms for head in heads]
     if not times or (len(times), min(times), max(times)) != (batch.n, batch.t_min, batch.t_max):
         raise ValueError("A stored batch does not hold the events that its row describes.")
-    ids = fill_ids((head.id for head in heads), batch.first_id)
+    ids = fill_event_ids((head.id for head in heads), batch.first_id)
     positions = range(batch.first_position, batch.first_position + len(times))
     items = map(bytes, _raw_decoder.decode(body).events)
     return list(zip(times, ids, positions, items, strict=True))

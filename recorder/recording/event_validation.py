@@ -43,7 +43,7 @@ def validate_event_body(body: bytes) -> tuple[list[EventItem], list[tuple[int, s
     """
     if len(body) > _LARGE_BYTES:
         _validate_event_sizes(body)
-    items = _decode(body)
+    items = _decode_event_body(body)
     return items, _validate_event_items(items, body)
 
 
@@ -57,12 +57,12 @@ def _validate_event_sizes(body: bytes) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return
     _validate_event_count(len(items))
-    problems = _large_items(items)
+    problems = _list_large_events(items)
     if problems:
         raise ValidationFailed(problems)
 
 
-def _large_items(items: list[msgspec.Raw]) -> list[Problem]:
+def _list_large_events(items: list[msgspec.Raw]) -> list[Problem]:
     text = f"An event holds at most {limits.EVENT_BYTES} bytes."
     return [
         Problem("body", f"/events/{index}", "too_large", text)
@@ -71,12 +71,12 @@ def _large_items(items: list[msgspec.Raw]) -> list[Problem]:
     ]
 
 
-def _decode(body: bytes) -> list[EventItem]:
+def _decode_event_body(body: bytes) -> list[EventItem]:
     try:
         decoded = _decoder.decode(body)
     except msgspec.ValidationError as error:
         value = strict_json.parse(body)
-        _validate_event_count(_count(body))
+        _validate_event_count(_count_unchecked_events(body))
         raise ValidationFailed([make_wire_problem(error, _Body, value)]) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         strict_json.parse(body)
@@ -119,7 +119,7 @@ def _validate_event_items(items: list[EventItem], body: bytes) -> list[tuple[int
     """Check sizes, types and ids; return index and id of the items that name themselves."""
     problems = []
     if limits.EVENT_BYTES < len(body) <= _LARGE_BYTES:
-        problems = _large_items(_raw_decoder.decode(body).events)
+        problems = _list_large_events(_raw_decoder.decode(body).events)
     values: dict[str, set[Any]] = {
         "type": {item.type for item in items},
         "id": {item.id for item in items},
@@ -186,7 +186,7 @@ def _validate_event_count(count: int) -> None:
         raise BatchTooLarge("events", limits.EVENTS_PER_BATCH)
 
 
-def _count(body: bytes) -> int:
+def _count_unchecked_events(body: bytes) -> int:
     """Count the items of a body that may be invalid; 1 if they cannot be counted."""
     try:
         return len(_raw_decoder.decode(body).events)

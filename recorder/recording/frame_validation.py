@@ -25,7 +25,7 @@ from recorder.errors import (
     json_pointer,
 )
 from recorder.hashing import canonical_json
-from recorder.ids import encode, id_range, is_client_id, reserve_ulid_values
+from recorder.ids import encode_ulid, id_range, is_client_id, reserve_ulid_values
 from recorder.models.frame import FrameItem
 from recorder.models.wire import describe_allowed_names, make_wire_problem, shorten_name
 
@@ -108,7 +108,7 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     if unknown:
         message = f"Unknown member. {describe_allowed_names(['frames'])}"
         raise ValidationFailed([Problem("body", pointer, "unknown_field", message) for pointer in unknown])
-    items = _convert(value["frames"])
+    items = _convert_frame_items(value["frames"])
     parts = {}
     for index, item in enumerate(items):
         if not isinstance(item.data, str) or isinstance(item.part, str):
@@ -131,7 +131,7 @@ def read_frames_part(part: bytes) -> list[FrameItem]:
     Raises:
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the part is wrong.
     """
-    items = _convert(strict_json.parse(part))
+    items = _convert_frame_items(strict_json.parse(part))
     for index, item in enumerate(items):
         if not isinstance(item.part, str) or isinstance(item.data, str):
             message = "Multipart frames name the part with their bytes in `part`."
@@ -146,23 +146,23 @@ def validate_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[
         UnsupportedMediaType: if a content type is not png, jpeg or webp.
         InvalidImage, ImageTooLarge, ValidationFailed: as a frame is wrong.
     """
-    ids = id_range(f"frm_{encode(reserve_ulid_values(len(items)))}", len(items))
+    ids = id_range(f"frm_{encode_ulid(reserve_ulid_values(len(items)))}", len(items))
     return [_validate_frame(index, item, parts, ids[index]) for index, item in enumerate(items)]
 
 
-def item_digest(item: FrameItem, sha256: str) -> bytes:
+def hash_frame_item(item: FrameItem, sha256: str) -> bytes:
     """Hash the members of a frame, with its picture by hash: finds a resent or a conflicting one."""
     digested = {name: getattr(item, name) for name in item.__struct_fields__ if name not in ("data", "part")}
     members = {name: value for name, value in digested.items() if value not in (None, msgspec.UNSET)}
     return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()
 
 
-def upload_digest(frames: list[CheckedFrame]) -> bytes:
+def hash_frame_upload(frames: list[CheckedFrame]) -> bytes:
     """Return the digest of an upload's content, the same whether it came as JSON or as multipart."""
-    return hashlib.sha256(b"".join(item_digest(frame.item, frame.sha256) for frame in frames)).digest()
+    return hashlib.sha256(b"".join(hash_frame_item(frame.item, frame.sha256) for frame in frames)).digest()
 
 
-def _convert(value: Any) -> list[FrameItem]:
+def _convert_frame_items(value: Any) -> list[FrameItem]:
     if not isinstance(value, list):
         raise ValidationFailed.of("/frames", "invalid_value", message="frames takes an array.")
     if not value:
@@ -202,7 +202,7 @@ def _validate_frame(index: int, item: FrameItem, parts: Mapping[str, bytes], giv
     dom = pack_frame_snapshot(item.dom, index)
     if not isinstance(item.id, str):
         return CheckedFrame(item, given_id, data, sha256, width, height, dom, None)
-    return CheckedFrame(item, item.id, data, sha256, width, height, dom, item_digest(item, sha256))
+    return CheckedFrame(item, item.id, data, sha256, width, height, dom, hash_frame_item(item, sha256))
 
 
 def pack_frame_snapshot(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> bytes | None:

@@ -17,7 +17,7 @@ from recorder.ids import new_id
 from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
-from recorder.recording.frame_validation import CheckedFrame, upload_digest, validate_frames
+from recorder.recording.frame_validation import CheckedFrame, hash_frame_upload, validate_frames
 from recorder.recording.ingest import Cursor
 from recorder.recording.ingest_statements import (
     BatchKey,
@@ -66,7 +66,9 @@ class FrameBatch:
                 return earlier
         fresh = self._without_known(cursor, session)
         times = [self.frames[index].item.t_ms for index in fresh]
-        stored = _known_pictures(cursor, self.session_id, [self.frames[index].sha256 for index in fresh])
+        stored = _read_stored_frame_pictures(
+            cursor, self.session_id, [self.frames[index].sha256 for index in fresh]
+        )
         self.is_used = any(
             self.frames[index].sha256 not in stored or self.places[index][2] is not None for index in fresh
         )
@@ -91,7 +93,7 @@ class FrameBatch:
     def _without_known(self, cursor: Cursor, session: tuple[str, str, str]) -> list[int]:
         """Return the indices of the frames that were not sent before."""
         named = [frame.id for frame in self.frames if frame.digest is not None]
-        known = _known_frames(cursor, self.session_id, named) if named else {}
+        known = _read_stored_frames(cursor, self.session_id, named) if named else {}
         fresh, conflicts = [], []
         for index, frame in enumerate(self.frames):
             if frame.id not in known:
@@ -162,14 +164,16 @@ def discard_frame_object(blobs: Blobs, batch: FrameBatch) -> None:
         return
 
 
-def _known_frames(cursor: Cursor, session_id: str, frame_ids: list[str]) -> dict[str, bytes | None]:
+def _read_stored_frames(cursor: Cursor, session_id: str, frame_ids: list[str]) -> dict[str, bytes | None]:
     marks = ", ".join("?" * len(frame_ids))
     statement = f"SELECT frame_id, digest FROM frames WHERE session_id = ? AND frame_id IN ({marks})"  # noqa: S608
     rows = cursor.all(statement, (session_id, *frame_ids))
     return {frame_id: None if digest is None else bytes(digest) for frame_id, digest in rows}
 
 
-def _known_pictures(cursor: Cursor, session_id: str, digests: list[str]) -> dict[str, tuple[str, int, int]]:
+def _read_stored_frame_pictures(
+    cursor: Cursor, session_id: str, digests: list[str]
+) -> dict[str, tuple[str, int, int]]:
     """Return the locations of pictures that this session holds; equal bytes are kept once per session."""
     if not digests:
         return {}
@@ -275,4 +279,4 @@ def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bo
 
 def _validate_upload(items: list[FrameItem], parts: Mapping[str, bytes]) -> tuple[list[CheckedFrame], bytes]:
     frames = validate_frames(items, parts)
-    return frames, upload_digest(frames)
+    return frames, hash_frame_upload(frames)

@@ -40,7 +40,7 @@ HOT_ROWS = (
 )
 
 
-def delete_some_rows(db: DbSession, session_ids: Sequence[str], tables: Sequence[RowsOfSessions]) -> bool:
+def delete_some_hot_rows(db: DbSession, session_ids: Sequence[str], tables: Sequence[RowsOfSessions]) -> bool:
     """Delete rows of sessions, a bounded number of each table; return whether some may be left."""
     has_more = False
     for rows in tables:
@@ -48,7 +48,7 @@ def delete_some_rows(db: DbSession, session_ids: Sequence[str], tables: Sequence
         of_sessions = session_id.in_(session_ids)
         chosen: Any = select(session_id, rows.key).where(of_sessions).limit(rows.most)
         if rows.payload is not None:
-            chosen, are_others_left = _choose_rows(db, rows, of_sessions)
+            chosen, are_others_left = _choose_hot_rows(db, rows, of_sessions)
             has_more = has_more or are_others_left
         # The second condition repeats the first one, so that no planner reads the whole table.
         wanted = (of_sessions, tuple_(session_id, rows.key).in_(chosen))
@@ -57,7 +57,9 @@ def delete_some_rows(db: DbSession, session_ids: Sequence[str], tables: Sequence
     return has_more
 
 
-def _choose_rows(db: DbSession, rows: RowsOfSessions, of_sessions: Any) -> tuple[list[tuple[Any, ...]], bool]:
+def _choose_hot_rows(
+    db: DbSession, rows: RowsOfSessions, of_sessions: Any
+) -> tuple[list[tuple[Any, ...]], bool]:
     """Return the keys of rows whose payloads are small enough together, and whether there are other rows."""
     columns = (rows.table.session_id, rows.key, func.length(rows.payload))
     first = db.connection().execute(select(*columns).where(of_sessions).limit(rows.most)).all()

@@ -22,9 +22,9 @@ from sqlalchemy.engine import Dialect
 from sqlmodel import SQLModel
 
 from recorder.errors import RecorderError, Unavailable
-from recorder.metrics import count_group
-from recorder.recording.metering import Charges, Statements, UsageMoved
-from recorder.setting_values import SessionSize
+from recorder.metrics import count_group_commit
+from recorder.recording.metering import CapturedTimeCharges, Statements, UsageMoved
+from recorder.setting_parsers import SessionSize
 from recorder.storage.database import Database
 
 Row = tuple[Any, ...]
@@ -37,7 +37,7 @@ class Cursor(Statements, Protocol):
     #: Most that one session holds.
     session_size: SessionSize
     #: What the batches of the group at hand cost.
-    charges: Charges
+    charges: CapturedTimeCharges
 
 
 class DriverCursor:
@@ -48,7 +48,7 @@ class DriverCursor:
         self._cursor = connection.cursor()
         self._dialect = dialect
         self.is_sqlite = dialect.name == "sqlite"
-        self.charges = Charges()
+        self.charges = CapturedTimeCharges()
         self._begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         if not self.is_sqlite:
             connection.autocommit = True
@@ -176,7 +176,7 @@ class IngestWriter:
                 _answer_ingest_group(group, results)
                 stored = _list_stored_batches(group, results)
                 self._on_commit(stored)
-                count_group(seconds, [(batch.kind, batch.n) for batch in stored])
+                count_group_commit(seconds, [(batch.kind, batch.n) for batch in stored])
             if ended:
                 self._connection.close()
                 return

@@ -16,11 +16,11 @@ from recorder.errors import (
     SessionNotRecording,
     ValidationFailed,
 )
-from recorder.hashing import keyed_digest
+from recorder.hashing import compute_keyed_digest
 from recorder.models.event import BatchKeyRow
 from recorder.models.session import NEVER_CHARGED
 from recorder.recording.ingest import Cursor
-from recorder.setting_values import SessionSize
+from recorder.setting_parsers import SessionSize
 
 _UNLIMITED = 2**62
 _VISIBLE = "workspace_id = ? AND mode = ? AND id = ? AND deleted_at IS NULL"
@@ -230,8 +230,8 @@ class BatchKey:
             limit = limits.BATCH_KEY_CHARACTERS
             message = f"Idempotency-Key takes 1 to {limit} visible ASCII characters."
             raise ValidationFailed.of("Idempotency-Key", "invalid_string", message=message, where="header")
-        name = keyed_digest(digest_key, "batch-key", key.encode())
-        return cls(kind, name.hex(), keyed_digest(digest_key, "batch-body", content))
+        name = compute_keyed_digest(digest_key, "batch-key", key.encode())
+        return cls(kind, name.hex(), compute_keyed_digest(digest_key, "batch-body", content))
 
     def find_earlier_answer(self, cursor: Cursor, session_id: str) -> RepeatedAnswer | None:
         """Return the earlier answer to this batch; the session must be the caller's.

@@ -19,7 +19,7 @@ from recorder.hashing import canonical_json
 from recorder.masking.masker import Changes, replace_json_strings
 from recorder.models.event import EventBatchBody
 from recorder.models.session import SessionCreate, TagCreate
-from recorder.recording.frame_validation import CheckedFrame, item_digest, pack_frame_snapshot
+from recorder.recording.frame_validation import CheckedFrame, hash_frame_item, pack_frame_snapshot
 
 _decoder = msgspec.json.Decoder(EventBatchBody)
 _NAMES = frozenset({"id", "type", "frame_id", "parent_id"})
@@ -136,7 +136,7 @@ def _mask_frame(changed: Changes, frame: CheckedFrame, index: int) -> CheckedFra
         frame.item, url=_mask_value(changed, frame.item.url), dom=_mask_value(changed, frame.item.dom)
     )
     cap = limits.DOM_BYTES * limits.MASKING_GROWTH
-    digest = None if frame.digest is None else item_digest(item, frame.sha256)
+    digest = None if frame.digest is None else hash_frame_item(item, frame.sha256)
     return replace(frame, item=item, dom=pack_frame_snapshot(item.dom, index, max_bytes=cap), digest=digest)
 
 

@@ -16,10 +16,10 @@ from sqlmodel import SQLModel
 from recorder import clock
 from recorder.access.quota import (
     MINUTE_MS,
-    Period,
+    QuotaPeriod,
+    compute_quota,
     due_notice_level_of,
     list_due_quota_notices,
-    quota_of,
     quota_period_at,
 )
 from recorder.access.rate_tiers import Tier
@@ -60,13 +60,13 @@ class _Owed:
     before_last_ms: int = 0
 
 
-class Charges:
+class CapturedTimeCharges:
     """The charges of one writer: of the group at hand, and what is known of each limited workspace."""
 
     def __init__(self) -> None:
         #: Instant of the group at hand.
         self.now_ms = 0
-        self._period: Period | None = None
+        self._period: QuotaPeriod | None = None
         self._period_end_ms = 0
         self._owed: dict[str, _Owed] = {}
         #: Captured time that is used for certain: it only grows within a period.
@@ -127,7 +127,7 @@ class Charges:
             self._known[workspace_id] = before
             raise UsageMoved
         self._settled[workspace_id] = captured_ms
-        quota = quota_of(self._period, owed.tier, captured_ms=captured_ms, exported_rows=exported_rows)
+        quota = compute_quota(self._period, owed.tier, captured_ms=captured_ms, exported_rows=exported_rows)
         level = due_notice_level_of(quota, "captured_minutes")
         if level > notice_level:
             for type, data in list_due_quota_notices(quota, "captured_minutes", notice_level):

@@ -11,8 +11,8 @@ from sqlmodel import col, select
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
-from recorder.recording.outcomes import Mark, OutcomeRules, last_outcome_mark, outcome_of_mark
-from recorder.recording.stored_events import decode_heads, decompress
+from recorder.recording.outcomes import OutcomeMark, OutcomeRules, last_outcome_mark, outcome_of_mark
+from recorder.recording.stored_events import decode_event_heads, decompress
 
 log = logging.getLogger("recorder.recording")
 
@@ -26,7 +26,7 @@ class OutcomeMarkSearch:
 
     rules: OutcomeRules
     last_position: int
-    mark: Mark | None
+    mark: OutcomeMark | None
 
 
 def search_outcome_marks(
@@ -46,7 +46,7 @@ def search_outcome_marks(
     if earlier is None or earlier.rules != rules:
         earlier = OutcomeMarkSearch(rules, -1, None)
     last_position, mark = earlier.last_position, earlier.mark
-    for first_position, marks in _event_marks(db, row.id, rules, earlier.last_position):
+    for first_position, marks in _detect_event_marks(db, row.id, rules, earlier.last_position):
         last_position = max(last_position, first_position)
         mark = last_outcome_mark([*marks, mark] if mark is not None else marks)
     return OutcomeMarkSearch(rules, last_position, mark)
@@ -54,7 +54,7 @@ def search_outcome_marks(
 
 def rederive_outcome(
     db: DbSession, row: SessionRow, *, search: OutcomeMarkSearch | None = None
-) -> Mark | None:
+) -> OutcomeMark | None:
     """Set `outcome` from the last mark among tags and events.
 
     Args:
@@ -71,9 +71,9 @@ def rederive_outcome(
         row.event_mark = (
             None if event_mark is None else {**event_mark.as_json(), "outcome": event_mark.outcome}
         )
-    marks = _tag_marks(db, row.id, read_rules(db, row))
+    marks = _detect_tag_marks(db, row.id, read_rules(db, row))
     if row.event_mark is not None:
-        marks.append(Mark(**row.event_mark))
+        marks.append(OutcomeMark(**row.event_mark))
     mark = last_outcome_mark(marks)
     row.outcome = outcome_of_mark(mark)
     db.add(row)
@@ -89,15 +89,15 @@ def read_rules(db: DbSession, row: SessionRow) -> OutcomeRules:
     return OutcomeRules.of(workflow.outcome_rules if workflow else None)
 
 
-def _tag_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> list[Mark]:
+def _detect_tag_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> list[OutcomeMark]:
     tags = db.exec(select(TagRow).where(col(TagRow.session_id) == session_id))
     outcomes = ((tag, rules.of_tag(tag.name)) for tag in tags)
-    return [Mark(tag.t_ms, tag.id, outcome, "tag", tag.name) for tag, outcome in outcomes if outcome]
+    return [OutcomeMark(tag.t_ms, tag.id, outcome, "tag", tag.name) for tag, outcome in outcomes if outcome]
 
 
-def _event_marks(
+def _detect_event_marks(
     db: DbSession, session_id: str, rules: OutcomeRules, after_position: int
-) -> Iterator[tuple[int, list[Mark]]]:
+) -> Iterator[tuple[int, list[OutcomeMark]]]:
     """Yield the place and the marks of each batch; only those whose bytes name such a type are decoded."""
     names = [f'"{type}"'.encode() for type in rules.event_types]
     batch = EventBatchRow
@@ -107,7 +107,7 @@ def _event_marks(
     with closing(db.execute(statement.execution_options(yield_per=_PAYLOADS))) as batches:
         for first_position, first_id, payload in batches:
             try:
-                marks = list(_batch_marks(payload, first_id, rules, names))
+                marks = list(_detect_batch_marks(payload, first_id, rules, names))
             except Exception as error:
                 # The session can be stopped all the same: sealing finds the damage and sets it aside.
                 log.error("a batch of session %s cannot be read (%s)", session_id, type(error).__name__)
@@ -115,12 +115,14 @@ def _event_marks(
             yield first_position, marks
 
 
-def _batch_marks(payload: bytes, first_id: str, rules: OutcomeRules, names: list[bytes]) -> Iterator[Mark]:
+def _detect_batch_marks(
+    payload: bytes, first_id: str, rules: OutcomeRules, names: list[bytes]
+) -> Iterator[OutcomeMark]:
     body = decompress(payload)
     # A type may be spelled with escapes too.
     if b"\\u" not in body and not any(name in body for name in names):
         return
-    for head, event_id in decode_heads(body, first_id):
+    for head, event_id in decode_event_heads(body, first_id):
         outcome = rules.of_event(head.type)
         if outcome:
-            yield Mark(head.t_ms, event_id, outcome, "event", head.type)
+            yield OutcomeMark(head.t_ms, event_id, outcome, "event", head.type)

@@ -36,7 +36,7 @@ class OutcomeRules:
 
 
 @dataclass(frozen=True, order=True)
-class Mark:
+class OutcomeMark:
     """A tag or event that says how a session went; ordered by `(t_ms, id)`."""
 
     t_ms: int
@@ -50,12 +50,12 @@ class Mark:
         return {"source": self.source, "name": self.name, "id": self.id, "t_ms": self.t_ms}
 
 
-def last_outcome_mark(marks: Iterable[Mark]) -> Mark | None:
+def last_outcome_mark(marks: Iterable[OutcomeMark]) -> OutcomeMark | None:
     """Return the mark that decides: the last in `(t_ms, id)` order."""
     return max(marks, default=None, key=lambda mark: (mark.t_ms, mark.id))
 
 
-def outcome_of_mark(mark: Mark | None) -> Outcome:
+def outcome_of_mark(mark: OutcomeMark | None) -> Outcome:
     """Return the outcome that the deciding mark gives; without one the session was abandoned."""
     return "abandoned" if mark is None else mark.outcome
 

@@ -131,7 +131,7 @@ class EventPortions:
     def _read_sealed(self, row: SessionRow) -> pa.RecordBatch | None:
         searched = 0
         while True:
-            size = _portion_rows(self._rows)
+            size = _count_portion_rows(self._rows)
             if size is not None or self._has_all_rows:
                 return self._take(size) if self._rows else None
             if searched >= SEARCHED_EVENTS:
@@ -289,7 +289,7 @@ def events_as_records(batch: pa.RecordBatch) -> Iterator[EventRecord]:
         yield EventRecord(t_ms, event_id, kind, frame_id, payload.encode())
 
 
-def _portion_rows(batches: Sequence[pa.RecordBatch]) -> int | None:
+def _count_portion_rows(batches: Sequence[pa.RecordBatch]) -> int | None:
     """Return with how many rows a portion of these ends; None where more must be read to know."""
     rows = size = 0
     for batch in batches:

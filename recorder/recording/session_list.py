@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.ids import first_id_at
-from recorder.memory.queries.path_sessions import select_path
+from recorder.memory.queries.sessions_of_path import select_path
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome

@@ -68,7 +68,7 @@ def create_session(
         ValidationFailed: if `started_at` comes without `start`.
         QuotaExceeded: if no captured minutes are left.
     """
-    check_session(body)
+    check_new_session(body)
     if origin is None:
         require_quota_minutes(db, tenant)
     body = mask_session(changed, body) if changed else body
@@ -137,7 +137,7 @@ def hide_session(db: DbSession, row: SessionRow, *, at: datetime, is_counted: bo
         is_counted: leave it in the statistics of its memory graph, which stay when data expire.
     """
     if row.status == "sealed" and not is_counted:
-        graph.remove_session(db, row)
+        graph.remove_session_from_graph(db, row)
     hide_sessions_keep_statistics(db, [row.id], at=at)
     db.refresh(row)
 
@@ -272,7 +272,7 @@ def change_session_status(db: DbSession, row: SessionRow, status: SessionStatus,
     db.add(SessionStatusRow(session_id=row.id, position=row.last_position, status=status, at=at))
 
 
-def check_session(body: SessionCreate) -> None:
+def check_new_session(body: SessionCreate) -> None:
     """Check what the types of a new session do not say.
 
     Raises:

@@ -75,7 +75,7 @@ def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searc
     return session_to_wire(row, read_session_metadata(db, row))
 
 
-def batch_stop(
+def stop_session_batch(
     db: DbSession, tenant: Tenant, ids: list[str], searches: Searches | None = None
 ) -> BatchStopResult:
     """Stop many sessions; each answers for itself.
@@ -138,12 +138,12 @@ def _stop_item(
         added_ms = _stop_session(db, row, searches)
     except (NotFound, InvalidState) as error:
         status = error.status if isinstance(error, InvalidState) else None
-        item = {"id": session_id, "result": "error", "status": status, "error": _item_error(error)}
+        item = {"id": session_id, "result": "error", "status": status, "error": _describe_stop_error(error)}
         return BatchStopItem.model_validate(item), 0
     result = "unchanged" if added_ms is None else "stopped"
     item = {"id": session_id, "result": result, "status": row.status}
     return BatchStopItem.model_validate(item), added_ms or 0
 
 
-def _item_error(error: RecorderError) -> dict[str, str]:
+def _describe_stop_error(error: RecorderError) -> dict[str, str]:
     return {"code": error.code, "message": str(error)}

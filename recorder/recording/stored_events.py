@@ -17,7 +17,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.hashing import canonical_json
-from recorder.ids import decode, encode
+from recorder.ids import decode_ulid, encode_ulid
 from recorder.models.event import EventBatchBody, EventBatchRow
 
 #: `(t_ms, id)` of an event; with an empty id it stands before every event of that time.
@@ -233,7 +233,7 @@ def decode_events_between(
     body = decompress(payload)
     places = [
         (head.t_ms, event_id) if not types or head.type in types else None
-        for head, event_id in decode_heads(body, first_id)
+        for head, event_id in decode_event_heads(body, first_id)
     ]
     wanted = [
         (n, key)
@@ -242,37 +242,37 @@ def decode_events_between(
     ]
     items = _raw_decoder.decode(body).events if wanted else []
     for n, key in wanted:
-        yield (*key, first_position + n, record_of(orjson.loads(bytes(items[n])), key[1]))
+        yield (*key, first_position + n, make_event_record(orjson.loads(bytes(items[n])), key[1]))
 
 
-def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
+def decode_event_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
     """Return the head of each event of a batch and its id, in the order they were sent."""
     heads = head_decoder.decode(body).events
-    return list(zip(heads, fill_ids((head.id for head in heads), first_id), strict=True))
+    return list(zip(heads, fill_event_ids((head.id for head in heads), first_id), strict=True))
 
 
 def decode_event_batch(row: EventBatchRow) -> list[EventRecord]:
     """Return the events of one batch, in the order they were sent."""
     items = orjson.loads(decompress(row.payload))["events"]
     return [
-        record_of(item, event_id)
-        for item, event_id in zip(items, event_item_ids(items, row.first_id), strict=True)
+        make_event_record(item, event_id)
+        for item, event_id in zip(items, list_stored_event_ids(items, row.first_id), strict=True)
     ]
 
 
-def event_item_ids(items: list[dict[str, Any]], first_id: str) -> list[str]:
+def list_stored_event_ids(items: list[dict[str, Any]], first_id: str) -> list[str]:
     """Return the id of each item: its own, or the next of the range that begins at `first_id`."""
-    return fill_ids((item.get("id") for item in items), first_id)
+    return fill_event_ids((item.get("id") for item in items), first_id)
 
 
-def fill_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
+def fill_event_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
     """Return each id, or in place of None the next of the range that begins at `first_id`."""
     prefix, _, ulid = first_id.partition("_")
-    value = decode(ulid)
+    value = decode_ulid(ulid)
     ids = []
     for item_id in own_ids:
         if item_id is None:
-            item_id = f"{prefix}_{encode(value)}"
+            item_id = f"{prefix}_{encode_ulid(value)}"
             value += 1
         ids.append(item_id)
     return ids
@@ -283,7 +283,7 @@ def decompress(payload: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(payload)
 
 
-def record_of(item: dict[str, Any], event_id: str) -> EventRecord:
+def make_event_record(item: dict[str, Any], event_id: str) -> EventRecord:
     """Return an item as it was sent, under its id."""
     rest = {name: value for name, value in item.items() if name not in COLUMNS}
     return EventRecord(item["t_ms"], event_id, item["type"], item.get("frame_id"), canonical_json(rest))

@@ -103,7 +103,7 @@ def _apply_tag_to_outcome(db: DbSession, row: SessionRow, tag: Tag) -> None:
     if error is not None:
         emit_session_event(db, row, "session.error", error=error.as_json())
     if row.status == "sealed" and row.outcome is not None and row.outcome != before:
-        graph.replace_outcome(db, row, row.outcome)
+        graph.replace_session_outcome(db, row, row.outcome)
 
 
 def _default_tag_t_ms(row: SessionRow) -> int:

@@ -22,7 +22,7 @@ from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.replay_service.dry.dry_computation import ComputedReplay, DryComputation
 from recorder.replay_service.dry.dry_process import Outcome
-from recorder.replay_service.dry.dry_tasks import Refusal, needs_search
+from recorder.replay_service.dry.dry_tasks import Refusal, needs_anchor_search
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.dry.result_cache import copy_cached_results, set_result_keys
 from recorder.replay_service.due_replays import (
@@ -39,12 +39,12 @@ from recorder.replay_service.recovery_search.recovery_work import (
     fail_recovery,
     list_due_recoveries,
 )
-from recorder.replay_service.requests.replays import end_replay_as_failed, lock_open_replays, set_ended
-from recorder.replay_service.requests.wire_objects import queue_replay_events
-from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
+from recorder.replay_service.requests.replays import end_replay_as_failed, lock_open_replays, set_replay_ended
+from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
 from recorder.replay_service.scheduling.store_pauses import STORE_TIME, StorePauses
-from recorder.replays.recordings import InvalidRecording
-from recorder.replays.results import DryResult
+from recorder.replays.recorded_session import InvalidRecording
+from recorder.replays.replay_results import DryResult
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease
 
@@ -61,7 +61,7 @@ _TURN_S = 0.5
 _PAUSE_S = 0.05
 
 
-class ReplayRun:
+class ReplayDrainRun:
     """The work of one run, under its lease, which a thread renews."""
 
     def __init__(
@@ -91,7 +91,7 @@ class ReplayRun:
         #: Whether the last work was on replays that are not long, or on recoveries.
         self.is_busy = False
         self._pauses = StorePauses()
-        self.report = ReplayRunReport()
+        self.report = ReplayDrainCounts()
         self._searches = CandidateSearches(runtime, self._pauses, self.report, process=search_process)
 
     def take(self) -> bool:
@@ -197,7 +197,7 @@ class ReplayRun:
         for row in copied:
             self.report.count(row)
         rows = [row for row in rows if row.finished_at is None]
-        searched = [row for row in rows if needs_search(row)]
+        searched = [row for row in rows if needs_anchor_search(row)]
         has_begun = sum(map(self._searches.add, searched)) > 0
         waiting = [row for row in rows if row not in searched]
         with closing(self._computation.replay_each(waiting, until_s)) as groups:
@@ -318,6 +318,6 @@ def _set_replay_result(row: ReplayRow, result: DryResult) -> None:
         row.awaiting_until = clock.now() + DECISION_TIME
     elif result.error is not None:
         row.error = {"type": result.error.type, "message": result.error.message}
-        set_ended(row, "failed")
+        set_replay_ended(row, "failed")
     else:
-        set_ended(row, result.status)
+        set_replay_ended(row, result.status)

@@ -13,7 +13,7 @@ from recorder.replay_service.scheduling.open_tenants import (
     DRY_REPLAYS_TO_RUN,
     LATE_DRY_REPLAYS,
     OpenRows,
-    list_first_rows,
+    list_open_rows_by_tenant,
 )
 from recorder.storage.leases import is_lease_held
 from recorder.tenant import Tenant
@@ -45,12 +45,14 @@ def list_due_replays(
         full: workspaces and modes to leave out.
     """
     due = [col(ReplayRow.id).not_in(without), *undeleted_session_conditions(ReplayRow)]
-    return list_first_rows(db, DRY_REPLAYS_TO_RUN, due, limit=limit, full=full)
+    return list_open_rows_by_tenant(db, DRY_REPLAYS_TO_RUN, due, limit=limit, full=full)
 
 
 def list_late_replays(db: DbSession, *, limit: int) -> list[ReplayRow]:
     """Return replays whose time for a decision is over, of each active workspace some."""
-    return list_first_rows(db, LATE_DRY_REPLAYS, undeleted_session_conditions(ReplayRow), limit=limit)
+    return list_open_rows_by_tenant(
+        db, LATE_DRY_REPLAYS, undeleted_session_conditions(ReplayRow), limit=limit
+    )
 
 
 def lock_due_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Collection
 from typing import Any
 
-from recorder.replays.recordings import EventItem, RecordedSession
+from recorder.replays.recorded_session import EventItem, RecordedSession
 
 #: A tag of this name marks the event that it anchors.
 CONSEQUENTIAL_TAG = "consequential"

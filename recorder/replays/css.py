@@ -202,7 +202,7 @@ def _has_pseudo_class(element: DomElement, name: str, budget: Budget) -> bool:
         case "only-child":
             return _count_siblings(element) == 1
         case "first-of-type":
-            return _position_of_type(element, budget) == 1
+            return _find_position_of_type(element, budget) == 1
         case "checked":
             return bool(element.attrs.get("__c"))
         case "disabled":
@@ -223,7 +223,7 @@ def _is_nth_sibling(element: DomElement, tree: Any, budget: Budget) -> bool:
         step, offset = parse_series(tree.arguments)
     except ValueError as error:
         raise UnusableSelector from error
-    number = element.place if tree.name == "nth-child" else _position_of_type(element, budget)
+    number = element.place if tree.name == "nth-child" else _find_position_of_type(element, budget)
     if step == 0:
         return bool(number == offset)
     return (number - offset) % step == 0 and (number - offset) // step >= 0
@@ -235,7 +235,7 @@ def _count_siblings(element: DomElement) -> int:
     return element.parent.size
 
 
-def _position_of_type(element: DomElement, budget: Budget) -> int:
+def _find_position_of_type(element: DomElement, budget: Budget) -> int:
     if element.parent is None:
         return 1
     siblings = element.parent.list_elements()

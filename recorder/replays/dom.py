@@ -11,9 +11,9 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from recorder.memory.steps.action_tokens import element_role_of
+from recorder.memory.steps.action_tokens import find_acted_role
 from recorder.replays.budget import Budget
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 
 #: Largest number of nodes, depth, and length of a chain of bases of one snapshot.
 MAX_NODES = 100_000
@@ -190,14 +190,14 @@ class DomDocument:
 
 @lru_cache(maxsize=1_024)
 def _imply_role(tag: str) -> str:
-    return element_role_of(tag, _NO_ATTRS) or _MORE_ROLES.get(tag, "")
+    return find_acted_role(tag, _NO_ATTRS) or _MORE_ROLES.get(tag, "")
 
 
 def find_element_role(element: DomElement) -> str:
     """Return the role that an element states or its tag implies; it may be empty."""
     if element.role is None:
         element.role = (
-            element_role_of(element.tag, element.attrs)
+            find_acted_role(element.tag, element.attrs)
             or _MORE_ROLES.get(element.tag, "")
             or (element.read_attribute("role") or "").lower().partition(" ")[0]
         )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from recorder.replays.recordings import EventItem
+from recorder.replays.recorded_session import EventItem
 
 _TEXTS = ("role", "name", "tag", "text", "near")
 

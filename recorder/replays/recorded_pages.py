@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement, read_dom_document
-from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession
+from recorder.replays.recorded_session import EventItem, RecordedFrame, RecordedSession
 
 #: Neighbouring steps share a page; a whole session is never kept.
 _KEPT_PAGES = 2

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from recorder.replays.recordings import RecordedSession
+from recorder.replays.recorded_session import RecordedSession
 
 AnchorKind = Literal["tag", "frame", "event"]
 

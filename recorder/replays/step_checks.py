@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recorder.replays.budget import Budget, BudgetSpent
-from recorder.replays.comparisons import QUIET_TYPES, GraphWalk, SessionWalk
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_element_role
 from recorder.replays.drops import read_drop_target
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages, find_obstacle
-from recorder.replays.recordings import RecordedFrame, RecordedStep
-from recorder.replays.resolve import RESOLVE_VISITS, Resolution, resolve_target, suggest
-from recorder.replays.results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
+from recorder.replays.recorded_session import RecordedFrame, RecordedStep
+from recorder.replays.replay_comparisons import QUIET_TYPES, GraphWalk, SessionWalk
+from recorder.replays.replay_results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
 from recorder.replays.selectors import find_single_element
 from recorder.replays.states import compare_page_states, hash_page_state, list_state_differences
+from recorder.replays.target_resolution import RESOLVE_VISITS, Resolution, resolve_target, suggest_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class StepScene:
         """Return the check of a step at which the world differs; `members` replace its own."""
         event = self.step.event
         target = self.wanted or event.get("target") or {}
-        expected = tokens_of(self.recorded)
-        observed = tokens_of(self.observed)
+        expected = read_state_tokens(self.recorded)
+        observed = read_state_tokens(self.observed)
         missing, unexpected = (
             list_state_differences(expected, observed) if expected and observed else ((), ())
         )
@@ -77,7 +77,7 @@ class StepScene:
             similarity=self.similarity,
             missing=missing,
             unexpected=unexpected,
-            candidates=suggest(self.page, target) if heal and self.page is not None else (),
+            candidates=suggest_targets(self.page, target) if heal and self.page is not None else (),
             frame_id=self.recorded.frame_id if self.recorded else None,
             observed_frame_id=(
                 self.observed.frame_id if self.observed and self.observed is not self.recorded else None
@@ -248,7 +248,7 @@ def _differs_too_much(
     scene: StepScene, policy: ReplayPolicy, expected: RecordedFrame | None, observed: RecordedFrame | None
 ) -> bool:
     """Return whether two states differ too much; the least similarity of the step is kept."""
-    tokens, others = tokens_of(expected), tokens_of(observed)
+    tokens, others = read_state_tokens(expected), read_state_tokens(observed)
     if not tokens or not others:
         return False
     similarity = compare_page_states(tokens, others)
@@ -256,6 +256,6 @@ def _differs_too_much(
     return similarity < policy.diverged
 
 
-def tokens_of(frame: RecordedFrame | None) -> tuple[str, ...]:
+def read_state_tokens(frame: RecordedFrame | None) -> tuple[str, ...]:
     """Return the state that a frame shows; empty where it is unknown."""
     return frame.state_tokens if frame is not None else ()

@@ -4,29 +4,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recorder.sealing.cleanup import Maintenance, has_work
-    from recorder.sealing.lanes import is_sealing, list_sealing_runs, longest_wait_s
+    from recorder.sealing.cleanup import CleanupCounts, has_sealing_work
+    from recorder.sealing.lanes import compute_longest_wait_s, is_sealing, list_sealing_runs
     from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
 __all__ = [
-    "Maintenance",
+    "CleanupCounts",
     "SealedBatch",
     "Sealer",
-    "has_work",
+    "compute_longest_wait_s",
+    "has_sealing_work",
     "is_sealing",
     "list_sealing_runs",
-    "longest_wait_s",
     "open_sealer",
 ]
 
 _MODULES = {
-    "Maintenance": "cleanup",
+    "CleanupCounts": "cleanup",
     "SealedBatch": "sealer",
     "Sealer": "sealer",
-    "has_work": "cleanup",
+    "has_sealing_work": "cleanup",
     "is_sealing": "lanes",
     "list_sealing_runs": "lanes",
-    "longest_wait_s": "lanes",
+    "compute_longest_wait_s": "lanes",
     "open_sealer": "sealer",
 }
 

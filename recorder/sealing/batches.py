@@ -1,4 +1,4 @@
-"""Numbered batches of sealing lanes: claim of the next one, division of one that fails. Design §3.
+"""Numbered batches of sealing lanes: sessions chosen, claimed, and split into halves. Design §3.
 
 The batches of a lane are numbered in SQL and written to the lake in that order. A batch that a killed run
 left open is claimed again under the same number.

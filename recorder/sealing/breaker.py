@@ -30,7 +30,7 @@ _MIN_WORKSPACES, _MIN_SESSIONS = 2, 3
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 60_000
 
 
-class Failures(msgspec.Struct):
+class BreakerFailures(msgspec.Struct):
     """Failures with the same error since any session was sealed."""
 
     error: str
@@ -59,7 +59,7 @@ def read_open_breaker(db: DbSession) -> OpenBreaker | None:
     return OpenBreaker(failures.error, row.expires_ms)
 
 
-def count_failure(db: DbSession, error: str, *, workspace_id: str, session_id: str | None) -> Failures:
+def count_failure(db: DbSession, error: str, *, workspace_id: str, session_id: str | None) -> BreakerFailures:
     """Count a failure with an error that may be the service's, and open the breaker where it is.
 
     Args:
@@ -74,7 +74,7 @@ def count_failure(db: DbSession, error: str, *, workspace_id: str, session_id: s
     row = _lock_breaker_row(db)
     failures = _read_breaker_failures(row)
     if failures is None or (failures.error != error and not failures.is_open):
-        failures = Failures(error, [], [])
+        failures = BreakerFailures(error, [], [])
     if failures.is_open:
         return failures
     if workspace_id not in failures.workspaces:
@@ -135,5 +135,5 @@ def _lock_breaker_row(db: DbSession) -> LeaseRow:
     return db.exec(locked.execution_options(populate_existing=True)).one()
 
 
-def _read_breaker_failures(row: LeaseRow | None) -> Failures | None:
-    return None if row is None or not row.owner else msgspec.json.decode(row.owner, type=Failures)
+def _read_breaker_failures(row: LeaseRow | None) -> BreakerFailures | None:
+    return None if row is None or not row.owner else msgspec.json.decode(row.owner, type=BreakerFailures)

@@ -1,4 +1,7 @@
-"""Cleanup after sealing: sweep, deletion of old keys, compaction, counts of lake and database. Design §3."""
+"""Cleanup after sealing: sweep of hot rows, expired answers, done batches, compaction, row counts.
+
+Design §3.
+"""
 
 import logging
 import time
@@ -12,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.access.keyed_answers import purge_expired_answers
+from recorder.access.idempotency_keys import purge_expired_answers
 from recorder.errors import RecorderError
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.runtime import Runtime
@@ -33,13 +36,13 @@ _LEASE_MS = 120_000
 _DONE_BATCHES_KEPT = timedelta(days=1)
 
 
-def has_work(db: DbSession) -> bool:
+def has_sealing_work(db: DbSession) -> bool:
     """Return whether a session waits to be sealed, or hot rows wait to be swept."""
     return has_waiting(db) or has_rows_to_sweep(db)
 
 
 @dataclass(frozen=True)
-class Maintenance:
+class CleanupCounts:
     """Counts of the changes of one cleanup."""
 
     swept_sessions: int = 0
@@ -48,7 +51,7 @@ class Maintenance:
     compacted_files: int = 0
 
 
-def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Maintenance:
+def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> CleanupCounts:
     """Delete hot rows and old keys, and compact tables, except for work that another run does now.
 
     Args:
@@ -69,7 +72,7 @@ def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Mainten
                 compacted += _compact_table(runtime, owner, tenant, kind)
             except RecorderError as error:
                 log.warning("the %s of %s are compacted later: %s", kind, tenant, error)
-    return Maintenance(swept, requeued, answers, compacted)
+    return CleanupCounts(swept, requeued, answers, compacted)
 
 
 def name_table_lease(kind: Kind, tenant: Tenant) -> str:

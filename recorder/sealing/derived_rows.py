@@ -21,7 +21,7 @@ from recorder.recording.batch_items import HotItem
 from recorder.row_digests import EventsDigest
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance
 from recorder.sealing.frame_index import FrameIndex
-from recorder.sealing.lake_rows import build_frame_columns, build_lake_batch, session_start_us
+from recorder.sealing.lake_rows import build_frame_columns, build_lake_batch, compute_start_us
 
 #: Number of first steps that become rows of `steps` and the session's path.
 MAX_STEPS = 20_000
@@ -60,7 +60,7 @@ class FrameRowBuilder:
             features.append(screen.features if is_new else None)
             self.image_bytes += frame.bytes
         n = len(frames)
-        columns = build_frame_columns(frames, session_start_us(self._row))
+        columns = build_frame_columns(frames, compute_start_us(self._row))
         columns |= {
             "seq": range(self._seq, self._seq + n),
             "dhash": [dhash for _, dhash in digests],
@@ -88,7 +88,7 @@ class EventRowBuilder:
     def __init__(self, row: SessionRow, date: str, index: FrameIndex, *, max_steps: int = MAX_STEPS) -> None:
         self._row, self._date, self._index = row, date, index
         self._digest = EventsDigest()
-        self._start_us = session_start_us(row)
+        self._start_us = compute_start_us(row)
         #: Events and actions bound to each frame.
         self._n_events = array("l", bytes(len(index) * array("l").itemsize))
         self._has_action = bytearray(len(index))

@@ -23,7 +23,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[HotItem])
 
 
-class Chunk(NamedTuple):
+class EventRunChunk(NamedTuple):
     """Part of a run: its bytes in the object, and the place of its first event."""
 
     offset: int
@@ -35,7 +35,7 @@ class EventRun(NamedTuple):
     """Events of some batches in total order, stored as one object of compressed chunks."""
 
     key: str
-    chunks: list[Chunk]
+    chunks: list[EventRunChunk]
     last: EventOrderKey
 
 
@@ -62,11 +62,11 @@ def write_event_run(
     compressor = zstandard.ZstdCompressor(level=1)
     ordered = sorted(items)
     packed: list[bytes] = []
-    chunks: list[Chunk] = []
+    chunks: list[EventRunChunk] = []
     offset = 0
     for part in _cut_event_chunks(ordered, chunk_events, chunk_bytes):
         packed.append(compressor.compress(_encoder.encode(part)))
-        chunks.append(Chunk(offset, len(packed[-1]), part[0][:3]))
+        chunks.append(EventRunChunk(offset, len(packed[-1]), part[0][:3]))
         offset += len(packed[-1])
     blobs.put_parts(key, packed)
     return EventRun(key, chunks, ordered[-1][:3])

@@ -1,4 +1,4 @@
-"""Failures of sealing: errors of one session, which is set aside in the end; division of failed batches.
+"""Failures of sealing: count one, then defer, set aside or divide what failed; backlog figures. Design §3.
 
 A session is set aside only for its content. Before a failure is counted, stores and database are checked;
 while one of them does not answer, nothing is counted. Spec §3.1; contract §2 (`seal_error`).
@@ -26,7 +26,7 @@ from recorder.runtime import Runtime
 from recorder.sealing import batches, breaker
 from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.breaker import MAX_SESSION_FAILURES
-from recorder.sealing.scheduling import LaneScheduler, LaneWork
+from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork
 from recorder.sealing.set_aside import lock_session, requeue_set_aside_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake_schemas import LAYOUTS

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from recorder import clock
-from recorder.hashing import bucket_of, canonical_json
+from recorder.hashing import canonical_json, compute_hash_bucket
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
@@ -52,7 +52,12 @@ def build_lake_batch(
         count: number of rows.
     """
     schema = LAYOUTS[kind].schema
-    session = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
+    session = {
+        "workflow": row.workflow,
+        "date": date,
+        "bucket": compute_hash_bucket(row.id),
+        "session_id": row.id,
+    }
     arrays = [
         pa.repeat(pa.scalar(session[field.name], field.type), count)
         if field.name in session
@@ -89,7 +94,7 @@ def build_session_row(prepared: PreparedSession, date: str, seal_seq: int) -> pa
     row = prepared.row
     columns = {
         "seal_seq": [seal_seq],
-        "started_at": [session_start_us(row)],
+        "started_at": [compute_start_us(row)],
         "duration_ms": [row.duration_ms],
         "event_count": [prepared.event_count],
         "action_count": [prepared.action_count],
@@ -102,7 +107,7 @@ def build_session_row(prepared: PreparedSession, date: str, seal_seq: int) -> pa
     return build_lake_batch("sessions", row, date, columns, 1)
 
 
-def session_start_us(row: SessionRow) -> int:
+def compute_start_us(row: SessionRow) -> int:
     """Return the session's start in microseconds since 1970: `t_ms` counts from it."""
     assert row.started_at is not None
     return (row.started_at - clock.from_ms(0)) // timedelta(microseconds=1)

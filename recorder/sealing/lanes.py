@@ -21,7 +21,7 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow
 from recorder.sealing import breaker
 from recorder.storage.conditions import in_tenant
-from recorder.storage.deployment import slot_of_workflow
+from recorder.storage.deployment import compute_workflow_slot
 from recorder.storage.leases import HeldLease, hold_lease, take_lease
 from recorder.tenant import Tenant
 
@@ -139,7 +139,7 @@ def has_waiting(db: DbSession) -> bool:
     return db.exec(statement).first() is not None or list_open_batches(db, limit=1) != []
 
 
-def longest_wait_s(db: DbSession, *, runs: int) -> float | None:
+def compute_longest_wait_s(db: DbSession, *, runs: int) -> float | None:
     """Return for how many seconds the first free lane has waited for a run; None if no lane waits.
 
     A run that has nothing to do takes a free lane at once, so a lane that waits longer finds all runs busy.
@@ -308,6 +308,6 @@ def change_slots(db: DbSession, slots: int) -> int:
                 )
             )
     for row in db.exec(select(SessionRow).where(col(SessionRow.waiting_since).is_not(None))):
-        row.seal_slot = slot_of_workflow(row.workflow, slots)
+        row.seal_slot = compute_workflow_slot(row.workflow, slots)
         db.add(row)
     return before

@@ -1,4 +1,4 @@
-"""Preparation of one large session, in portions after which a later run can continue. Design §3.
+"""Large session, prepared in portions that a later run can continue. Design §3.
 
 Frames are digested first, then the events are sorted in runs, then event rows are written file by file in
 total order, then frame rows and steps. Each portion ends with a row in `seal_portions`.
@@ -21,8 +21,8 @@ from recorder.runtime import Runtime
 from recorder.sealing.derived_rows import EventRowBuilder, FrameRowBuilder
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.event_runs import (
-    Chunk,
     EventRun,
+    EventRunChunk,
     merge_event_runs,
     require_event_runs,
     take_items,
@@ -39,7 +39,7 @@ from recorder.sealing.portions import (
     read_frame_places,
     read_frames_named,
     read_portion_states,
-    store_state,
+    store_portion_state,
 )
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
@@ -103,7 +103,7 @@ class LargeSession:
             state = self._write_steps()
         with self._runtime.database.transaction(write=True) as db:
             self._require_lease(db)
-            store_state(db, self.row.id, self._n, self._date, state)
+            store_portion_state(db, self.row.id, self._n, self._date, state)
         self._n += 1
         self._is_loaded = True
         self.is_done = state["stage"] == "steps"
@@ -272,7 +272,9 @@ class LargeSession:
     def _restore_run(self, state: dict[str, Any]) -> None:
         self._run_position = state["position"]
         if "object" in state:
-            chunks = [Chunk(offset, length, tuple(first)) for offset, length, first in state["chunks"]]
+            chunks = [
+                EventRunChunk(offset, length, tuple(first)) for offset, length, first in state["chunks"]
+            ]
             self._runs.append(EventRun(state["object"], chunks, tuple(state["last"])))
 
     def _write_events(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Portions of a preparation: size limits, reads of hot rows, stored progress. Design §3."""
+"""Portions of a preparation: size limits, rows read from SQL for one portion, stored progress. Design §3."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def read_portion_states(db: DbSession, session_id: str, date: str) -> list[dict[
     return [_unpack_portion_state(row) for row in rows]
 
 
-def store_state(db: DbSession, session_id: str, n: int, date: str, state: dict[str, Any]) -> None:
+def store_portion_state(db: DbSession, session_id: str, n: int, date: str, state: dict[str, Any]) -> None:
     """Store the state of a finished portion."""
     packed = zstandard.ZstdCompressor(level=1).compress(orjson.dumps(state))
     db.add(SealPortionRow(session_id=session_id, n=n, date=date, state=packed))

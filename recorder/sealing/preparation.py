@@ -1,4 +1,4 @@
-"""Preparation of a sealing batch: all its rows as files of the lake, portion by portion. Design §3.
+"""Preparation of a sealing batch: units of small and large sessions, and the files of the lake. Design §3.
 
 Files are durable but not committed. Small sessions are prepared together, a large session alone, in
 portions that survive a kill.

@@ -25,7 +25,7 @@ from recorder import clock
 from recorder.errors import RecorderError, Unavailable
 from recorder.garbage_collector import LARGE_BATCHES, reduced_garbage_collection
 from recorder.memory.graph.capacity import GraphCapacity
-from recorder.memory.storage.indexing import GraphIndexer, Prepared
+from recorder.memory.storage.indexing import GraphIndexer, PreparedIndexing
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.frame import FrameRow
@@ -34,12 +34,12 @@ from recorder.recording.sessions import change_session_status, emit_session, ses
 from recorder.runtime import Runtime
 from recorder.sealing import batches, breaker, failures
 from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
-from recorder.sealing.cleanup import Maintenance, maintain
+from recorder.sealing.cleanup import CleanupCounts, maintain
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork, SealingTimes
 from recorder.sealing.lanes import Lane
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.scheduling import LaneScheduler, LaneWork, SealingTimes
 from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import GraphScope, Tenant
@@ -168,7 +168,7 @@ class Sealer:
             return False
         return True
 
-    def maintain(self) -> Maintenance:
+    def maintain(self) -> CleanupCounts:
         """Sweep hot rows, delete old keys, and compact the tables that this run wrote to."""
         return maintain(self._runtime, self._owner, self._touched)
 
@@ -249,7 +249,7 @@ class Sealer:
         self,
         work: LaneWork,
         preparation: BatchPreparation,
-        prepared: Prepared,
+        prepared: PreparedIndexing,
         with_snapshots: set[str],
         began: float,
     ) -> SealedBatch:

@@ -1,4 +1,4 @@
-"""Preparation of small sessions together, in one portion: their rows as files of the lake. Design §3."""
+"""Small sessions of a batch, prepared together in one portion. Design §3."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
@@ -177,7 +177,7 @@ class SmallSessions:
 
 def sort_key(row: SessionRow) -> tuple[int, str]:
     """Return the key by which lake files order sessions."""
-    return (bucket_of(row.id), row.id)
+    return (compute_hash_bucket(row.id), row.id)
 
 
 def write_lake_files(

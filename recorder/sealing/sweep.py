@@ -19,7 +19,7 @@ from recorder import clock, limits
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.models.operations import SweepRow
 from recorder.models.session import SessionRow
-from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_rows
+from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_hot_rows
 from recorder.runtime import Runtime
 from recorder.sealing import failures
 from recorder.sealing.portions import RequireLease
@@ -83,7 +83,7 @@ def _delete_swept_rows(
         began_s = time.monotonic()
         with runtime.database.transaction(write=True) as db:
             require_lease(db)
-            if not delete_some_rows(db, session_ids, tables):
+            if not delete_some_hot_rows(db, session_ids, tables):
                 db.exec(delete(SweepRow).where(col(SweepRow.session_id).in_(session_ids)))
                 return
         if runtime.database.is_sqlite:

@@ -43,7 +43,7 @@ class Blobs:
         self.url = url
         self._archive_url = archive_url
         self._fs, self._root = fsspec.core.url_to_fs(url)
-        self._is_local = "file" in _list_protocols(self._fs)
+        self._is_local = "file" in _list_blob_protocols(self._fs)
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object; after the call it survives a crash.
@@ -59,7 +59,7 @@ class Blobs:
         Raises:
             Unavailable: if the store refuses or does not answer.
         """
-        with _convert_store_errors():
+        with _convert_blob_store_errors():
             if self._is_local:
                 _write_object_durably(Path(self._make_path(key)), *parts)
             else:
@@ -74,7 +74,7 @@ class Blobs:
         """
         end = None if length is None else offset + length
         try:
-            with _convert_store_errors(FileNotFoundError):
+            with _convert_blob_store_errors(FileNotFoundError):
                 data: bytes = self._fs.cat_file(self._make_path(key), start=offset, end=end)
         except FileNotFoundError as error:
             if self._archive_url is None:
@@ -97,7 +97,7 @@ class Blobs:
         """
         source, target = other._make_path(key), self._make_path(key)
         try:
-            with _convert_store_errors(FileNotFoundError):
+            with _convert_blob_store_errors(FileNotFoundError):
                 self._fs.copy(source, target)
                 self._fs.invalidate_cache()
                 first, second = self._fs.info(source), self._fs.info(target)
@@ -124,7 +124,7 @@ class Blobs:
         """
         path = self._make_path(key)
         try:
-            with _convert_store_errors(FileNotFoundError):
+            with _convert_blob_store_errors(FileNotFoundError):
                 self._fs.copy(path, path, StorageClass=storage_class, MetadataDirective="COPY")
         except FileNotFoundError as error:
             raise KeyError(key) from error
@@ -135,7 +135,7 @@ class Blobs:
         Raises:
             Unavailable: if the store refuses or does not answer.
         """
-        with suppress(FileNotFoundError), _convert_store_errors(FileNotFoundError):
+        with suppress(FileNotFoundError), _convert_blob_store_errors(FileNotFoundError):
             self._fs.rm_file(self._make_path(key))
 
     def delete_below(self, *prefixes: str) -> int:
@@ -148,7 +148,7 @@ class Blobs:
             Unavailable: if the store refuses or does not answer.
         """
         folders = [self._make_path(prefix).rstrip("/") for prefix in prefixes]
-        with _convert_store_errors():
+        with _convert_blob_store_errors():
             if not self._is_local:
                 # Each folder takes a request or more, whose answers are waited for together.
                 with ThreadPoolExecutor(_FOLDERS_AT_ONCE) as pool:
@@ -185,7 +185,7 @@ class Blobs:
         """
         root = self._make_path("").rstrip("/") + "/"
         try:
-            with _convert_store_errors(FileNotFoundError):
+            with _convert_blob_store_errors(FileNotFoundError):
                 self._fs.invalidate_cache()
                 infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
@@ -204,7 +204,7 @@ class Blobs:
             Unavailable: if the store does not answer.
         """
         try:
-            with _convert_store_errors(FileNotFoundError):
+            with _convert_blob_store_errors(FileNotFoundError):
                 self._fs.invalidate_cache()
                 infos = self._fs.ls(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
@@ -222,7 +222,7 @@ class Blobs:
         """
         root = self._make_path("").rstrip("/") + "/"
         try:
-            with _convert_store_errors(FileNotFoundError):
+            with _convert_blob_store_errors(FileNotFoundError):
                 infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
@@ -243,7 +243,7 @@ class Blobs:
 
 
 @contextmanager
-def _convert_store_errors(*passed: type[Exception]) -> Iterator[None]:
+def _convert_blob_store_errors(*passed: type[Exception]) -> Iterator[None]:
     """Convert errors of a store that refuses or does not answer to `Unavailable`.
 
     Clients of object stores raise errors of their own, which are no `OSError`, such as botocore's
@@ -284,11 +284,11 @@ def _read_change_time(info: dict[str, Any]) -> datetime | None:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
-def _list_protocols(fs: Any) -> tuple[str, ...]:
+def _list_blob_protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
-def _cut_into_pieces(parts: Sequence[bytes | memoryview]) -> Iterator[memoryview]:
+def _cut_blob_into_pieces(parts: Sequence[bytes | memoryview]) -> Iterator[memoryview]:
     """Yield the bytes of parts in pieces that may be synced one by one."""
     for part in parts:
         view = memoryview(part)
@@ -304,7 +304,7 @@ def _write_object_durably(path: Path, *parts: bytes | memoryview) -> None:
     try:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             unsynced = 0
-            for piece in _cut_into_pieces(parts):
+            for piece in _cut_blob_into_pieces(parts):
                 unsynced += file.write(piece)
                 if unsynced >= _SYNCED_BYTES:
                     os.fdatasync(file.fileno())

@@ -213,7 +213,7 @@ class Database:
         with self.write_lock, self._writer.connect() as connection:
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            if not schema.upgrade(connection, _read_schema_revision(connection), revision):
+            if not schema.upgrade_schema(connection, _read_schema_revision(connection), revision):
                 raise UnknownSchema
             connection.commit()
 
@@ -282,7 +282,7 @@ def open_database(settings: Settings, *, create: bool = True) -> Database:
 
 
 def require_database_server(settings: Settings) -> None:
-    """Check that a server answers at the address of the database; a file in a folder is not looked for.
+    """Check that a server answers at the address of the database; a database in a file is not opened.
 
     Raises:
         DatabaseUnusable: if none does, or the address is none of a database.

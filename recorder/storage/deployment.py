@@ -15,7 +15,7 @@ from recorder import clock, limits
 from recorder.errors import Conflict
 from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
-from recorder.setting_values import REGIONS, UnknownRegion
+from recorder.setting_parsers import REGIONS, UnknownRegion
 from recorder.settings import Settings
 from recorder.storage.database import Database
 from recorder.storage.upsert import insert_if_missing
@@ -33,7 +33,7 @@ class SlotsDiffer(Conflict):
         )
 
 
-def slot_of_workflow(workflow: str, slots: int) -> int:
+def compute_workflow_slot(workflow: str, slots: int) -> int:
     """Return the slot of a workflow, 0 to `slots` - 1."""
     return int.from_bytes(hashlib.sha256(workflow.encode()).digest()[:4], "big") % slots
 
@@ -47,7 +47,7 @@ def read_slot_count(db: DbSession) -> int:
 
 def queue_for_sealing(db: DbSession, row: SessionRow, at: datetime) -> None:
     """Let a session wait to be sealed, in the lane of its workflow."""
-    row.waiting_since, row.seal_slot = at, slot_of_workflow(row.workflow, read_slot_count(db))
+    row.waiting_since, row.seal_slot = at, compute_workflow_slot(row.workflow, read_slot_count(db))
     db.add(row)
 
 

@@ -16,7 +16,7 @@ import pyarrow.fs as pa_fs
 from deltalake import Transaction
 
 from recorder.errors import Unavailable
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import LakeTimes, TableMaintenance, maintain_lake_table
@@ -25,7 +25,7 @@ from recorder.storage.lake_rewrites import compact_small_files, count_session_ro
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
 from recorder.storage.lake_tables import (
     LakeTable,
-    convert_store_errors,
+    convert_lake_table_errors,
     holds_batch_number,
     retry_commit_conflicts,
 )
@@ -78,7 +78,7 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        with convert_store_errors():
+        with convert_lake_table_errors():
             stored = self.stored_table(kind, tenant)
             table = stored.open()
             if table is not None and holds_batch_number(table, kind, lane, number):
@@ -120,7 +120,7 @@ class Lake:
         """
         if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
             raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
-        with convert_store_errors():
+        with convert_lake_table_errors():
             return self.stored_table(kind, tenant).write_file(
                 rows, {"workflow": workflow, "date": date}, name
             )
@@ -133,11 +133,11 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         store = self.stored_table(kind, tenant).open_file_system()
-        with convert_store_errors():
+        with convert_lake_table_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
             raise FileNotFoundError(file.path)
-        with convert_store_errors():
+        with convert_lake_table_errors():
             yield from read_lake_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
@@ -157,7 +157,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         stored = self.stored_table(kind, tenant)
-        with convert_store_errors():
+        with convert_lake_table_errors():
             for attempt in retry_commit_conflicts():
                 table = stored.open_for_writing()
                 if holds_batch_number(table, kind, lane, number):
@@ -171,7 +171,7 @@ class Lake:
 
     def version(self, kind: Kind, tenant: Tenant) -> int | None:
         """Return the newest version of a table; None before its first batch."""
-        with convert_store_errors():
+        with convert_lake_table_errors():
             table = self.stored_table(kind, tenant).open()
         return None if table is None else table.version()
 
@@ -182,7 +182,7 @@ class Lake:
         maintenance may delete replaced files in between.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
-        with convert_store_errors():
+        with convert_lake_table_errors():
             table = self.stored_table(kind, tenant).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
@@ -207,7 +207,7 @@ class Lake:
         wanted = (
             (pl.col("workflow") == workflow)
             & (pl.col("date") == date)
-            & (pl.col("bucket") == bucket_of(session_id))
+            & (pl.col("bucket") == compute_hash_bucket(session_id))
             & (pl.col("session_id") == session_id)
         )
         if only is not None:
@@ -246,7 +246,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         session = SessionPartition(kind, workflow, date, session_id)
-        with convert_store_errors():
+        with convert_lake_table_errors():
             yield from read_session_batches(
                 self.stored_table(kind, tenant), session, after=after, columns=columns, limit=limit
             )
@@ -265,7 +265,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_store_errors():
+        with convert_lake_table_errors():
             stored = self.stored_table(kind, tenant)
             return retry_lake_read(lambda: count_session_rows(stored, workflow, date, session_ids))
 
@@ -296,7 +296,7 @@ class Lake:
         """
         if not all(map(_SESSION_ID.fullmatch, session_ids)):
             raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
-        with convert_store_errors():
+        with convert_lake_table_errors():
             return delete_sessions(self.stored_table(kind, tenant), workflow, dates, session_ids)
 
     def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
@@ -316,7 +316,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_store_errors():
+        with convert_lake_table_errors():
             return compact_small_files(
                 self.stored_table(kind, tenant), check, at_files=self._compact_at_files
             )
@@ -336,7 +336,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_store_errors():
+        with convert_lake_table_errors():
             return maintain_lake_table(
                 self.stored_table(kind, tenant),
                 at_files=self._compact_at_files,
@@ -359,7 +359,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_store_errors():
+        with convert_lake_table_errors():
             stored = self.stored_table(kind, tenant)
             return delete_dead_files(stored, workflow=workflow, dates=dates, session_ids=session_ids)
 
@@ -369,7 +369,7 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        with convert_store_errors():
+        with convert_lake_table_errors():
             return clean_log(self.stored_table(kind, tenant), grace=self._times.log_entries)
 
     def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:

@@ -1,4 +1,4 @@
-"""Cleanup of lake tables: data files that no commit names any more, and the log of older versions.
+"""Cleanup of lake tables: deletion of data files that no commit names, and of log entries of older versions.
 
 Old files and old log entries hold rows and ids that later commits deleted.
 """
@@ -82,7 +82,7 @@ def delete_unused_files(
     store = stored.open_file_system(table)
     active = {file.path for file in stored.list_files(table)}
     candidates = [info for info in infos if info.path not in active]
-    removed_ms = _read_removals(store) if candidates else {}
+    removed_ms = _read_data_file_removals(store) if candidates else {}
     limit_ms, oldest = clock.to_ms(removed_before), clock.now() - _ABANDONED_AFTER
     unused = [
         info
@@ -122,7 +122,7 @@ def delete_dead_files(
     folders = [f"workflow={workflow}/date={date}" for date in sorted(dates)]
     files = [info for folder in folders for info in _list_data_files(store, folder)]
     candidates = [info for info in files if info.path not in active]
-    removed = _read_removals(store) if candidates else {}
+    removed = _read_data_file_removals(store) if candidates else {}
     now, dead, unfinished = clock.now(), [], 0
     for info in candidates:
         is_dead = info.path in removed or info.mtime < now - _ABANDONED_AFTER
@@ -197,7 +197,7 @@ def _checkpoint_version(info: pa_fs.FileInfo) -> int:
     return -1 if match is None else int(match[1])
 
 
-def _read_removals(store: pa_fs.FileSystem) -> dict[str, int]:
+def _read_data_file_removals(store: pa_fs.FileSystem) -> dict[str, int]:
     """Return the data files that commits removed, with the time of each removal in milliseconds.
 
     Removals that are older than a week may be missing: a checkpoint leaves them out.

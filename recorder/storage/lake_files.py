@@ -33,7 +33,7 @@ _UNIQUE = {"event_id", "payload", "sha256", "t_ms", "ts", "seq", "offset"}
 
 
 @dataclass(frozen=True)
-class Bounds:
+class LakeFileBounds:
     """Least and greatest value of a column; None if unknown."""
 
     least: Any = None
@@ -78,7 +78,7 @@ class DataFile:
     rows: int
     partition: dict[str, str]
     #: Bounds by column, for the columns that carry statistics.
-    bounds: dict[str, Bounds]
+    bounds: dict[str, LakeFileBounds]
     modified_ms: int
 
     @classmethod
@@ -90,13 +90,13 @@ class DataFile:
             size_bytes=action["size_bytes"],
             rows=action["num_records"],
             partition={name: action[f"partition.{name}"] for name in PARTITIONS},
-            bounds={name: Bounds(action[f"min.{name}"], action[f"max.{name}"]) for name in names},
+            bounds={name: LakeFileBounds(action[f"min.{name}"], action[f"max.{name}"]) for name in names},
             modified_ms=action["modification_time"],
         )
 
-    def bounds_of(self, column: str) -> Bounds:
+    def bounds_of(self, column: str) -> LakeFileBounds:
         """Return the bounds of a column."""
-        return self.bounds.get(column, Bounds())
+        return self.bounds.get(column, LakeFileBounds())
 
     def lower_bound(self, order: Sequence[str]) -> tuple[Any, ...]:
         """Return a key that is not above any row's key, by the statistics."""
@@ -121,7 +121,7 @@ def write_file(
     """
     schema = pa.schema([field for field in layout.schema if field.name not in PARTITIONS])
     measured = layout.statistics.split(",")
-    bounds: dict[str, Bounds] = {}
+    bounds: dict[str, LakeFileBounds] = {}
     rows = 0
     last: tuple[Any, ...] | None = None
     with pq.ParquetWriter(
@@ -144,8 +144,8 @@ def write_file(
             for name in measured:
                 extremes = pc.min_max(group[name]).as_py()
                 least, greatest = extremes["min"], extremes["max"]
-                known = bounds.get(name, Bounds(least, greatest))
-                bounds[name] = Bounds(min(known.least, least), max(known.greatest, greatest))
+                known = bounds.get(name, LakeFileBounds(least, greatest))
+                bounds[name] = LakeFileBounds(min(known.least, least), max(known.greatest, greatest))
     return LakeFile(
         path, rows, sink.tell(), dict(partition), _encode_statistics(rows, bounds), clock.now_ms()
     )
@@ -156,7 +156,7 @@ def _gather_row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, mos
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        for piece in _split_batch(batch.select(schema.names).cast(schema), most):
+        for piece in _split_batch_by_row_group(batch.select(schema.names).cast(schema), most):
             if gathered and (rows + piece.num_rows > most or size + piece.nbytes > ROW_GROUP_BYTES):
                 yield pa.Table.from_batches(gathered)
                 gathered, rows, size = [], 0, 0
@@ -166,12 +166,12 @@ def _gather_row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, mos
         yield pa.Table.from_batches(gathered)
 
 
-def _split_batch(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+def _split_batch_by_row_group(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
     """Yield pieces of a batch that each fit into a row group."""
     if batch.num_rows > 1 and (batch.num_rows > most or batch.nbytes > ROW_GROUP_BYTES):
         half = min(batch.num_rows // 2, most)
-        yield from _split_batch(batch.slice(0, half), most)
-        yield from _split_batch(batch.slice(half), most)
+        yield from _split_batch_by_row_group(batch.slice(0, half), most)
+        yield from _split_batch_by_row_group(batch.slice(half), most)
     elif batch.num_rows:
         yield batch
 
@@ -184,7 +184,7 @@ def _list_dictionary_columns(schema: pa.Schema) -> list[str]:
     ]
 
 
-def _encode_statistics(rows: int, bounds: dict[str, Bounds]) -> str:
+def _encode_statistics(rows: int, bounds: dict[str, LakeFileBounds]) -> str:
     """Return statistics in the form of the Delta log."""
 
     def format_value(value: Any) -> Any:
@@ -205,14 +205,14 @@ def read_key(rows: pa.Table | pa.RecordBatch, row: int, order: Sequence[str]) ->
 
 
 @dataclass(frozen=True)
-class RowFilter:
+class LakeRowFilter:
     """Filter for the rows of some sessions from a time on."""
 
     #: Hash bucket by session id.
     sessions: dict[str, int]
     from_t_ms: int | None = None
 
-    def may_match(self, bounds_of: Callable[[str], Bounds]) -> bool:
+    def may_match(self, bounds_of: Callable[[str], LakeFileBounds]) -> bool:
         """Return whether a file or row group with these bounds may hold wanted rows."""
         ids, buckets = bounds_of("session_id"), bounds_of("bucket")
         ordered = self._ordered
@@ -223,7 +223,7 @@ class RowFilter:
         latest = bounds_of("t_ms").greatest
         return self.from_t_ms is None or latest is None or latest >= self.from_t_ms
 
-    def matches_every_row(self, bounds_of: Callable[[str], Bounds]) -> bool:
+    def matches_every_row(self, bounds_of: Callable[[str], LakeFileBounds]) -> bool:
         """Return whether all rows with these bounds are wanted."""
         ids, earliest = bounds_of("session_id"), bounds_of("t_ms").least
         if ids.least is None or ids.least != ids.greatest or ids.least not in self.sessions:
@@ -252,7 +252,7 @@ def read_lake_file(
     file: DataFile | LakeFile,
     schema: pa.Schema,
     *,
-    wanted: RowFilter | None = None,
+    wanted: LakeRowFilter | None = None,
     batch_bytes: int = _BATCH_BYTES,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
@@ -282,14 +282,14 @@ def read_lake_file(
             first, end = 0, group.num_rows
             if filtered is not None:
                 # Narrow columns are read first to find the wanted rows, so that few wide values are decoded.
-                first, end = _find_range(parquet, index, filtered)
+                first, end = _find_lake_row_range(parquet, index, filtered)
             width = max(1, group.total_byte_size // group.num_rows)
             rows = max(16, min(_BATCH_ROWS if first else batch_rows, batch_bytes // width))
-            for batch in _read_range(parquet, index, columns, rows, first, end):
-                yield _complete_columns(batch, file, schema, filtered)
+            for batch in _read_lake_row_range(parquet, index, columns, rows, first, end):
+                yield _complete_lake_file_columns(batch, file, schema, filtered)
 
 
-def count_rows(files: pa_fs.FileSystem, file: DataFile, wanted: RowFilter) -> int:
+def count_lake_file_rows(files: pa_fs.FileSystem, file: DataFile, wanted: LakeRowFilter) -> int:
     """Return the number of wanted rows of a file; only columns of ids and times are read."""
     columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
     count = 0
@@ -304,7 +304,7 @@ def count_rows(files: pa_fs.FileSystem, file: DataFile, wanted: RowFilter) -> in
     return count
 
 
-def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int]:
+def _find_lake_row_range(parquet: pq.ParquetFile, index: int, wanted: LakeRowFilter) -> tuple[int, int]:
     """Return the first wanted row of a row group, and the row after the last wanted row."""
     columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
     position, first, end = 0, 0, 0
@@ -317,7 +317,7 @@ def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple
     return first, end
 
 
-def _read_range(
+def _read_lake_row_range(
     parquet: pq.ParquetFile, index: int, columns: list[str], batch_rows: int, first: int, end: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield some rows of a row group."""
@@ -334,8 +334,8 @@ def _read_range(
             return
 
 
-def _complete_columns(
-    batch: pa.RecordBatch, file: DataFile | LakeFile, schema: pa.Schema, wanted: RowFilter | None
+def _complete_lake_file_columns(
+    batch: pa.RecordBatch, file: DataFile | LakeFile, schema: pa.Schema, wanted: LakeRowFilter | None
 ) -> pa.RecordBatch:
     """Return a batch with all columns of the schema, partition values and missing ones filled in."""
     if wanted is not None:
@@ -353,12 +353,12 @@ def _complete_columns(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _read_group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], Bounds]:
-    known: dict[str, Bounds] = {}
+def _read_group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], LakeFileBounds]:
+    known: dict[str, LakeFileBounds] = {}
     for index in range(group.num_columns):
         column = group.column(index)
         if column.path_in_schema in ("bucket", "session_id", "t_ms") and column.is_stats_set:
             statistics = column.statistics
             if statistics.has_min_max:
-                known[column.path_in_schema] = Bounds(statistics.min, statistics.max)
-    return lambda name: known.get(name, Bounds())
+                known[column.path_in_schema] = LakeFileBounds(statistics.min, statistics.max)
+    return lambda name: known.get(name, LakeFileBounds())

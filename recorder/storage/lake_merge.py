@@ -29,10 +29,10 @@ def merge_sorted_batches(
     """
     waiting = sorted(sources, key=lambda source: source.lower_bound)
     waiting.reverse()
-    active: list[_Cursor] = []
+    active: list[_MergeCursor] = []
     while waiting or active:
         while waiting and (not active or waiting[-1].lower_bound <= min(cursor.last for cursor in active)):
-            cursor = _Cursor(waiting.pop().open(), order)
+            cursor = _MergeCursor(waiting.pop().open(), order)
             if cursor.advance():
                 active.append(cursor)
         if not active:
@@ -47,7 +47,7 @@ def merge_sorted_batches(
         active = [cursor for cursor in active if cursor.batch.num_rows or cursor.advance()]
 
 
-class _Cursor:
+class _MergeCursor:
     """Position in a sorted source: its current batch, and the key of that batch's last row."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], order: Sequence[str]) -> None:

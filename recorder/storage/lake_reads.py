@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recorder.errors import Unavailable
-from recorder.hashing import bucket_of
-from recorder.storage.lake_files import RowFilter, read_lake_file
+from recorder.hashing import compute_hash_bucket
+from recorder.storage.lake_files import LakeRowFilter, read_lake_file
 from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
 from recorder.storage.lake_schemas import LAYOUTS, Kind
-from recorder.storage.lake_tables import LakeTable, convert_store_errors
+from recorder.storage.lake_tables import LakeTable, convert_lake_table_errors
 
 #: Versions that a read tries. Files stay for a while after they were replaced: a second one is rarely needed.
 _ATTEMPTS = 5
@@ -115,7 +115,7 @@ def read_sessions(
         Unavailable: if the store does not answer.
     """
     layout = LAYOUTS[kind]
-    wanted = RowFilter({session_id: bucket_of(session_id) for session_id in session_ids})
+    wanted = LakeRowFilter({session_id: compute_hash_bucket(session_id) for session_id in session_ids})
     needed = {*columns, *layout.sort}
     schema = pa.schema([field for field in layout.schema if field.name in needed])
 
@@ -132,7 +132,7 @@ def read_sessions(
         with closing(merge_sorted_batches(sources, layout.sort)) as batches:
             return [batch.select(columns) for batch in batches]
 
-    with convert_store_errors():
+    with convert_lake_table_errors():
         return retry_lake_read(read_newest)
 
 
@@ -146,7 +146,7 @@ def _read_newest(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield rows of a session after a position from the newest version, without empty batches."""
     from_t_ms = after[0] if after and order[0] == "t_ms" else None
-    wanted = RowFilter({session.session_id: bucket_of(session.session_id)}, from_t_ms)
+    wanted = LakeRowFilter({session.session_id: compute_hash_bucket(session.session_id)}, from_t_ms)
     table = stored.open()
     if table is None:
         return

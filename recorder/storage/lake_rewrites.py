@@ -1,4 +1,4 @@
-"""Rewrites of committed lake files: deletion of sessions, and compaction, both in sort order."""
+"""Rewrites of lake files: deletion of sessions, count of their rows, compaction of small files. Design §3."""
 
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.storage.lake_files import (
     DataFile,
     LakeFile,
-    RowFilter,
-    count_rows,
+    LakeRowFilter,
+    count_lake_file_rows,
     read_lake_file,
 )
 from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
@@ -103,15 +103,17 @@ def compact_small_files(
     files = stored.list_files(stored.open_for_writing())
     for group in _group_small_files(files, at_files, closed_before):
         check()
-        replaced += _merge_files(stored, group)
+        replaced += _rewrite_small_file_group(stored, group)
     return replaced
 
 
-def _make_session_filter(session_ids: Collection[str]) -> RowFilter:
-    return RowFilter({session_id: bucket_of(session_id) for session_id in session_ids})
+def _make_session_filter(session_ids: Collection[str]) -> LakeRowFilter:
+    return LakeRowFilter({session_id: compute_hash_bucket(session_id) for session_id in session_ids})
 
 
-def _count_in_file(stored: LakeTable, table: DeltaTable, file: DataFile, wanted: RowFilter) -> dict[str, int]:
+def _count_in_file(
+    stored: LakeTable, table: DeltaTable, file: DataFile, wanted: LakeRowFilter
+) -> dict[str, int]:
     """Return the number of rows of each wanted session in a file; only the column of ids is read."""
     schema = pa.schema([stored.layout.schema.field("session_id")])
     counts: dict[str, int] = {}
@@ -122,11 +124,11 @@ def _count_in_file(stored: LakeTable, table: DeltaTable, file: DataFile, wanted:
 
 
 def _rewrite_without_rows(
-    stored: LakeTable, table: DeltaTable, file: DataFile, unwanted: RowFilter
+    stored: LakeTable, table: DeltaTable, file: DataFile, unwanted: LakeRowFilter
 ) -> tuple[int, LakeFile | None]:
     """Rewrite a file without some rows; return their number, and the new file if rows remain."""
     store, layout = stored.open_file_system(table), stored.layout
-    deleted = count_rows(store, file, unwanted)
+    deleted = count_lake_file_rows(store, file, unwanted)
     if deleted in (0, file.rows):
         return deleted, None
     batches = read_lake_file(
@@ -159,7 +161,7 @@ def _group_small_files(files: list[DataFile], at_files: int, closed_before: str)
             yield group
 
 
-def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
+def _rewrite_small_file_group(stored: LakeTable, group: list[DataFile]) -> int:
     """Replace files by one file with their rows in order; return the number of replaced files."""
     layout, partition = stored.layout, group[0].partition
     store, share = stored.open_file_system(), _MERGE_BYTES // len(group)

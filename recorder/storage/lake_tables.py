@@ -259,7 +259,7 @@ def retry_commit_conflicts() -> Iterator[stamina.Attempt]:
 
 
 @contextmanager
-def convert_store_errors() -> Iterator[None]:
+def convert_lake_table_errors() -> Iterator[None]:
     """Convert errors of a store that does not answer to `Unavailable`."""
     try:
         yield

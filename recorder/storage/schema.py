@@ -8,7 +8,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 
-def upgrade(connection: Connection, present: str | None, revision: str) -> bool:
+def upgrade_schema(connection: Connection, present: str | None, revision: str) -> bool:
     """Bring the schema from one revision to another; return False if this release does not know one of them.
 
     Args:

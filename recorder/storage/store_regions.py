@@ -21,7 +21,7 @@ from recorder.storage.blobs import Blobs
 from recorder.storage.deployment import WrongRegion, check_stored_region
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import TableLayout
-from recorder.storage.lake_tables import LakeTable, convert_store_errors
+from recorder.storage.lake_tables import LakeTable, convert_lake_table_errors
 
 log = logging.getLogger("recorder.storage")
 
@@ -94,10 +94,10 @@ def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake) -> None:
         "The store of archived frames": Blobs(settings.cold_url),
     }
     for what, store in stores.items():
-        with _skip_unavailable(what):
+        with _skip_unavailable_store(what):
             _check_location(what, url=store.url, region=region)
-            _check_store(what, store, region)
-    with _skip_unavailable("The lake"):
+            _check_store_region(what, store, region)
+    with _skip_unavailable_store("The lake"):
         _check_location("The lake", url=lake.url, region=region)
         check_stored_region(mark_lake(lake.url, region), what="The lake", region=region)
 
@@ -111,14 +111,14 @@ def mark_lake(url: str, region: str) -> str:
     # The mark is a table without rows, since the library opens every store that the lake supports.
     layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
     stored = LakeTable(url, f"{url}/{_LAKE_MARK}", layout, partitions=[], description=region)
-    with convert_store_errors():
+    with convert_lake_table_errors():
         table = stored.open_for_writing()
         stored.sync()
         return table.metadata().description or region
 
 
 @contextmanager
-def _skip_unavailable(what: str) -> Iterator[None]:
+def _skip_unavailable_store(what: str) -> Iterator[None]:
     """Log and skip a store that does not answer: `/readyz` reports it, the next start checks it."""
     try:
         yield
@@ -128,7 +128,7 @@ def _skip_unavailable(what: str) -> Iterator[None]:
         log.warning("%s does not answer (%s); its region was not checked", what, type(error).__name__)
 
 
-def _check_store(what: str, store: Blobs, region: str) -> None:
+def _check_store_region(what: str, store: Blobs, region: str) -> None:
     try:
         stored = orjson.loads(store.get(STORE_MARK))["region"]
     except KeyError:

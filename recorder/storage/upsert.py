@@ -21,15 +21,15 @@ def insert_if_missing(db: DbSession, model: type[SQLModel], values: Mapping[str,
     Returns:
         Whether this call inserted the row.
     """
-    table = _get_table(model)
-    statement = _make_insert(db, table).values(**values).on_conflict_do_nothing()
+    table = _get_upsert_table(model)
+    statement = _make_upsert_statement(db, table).values(**values).on_conflict_do_nothing()
     return db.connection().execute(statement.returning(*table.primary_key)).first() is not None
 
 
 def insert_missing_rows(db: DbSession, model: type[SQLModel], rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows; those whose primary key exists stay as they are."""
     if rows:
-        statement = _make_insert(db, _get_table(model)).on_conflict_do_nothing()
+        statement = _make_upsert_statement(db, _get_upsert_table(model)).on_conflict_do_nothing()
         db.connection().execute(statement, rows)
 
 
@@ -53,18 +53,18 @@ def insert_or_update(
     Returns:
         The row as it is now; None where it exists and does not meet `where`.
     """
-    table = _get_table(model)
-    statement = _make_insert(db, table).values(**values)
+    table = _get_upsert_table(model)
+    statement = _make_upsert_statement(db, table).values(**values)
     statement = statement.on_conflict_do_update(
         index_elements=tuple(table.primary_key), set_=dict(update), where=where
     )
     return db.connection().execute(statement.returning(*table.columns)).one_or_none()
 
 
-def _get_table(model: type[SQLModel]) -> Table:
+def _get_upsert_table(model: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(model.__tablename__)]
 
 
-def _make_insert(db: DbSession, table: Table) -> Any:
+def _make_upsert_statement(db: DbSession, table: Table) -> Any:
     is_postgres = db.get_bind().dialect.name == "postgresql"
     return postgresql.insert(table) if is_postgres else sqlite.insert(table)

@@ -41,7 +41,7 @@ def answers_http(url: str, *, timeout_s: float) -> bool:
     return True
 
 
-def accepts_connections(path: Path) -> bool:
+def accepts_socket_connections(path: Path) -> bool:
     """Return whether a server listens on this unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:

@@ -1,4 +1,4 @@
-"""Output of a running service: log files of bounded size; addresses and warnings on the terminal."""
+"""Output of a running service: rotated `recorder-up.log`, and its addresses and warnings on the terminal."""
 
 import logging
 import logging.handlers
@@ -16,7 +16,7 @@ import httpx
 from rich.console import Console
 
 from recorder.access.dagster_login import LoginLinks
-from recorder.invocation import command_line, short_path
+from recorder.invocation import make_shell_command, shorten_path
 from recorder.logs import make_log_formatter
 from recorder.settings import Settings
 from recorder.supervisor.liveness import shared_probe_client
@@ -140,13 +140,13 @@ def announce_service(
         dagster_url: where Dagster's pages are; None without Dagster.
         workspaces: names of the deployment's workspaces.
     """
-    folder = short_path(settings.data_dir)
+    folder = shorten_path(settings.data_dir)
     terminal.say(f"API      {api_url}   documentation: {api_url}/docs")
     if dagster_url:
         terminal.say(f"Dagster  {dagster_url}")
         terminal.show(f"Log in   {LoginLinks(settings).make_link(dagster_url)}", wrap=False)
         terminal.show("         opens Dagster's pages once, within 15 minutes; for another link:")
-        terminal.show(f"         {command_line('status', '--data', folder)}", wrap=False)
+        terminal.show(f"         {make_shell_command('status', '--data', folder)}", wrap=False)
     else:
         terminal.say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
     # A command is on a line of its own, however long: broken in two it cannot be copied.
@@ -155,10 +155,10 @@ def announce_service(
         more = f" and {len(workspaces) - _WORKSPACES_SHOWN} more"
         terminal.say(f"Has      workspaces: {shown}{more if len(workspaces) > _WORKSPACES_SHOWN else ''}")
         terminal.say("Next     use a key of a workspace; Ctrl-C stops the service. For a new key:")
-        command = command_line("keys", "create", workspaces[0], "LABEL", "--data", folder)
+        command = make_shell_command("keys", "create", workspaces[0], "LABEL", "--data", folder)
     else:
         terminal.say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
-        command = command_line("workspaces", "create", "NAME", "--data", folder)
+        command = make_shell_command("workspaces", "create", "NAME", "--data", folder)
     terminal.show(f"         {command}", wrap=False)
 
 

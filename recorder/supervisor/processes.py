@@ -1,4 +1,4 @@
-"""Child processes in process groups: start with a log, restart, and stop with their descendants."""
+"""Child processes in process groups: what to start, start with a log, restart, and stop with descendants."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from types import FrameType
 
 from recorder.errors import Unavailable
 from recorder.logs import START_REFUSED
-from recorder.supervisor.guard_process import GuardProcess
+from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.output import rotate_service_log
 
@@ -123,12 +123,12 @@ class Child:
 
     def end_group(self) -> None:
         """Kill processes that the process left in its group."""
-        signal_group(self.pid, signal.SIGKILL)
+        signal_process_group(self.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
         """Ask the process and its group to end; `is_overdue` says when they must be killed."""
         self._kill_at = self._now() + (0.0 if _is_stopped(self.pid) else _TERM_GRACE_S)
-        signal_group(self.pid, signal.SIGTERM)
+        signal_process_group(self.pid, signal.SIGTERM)
 
     @property
     def is_ending(self) -> bool:
@@ -170,7 +170,7 @@ def stop_child_processes(children: Sequence[Child], *, grace_s: float) -> None:
     """Ask these processes and their descendants to end, and kill them when the grace is over."""
     started = [child for child in children if child.was_started]
     for child in started:
-        signal_group(child.pid, signal.SIGTERM)
+        signal_process_group(child.pid, signal.SIGTERM)
     until = time.monotonic() + grace_s
     for child in started:
         child.wait(until - time.monotonic())
@@ -179,7 +179,7 @@ def stop_child_processes(children: Sequence[Child], *, grace_s: float) -> None:
         child.wait(1.0)
 
 
-def signal_group(group: int, number: signal.Signals) -> None:
+def signal_process_group(group: int, number: signal.Signals) -> None:
     """Send a signal to every process of a group, if any is left."""
     try:
         killpg(group, number)

@@ -20,12 +20,12 @@ from rich.console import Console
 from recorder import clock
 from recorder.access.dagster_login import open_dagster
 from recorder.errors import RecorderError
-from recorder.invocation import short_path
-from recorder.settings import Settings, data_folder, describe_unknown_settings
+from recorder.invocation import shorten_path
+from recorder.settings import Settings, describe_unknown_settings, find_data_folder
 from recorder.storage.database import require_database_server
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.temporary_files import empty_temporary_folders
-from recorder.supervisor.commands import (
+from recorder.supervisor.child_commands import (
     NoCheckout,
     PortTwice,
     api_command,
@@ -38,7 +38,7 @@ from recorder.supervisor.commands import (
     read_workspace_names,
     start_workspace_list,
 )
-from recorder.supervisor.guard_process import GuardProcess
+from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.output import (
     Terminal,
     WarningWatch,
@@ -166,7 +166,7 @@ class Service:
             on_change=lambda groups: self._record.update(groups=groups),
         )
         code, talkers = self._dagster[:1], self._dagster[1:]
-        self._terminal.say(f"Data     {short_path(self._settings.data_dir)}")
+        self._terminal.say(f"Data     {shorten_path(self._settings.data_dir)}")
         for warning in describe_unknown_settings():
             self._terminal.say(warning, wrap=False)
         with self._console.status("Starting the API"):
@@ -302,14 +302,14 @@ class Service:
                 words = f"did not answer for {silent_s:.0f} s" if was_silent else "ended"
                 self._terminal.say(
                     f"The {child.command.name} {words}: restarting, pause {pause:.0f} s; "
-                    f"its log: {short_path(child.command.log)}",
+                    f"its log: {shorten_path(child.command.log)}",
                     level=logging.WARNING,
                 )
         elif child.liveness.is_silent and not child.is_ending:
             child.ask_to_end()
 
 
-def serve(data: Path | None, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:
+def serve_deployment(data: Path | None, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:
     """Serve until SIGINT or SIGTERM, then stop every child, as `recorder up` does.
 
     Args:
@@ -373,7 +373,7 @@ def _check_start(data: Path | None, host: str, port: int, dagster_port: int | No
     if port == dagster_port != 0:
         raise PortTwice(port)
     require_database_server(Settings.without_secret(data_dir=data))
-    if not has_run_record(data_folder(data), SERVICE):
+    if not has_run_record(find_data_folder(data), SERVICE):
         choose_port(host, port, option="--port")
         if dagster_port is not None:
             find_checkout("pipelines")

@@ -18,12 +18,12 @@ from sqlmodel import col
 from recorder import clock
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
-from recorder.net.client import BODY_BYTES, Exchange
+from recorder.net.client import BODY_BYTES, OutboundExchange
 from recorder.version import __version__
-from recorder.webhooks.endpoints import SecretBox, read_webhook_secrets
+from recorder.webhooks.delivery_scheduling import DeliverySchedule, WebhookQueue
 from recorder.webhooks.outbox import new_attempt
-from recorder.webhooks.scheduling import Schedule, WebhookQueue
 from recorder.webhooks.signing import signature_headers
+from recorder.webhooks.subscriptions import SecretBox, read_webhook_secrets
 
 log = logging.getLogger("recorder.webhooks")
 
@@ -50,11 +50,11 @@ class AttemptOutcome:
 
     delivery_id: str
     begun_ms: int
-    exchange: Exchange
+    exchange: OutboundExchange
 
 
 def settle_delivery_attempts(
-    db: DbSession, schedule: Schedule, outcomes: Sequence[AttemptOutcome], *, now: datetime
+    db: DbSession, schedule: DeliverySchedule, outcomes: Sequence[AttemptOutcome], *, now: datetime
 ) -> None:
     """Store the outcomes of attempts, and plan the attempts after failed ones.
 
@@ -71,8 +71,8 @@ def settle_delivery_attempts(
 
 def end_delivery_attempts(
     db: DbSession,
-    schedule: Schedule,
-    ended: Sequence[tuple[AttemptRow, Exchange | None]],
+    schedule: DeliverySchedule,
+    ended: Sequence[tuple[AttemptRow, OutboundExchange | None]],
     now_ms: int,
 ) -> None:
     """Store the result of each attempt; None is the result of one whose worker died."""
@@ -95,7 +95,7 @@ def end_delivery_attempts(
 
 
 def _make_attempt_result(
-    row: AttemptRow, exchange: Exchange | None, *, is_success: bool, due_ms: int | None
+    row: AttemptRow, exchange: OutboundExchange | None, *, is_success: bool, due_ms: int | None
 ) -> dict[str, Any]:
     status = "succeeded" if is_success else "exhausted" if due_ms is None else "failed"
     return {
@@ -108,7 +108,7 @@ def _make_attempt_result(
     }
 
 
-def _describe_response(exchange: Exchange) -> dict[str, Any] | None:
+def _describe_response(exchange: OutboundExchange) -> dict[str, Any] | None:
     if exchange.status is None:
         return None
     # PostgreSQL takes no NUL in a text; replacing bytes that are not UTF-8 lengthens it, so it is cut again.
@@ -190,7 +190,7 @@ class Claimed:
     has_cleared: bool
 
 
-def due_queues(db: DbSession, *, now_ms: int) -> list[WebhookQueue]:
+def list_due_queues(db: DbSession, *, now_ms: int) -> list[WebhookQueue]:
     """Return the webhooks of active workspaces with attempts that are due, or whose worker died."""
     return [WebhookQueue(*row) for row in db.connection().execute(_DUE_QUEUES, {"now_ms": now_ms})]
 
@@ -198,7 +198,7 @@ def due_queues(db: DbSession, *, now_ms: int) -> list[WebhookQueue]:
 def claim_delivery_attempts(
     db: DbSession,
     box: SecretBox,
-    schedule: Schedule,
+    schedule: DeliverySchedule,
     wanted: dict[str, int],
     *,
     now: datetime,

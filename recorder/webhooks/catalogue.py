@@ -25,7 +25,7 @@ TEST_EVENT = "webhook.test"
 
 
 @dataclass(frozen=True)
-class EventKind:
+class WebhookEventKind:
     """Event type: its description and the model of its payload's `data`."""
 
     description: str
@@ -34,30 +34,32 @@ class EventKind:
     is_emitted: bool = True
 
 
-EVENT_TYPES: dict[str, EventKind] = {
-    "session.created": EventKind("A session was created; it has not started.", SessionData),
-    "session.started": EventKind("A session began to record.", SessionData),
-    "session.stopped": EventKind("A session was stopped.", SessionData),
-    "session.sealed": EventKind("A session was sealed and indexed.", SessionData),
-    "session.error": EventKind("A session ended with an error tag or a detected failure.", ErrorData),
-    "session.tagged": EventKind("A tag was added to a session.", TaggedData),
-    "replay.queued": EventKind("A replay waits to run.", ReplayData),
-    "replay.running": EventKind("A replay runs.", ReplayData),
-    "replay.completed": EventKind("A replay matched its recording.", ReplayData),
-    "replay.diverged": EventKind("The world no longer matches the recording.", ReplayData),
-    "replay.failed": EventKind("A replay could not run.", ReplayData),
-    "recovery.started": EventKind("A recovery began.", RecoveryData),
-    "recovery.succeeded": EventKind("A recovery reached success.", RecoveryData),
-    "recovery.failed": EventKind("A recovery ended without success.", RecoveryData),
-    "export.queued": EventKind("An export was asked for.", ExportData),
-    "export.completed": EventKind("An export is complete: its manifest is written.", ExportData),
-    "export.failed": EventKind("An export ended without a dataset.", ExportData),
-    "memory.drift.new_node": EventKind("A new cluster appeared in a workflow's graph.", NewNodeData),
-    "memory.drift.path_disappeared": EventKind("A common path stopped occurring.", PathDisappearedData),
-    "quota.warning": EventKind("80 % of a monthly quota is used up.", QuotaData),
-    "quota.exhausted": EventKind("A monthly quota is used up.", QuotaData),
+EVENT_TYPES: dict[str, WebhookEventKind] = {
+    "session.created": WebhookEventKind("A session was created; it has not started.", SessionData),
+    "session.started": WebhookEventKind("A session began to record.", SessionData),
+    "session.stopped": WebhookEventKind("A session was stopped.", SessionData),
+    "session.sealed": WebhookEventKind("A session was sealed and indexed.", SessionData),
+    "session.error": WebhookEventKind("A session ended with an error tag or a detected failure.", ErrorData),
+    "session.tagged": WebhookEventKind("A tag was added to a session.", TaggedData),
+    "replay.queued": WebhookEventKind("A replay waits to run.", ReplayData),
+    "replay.running": WebhookEventKind("A replay runs.", ReplayData),
+    "replay.completed": WebhookEventKind("A replay matched its recording.", ReplayData),
+    "replay.diverged": WebhookEventKind("The world no longer matches the recording.", ReplayData),
+    "replay.failed": WebhookEventKind("A replay could not run.", ReplayData),
+    "recovery.started": WebhookEventKind("A recovery began.", RecoveryData),
+    "recovery.succeeded": WebhookEventKind("A recovery reached success.", RecoveryData),
+    "recovery.failed": WebhookEventKind("A recovery ended without success.", RecoveryData),
+    "export.queued": WebhookEventKind("An export was asked for.", ExportData),
+    "export.completed": WebhookEventKind("An export is complete: its manifest is written.", ExportData),
+    "export.failed": WebhookEventKind("An export ended without a dataset.", ExportData),
+    "memory.drift.new_node": WebhookEventKind("A new cluster appeared in a workflow's graph.", NewNodeData),
+    "memory.drift.path_disappeared": WebhookEventKind(
+        "A common path stopped occurring.", PathDisappearedData
+    ),
+    "quota.warning": WebhookEventKind("80 % of a monthly quota is used up.", QuotaData),
+    "quota.exhausted": WebhookEventKind("A monthly quota is used up.", QuotaData),
 }
-_TEST = EventKind("Somebody asked for a test.", WebhookData)
+_TEST = WebhookEventKind("Somebody asked for a test.", WebhookData)
 
 
 def list_webhook_event_types() -> EventTypes:

@@ -18,8 +18,8 @@ from recorder.storage.database import Database
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
-from recorder.webhooks.endpoints import find_webhook
 from recorder.webhooks.outbox import add_outbox_event, encode_outbox_event, new_attempt
+from recorder.webhooks.subscriptions import find_webhook
 
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 
@@ -79,7 +79,7 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
     return _store_attempt(db, webhook, attempt)
 
 
-def send_test(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> Delivery:
+def send_test_delivery(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> Delivery:
     """Send a test event to one webhook.
 
     Raises:

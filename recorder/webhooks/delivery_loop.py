@@ -19,7 +19,7 @@ import anyio.to_thread
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.heartbeat import write_heartbeat
-from recorder.net.client import Exchange, OutboundClient
+from recorder.net.client import OutboundClient, OutboundExchange
 from recorder.net.outbound_guard import AddressGuard
 from recorder.settings import Settings
 from recorder.storage.database import Database, open_database
@@ -29,13 +29,13 @@ from recorder.webhooks.attempts import (
     AttemptClaim,
     AttemptOutcome,
     claim_delivery_attempts,
-    due_queues,
+    list_due_queues,
     settle_delivery_attempts,
 )
 from recorder.webhooks.deliveries import DeliveryCleanup
-from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.delivery_scheduling import DeliverySchedule, DeliverySlots
 from recorder.webhooks.outbox import dispatch_outbox_events, has_outbox_events
-from recorder.webhooks.scheduling import DeliverySlots, Schedule
+from recorder.webhooks.subscriptions import SecretBox
 
 log = logging.getLogger("recorder.webhooks")
 
@@ -73,7 +73,7 @@ class DeliveryLoop:
         client: OutboundClient,
         box: SecretBox,
         *,
-        schedule: Schedule | None = None,
+        schedule: DeliverySchedule | None = None,
         slots: int = SLOTS,
         lease_ms: int = LEASE_MS,
         grace_s: float = _GRACE_S,
@@ -92,14 +92,14 @@ class DeliveryLoop:
         self._database = database
         self._client = client
         self._box = box
-        self._schedule = schedule or Schedule()
+        self._schedule = schedule or DeliverySchedule()
         self._slots = DeliverySlots(slots)
         self._lease_ms = lease_ms
         self._grace_s = grace_s
         self._sweep = DeliveryCleanup(database)
         self._tasks: set[asyncio.Task[None]] = set()
         #: Attempts that ended since the last turn; it frees their slots.
-        self._ended: list[tuple[AttemptClaim, Exchange]] = []
+        self._ended: list[tuple[AttemptClaim, OutboundExchange]] = []
         self._has_ended = asyncio.Event()
         #: Outcomes that are not stored yet.
         self._outcomes: list[AttemptOutcome] = []
@@ -149,7 +149,7 @@ class DeliveryLoop:
         with self._database.transaction(write=True) as db:
             settle_delivery_attempts(db, self._schedule, outcomes, now=now)
             has_more = dispatch_outbox_events(db)
-            queues = due_queues(db, now_ms=clock.to_ms(now))
+            queues = list_due_queues(db, now_ms=clock.to_ms(now))
             wanted = self._slots.allot(queues, most=_BATCH, now_ms=clock.to_ms(now))
             claimed = claim_delivery_attempts(
                 db, self._box, self._schedule, wanted, now=now, lease_ms=self._lease_ms
@@ -162,7 +162,9 @@ class DeliveryLoop:
     def _has_work(self, now: datetime) -> bool:
         """Return whether a write transaction would find something to do."""
         with self._database.transaction(write=False) as db:
-            return has_outbox_events(db) or bool(self._slots.free and due_queues(db, now_ms=clock.to_ms(now)))
+            return has_outbox_events(db) or bool(
+                self._slots.free and list_due_queues(db, now_ms=clock.to_ms(now))
+            )
 
     def _start_attempt(self, claim: AttemptClaim) -> None:
         self._slots.begin(claim)
@@ -171,7 +173,7 @@ class DeliveryLoop:
         task.add_done_callback(self._tasks.discard)
 
     async def _attempt_delivery(self, claim: AttemptClaim) -> None:
-        exchange = Exchange(error="connection")  # the outcome if this loop cuts it off
+        exchange = OutboundExchange(error="connection")  # the outcome if this loop cuts it off
         try:
             exchange = await self._client.post(claim.url, claim.headers, claim.body)
         finally:
@@ -206,7 +208,7 @@ _LONGEST_TURN_S = 60.0
 _BEAT_S = 1.0
 
 
-def deliver(settings: Settings, pulse: Path | None = None) -> None:
+def run_delivery_loop(settings: Settings, pulse: Path | None = None) -> None:
     """Send due attempts until SIGINT or SIGTERM; attempts under way then get a few seconds.
 
     Args:
@@ -221,7 +223,7 @@ def deliver(settings: Settings, pulse: Path | None = None) -> None:
     keep_files_private()
     database = open_database(settings, create=False)
     try:
-        schedule = Schedule(max_attempts=settings.webhook_attempts)
+        schedule = DeliverySchedule(max_attempts=settings.webhook_attempts)
         loop = DeliveryLoop(database, client, SecretBox(settings.secret), schedule=schedule)
         asyncio.run(_run_loop_until_signal(loop, pulse))
     finally:

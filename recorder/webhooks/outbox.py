@@ -37,18 +37,20 @@ def add_outbox_event(
     return row
 
 
-def add_events(db: DbSession, events: Sequence[dict[str, Any]]) -> None:
-    """Queue events that `describe_event` returned, with one statement."""
+def add_outbox_events(db: DbSession, events: Sequence[dict[str, Any]]) -> None:
+    """Queue events that `describe_outbox_event` returned, with one statement."""
     if events:
         db.connection().execute(insert(OutboxRow), events)
 
 
 def make_outbox_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> OutboxRow:
     """Return the row that `add_outbox_event` adds, for the ingest writer, which inserts it itself."""
-    return OutboxRow(**describe_event(tenant=tenant, type=type, subject_id=subject_id, data=data))
+    return OutboxRow(**describe_outbox_event(tenant=tenant, type=type, subject_id=subject_id, data=data))
 
 
-def describe_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> dict[str, Any]:
+def describe_outbox_event(
+    *, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]
+) -> dict[str, Any]:
     """Return the columns of an event, with the id of the current request."""
     return {
         "id": new_id("evt"),

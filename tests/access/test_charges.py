@@ -16,7 +16,7 @@ from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.sessions import start_session
-from recorder.recording.stops import batch_stop
+from recorder.recording.stops import stop_session_batch
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.captured_minutes import MINUTE, ChargedTenant, codes, submit
@@ -110,7 +110,7 @@ def test_stops_among_batches_wait_for_nobody_in_a_circle(
     def stop(ids: list[str]) -> None:
         try:
             with tenant.database.transaction(write=True) as db:
-                batch_stop(db, Tenant(tenant.caller.workspace_id, "live"), ids)
+                stop_session_batch(db, Tenant(tenant.caller.workspace_id, "live"), ids)
         except RecorderError as error:
             refused.append(error)
 

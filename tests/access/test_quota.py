@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.access.quota import (
-    due_notice_level,
+    compute_quota,
+    compute_quota_notice_level,
     list_due_quota_notices,
     parse_quota_period,
-    quota_of,
     quota_period_at,
 )
 from recorder.access.rate_tiers import TIERS
@@ -90,13 +90,13 @@ def test_months_end_where_the_calendar_says(moment: str, start: str, end: str) -
 def test_a_warning_is_due_at_80_percent_and_the_end_at_the_limit(
     used: int, limit: int | None, level: int
 ) -> None:
-    assert due_notice_level(used, limit) == level
+    assert compute_quota_notice_level(used, limit) == level
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_minutes_are_the_floor_of_the_summed_milliseconds(captured_ms: int, exported_rows: int) -> None:
     period = parse_quota_period("2026-05")
-    quota = quota_of(period, TRIAL, captured_ms=captured_ms, exported_rows=exported_rows)
+    quota = compute_quota(period, TRIAL, captured_ms=captured_ms, exported_rows=exported_rows)
     assert 0 <= captured_ms - quota.captured_minutes * 60_000 < 60_000
     assert quota.exported_rows == exported_rows
 
@@ -114,7 +114,7 @@ def test_minutes_are_the_floor_of_the_summed_milliseconds(captured_ms: int, expo
 )
 def test_a_notice_is_due_once(minutes: int, expected: int, types: list[str]) -> None:
     period = quota_period_at(datetime(2026, 5, 4, tzinfo=UTC))
-    quota = quota_of(period, TRIAL, captured_ms=minutes * 60_000, exported_rows=3)
+    quota = compute_quota(period, TRIAL, captured_ms=minutes * 60_000, exported_rows=3)
     notices = list(list_due_quota_notices(quota, "captured_minutes", expected))
     assert [type for type, _ in notices] == types
     told_data = {

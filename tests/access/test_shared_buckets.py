@@ -10,12 +10,12 @@ import pytest
 import redis
 
 from benchmarks.overload import Grants, overload
-from recorder.access.rate_limits.stores import (
+from recorder.access.rate_limits.bucket_stores import (
     TIMEOUT_S,
-    Buckets,
     Presence,
     RedisBuckets,
-    SharedBuckets,
+    SharedTokenBucketStore,
+    TokenBucketStore,
     open_token_buckets,
 )
 from recorder.access.rate_limits.token_buckets import InProcessBuckets, TokenBucket
@@ -32,21 +32,21 @@ def a_bucket(size: int = 10, per_second: float = 0.001) -> TokenBucket:
 
 
 @asynccontextmanager
-async def shared(url: str) -> AsyncIterator[SharedBuckets]:
-    buckets = SharedBuckets(RedisBuckets(url), InProcessBuckets(), Presence("rate limits"))
+async def shared(url: str) -> AsyncIterator[SharedTokenBucketStore]:
+    buckets = SharedTokenBucketStore(RedisBuckets(url), InProcessBuckets(), Presence("rate limits"))
     try:
         yield buckets
     finally:
         await buckets.close()
 
 
-async def granted(store: Buckets, bucket: TokenBucket, count: int) -> int:
+async def granted(store: TokenBucketStore, bucket: TokenBucket, count: int) -> int:
     """Return how many of some simultaneous requests are granted."""
     result = await asyncio.gather(*(store.draw([bucket]) for _ in range(count)))
     return sum(is_granted for is_granted, _ in result)
 
 
-async def has_come_back(store: SharedBuckets, url: str) -> None:
+async def has_come_back(store: SharedTokenBucketStore, url: str) -> None:
     """Wait until requests go to Redis again."""
     with redis.Redis.from_url(url) as connection:
         while True:
@@ -127,7 +127,7 @@ def test_a_redis_that_hangs_holds_requests_up_once(caplog: pytest.LogCaptureFixt
     assert len(told(caplog)) == 2
 
 
-async def seconds(store: Buckets, bucket: TokenBucket) -> float:
+async def seconds(store: TokenBucketStore, bucket: TokenBucket) -> float:
     """Return the duration of one decision."""
     began = time.monotonic()
     await store.draw([bucket])

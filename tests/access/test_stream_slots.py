@@ -10,7 +10,7 @@ from multiprocessing.context import SpawnProcess
 import pytest
 
 from recorder.access.keys import Caller
-from recorder.access.rate_limits.stream_slots import RedisSlots, Slot, StreamSlots
+from recorder.access.rate_limits.stream_slots import RedisStreamSlots, StreamSlot, StreamSlots
 from recorder.errors import TooManyStreams
 from recorder.ids import new_id
 from recorder.tenant import Tenant
@@ -31,14 +31,14 @@ def shared_url(request: pytest.FixtureRequest) -> str | None:
 
 @asynccontextmanager
 async def opened(url: str | None, *, lease_s: float = 30.0) -> AsyncIterator[StreamSlots]:
-    slots = StreamSlots(RedisSlots(url, lease_s=lease_s) if url else None)
+    slots = StreamSlots(RedisStreamSlots(url, lease_s=lease_s) if url else None)
     try:
         yield slots
     finally:
         await slots.close()
 
 
-async def take(slots: StreamSlots, caller: Caller, count: int) -> list[Slot]:
+async def take(slots: StreamSlots, caller: Caller, count: int) -> list[StreamSlot]:
     return [await slots.acquire(caller) for _ in range(count)]
 
 

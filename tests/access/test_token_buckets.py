@@ -10,12 +10,12 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.access.rate_limits.stores import ARITHMETIC, RedisBuckets
+from recorder.access.rate_limits.bucket_stores import ARITHMETIC, RedisBuckets
 from recorder.access.rate_limits.token_buckets import (
     LONGEST_FILL_S,
-    Group,
+    BucketGroup,
+    BucketLevel,
     InProcessBuckets,
-    Level,
     TokenBucket,
     draw,
 )
@@ -44,25 +44,25 @@ class Clock:
         return self.now
 
 
-def ask(levels: list[Level], now: float) -> bool:
+def ask(levels: list[BucketLevel], now: float) -> bool:
     is_granted, _ = draw(levels, now=now)
     return is_granted
 
 
 def test_a_bucket_gives_its_size_at_once_and_then_its_rate() -> None:
-    level = Level(KEY, 100.0)
+    level = BucketLevel(KEY, 100.0)
     assert [ask([level], 100.0) for _ in range(5)] == [True] * 4 + [False]
     assert [ask([level], 100.0 + s) for s in (0.4, 0.5, 0.9, 1.0)] == [False, True, False, True]
 
 
 def test_a_bucket_never_holds_more_than_its_size() -> None:
-    level = Level(KEY, 0.0)
+    level = BucketLevel(KEY, 0.0)
     draw([level], now=0.0)
     assert draw([level], now=1e9, cost=0) == (True, [4.0])
 
 
 def test_a_refused_request_takes_nothing_from_either_bucket() -> None:
-    levels = [Level(KEY, 0.0), Level(WORKSPACE, 0.0)]
+    levels = [BucketLevel(KEY, 0.0), BucketLevel(WORKSPACE, 0.0)]
     for _ in range(4):
         draw(levels, now=0.0)
     assert draw(levels, now=0.0) == (False, [0.0, 6.0])
@@ -70,7 +70,7 @@ def test_a_refused_request_takes_nothing_from_either_bucket() -> None:
 
 
 def test_looking_takes_nothing() -> None:
-    level = Level(KEY, 0.0)
+    level = BucketLevel(KEY, 0.0)
     assert [draw([level], now=0.0, cost=0) for _ in range(9)] == [(True, [4.0])] * 9
 
 
@@ -79,7 +79,7 @@ def test_looking_takes_nothing() -> None:
 def test_no_schedule_gets_more_than_burst_and_rate(
     size: int, per_second: float, schedule: list[float]
 ) -> None:
-    level, now, granted = Level(TokenBucket("b", "per_key", size, per_second), 0.0), 0.0, 0
+    level, now, granted = BucketLevel(TokenBucket("b", "per_key", size, per_second), 0.0), 0.0, 0
     for step in schedule:
         now += step
         granted += ask([level], now)
@@ -92,7 +92,7 @@ def test_a_clock_that_is_set_back_gives_nothing_twice(
     size: int, per_second: float, schedule: list[float]
 ) -> None:
     bucket = TokenBucket("b", "per_key", size, per_second)
-    level, now, latest, granted = Level(bucket, 0.0), 0.0, 0.0, 0
+    level, now, latest, granted = BucketLevel(bucket, 0.0), 0.0, 0.0, 0
     for step in schedule:
         # Never further back than the bucket takes to fill.
         now = max(now + step, latest - bucket.fill_s)
@@ -106,7 +106,7 @@ def test_a_clock_that_is_set_far_back_closes_a_bucket_for_its_filling_time_at_mo
     size: int, per_second: float, back: float
 ) -> None:
     bucket = TokenBucket("b", "per_key", size, per_second)
-    level = Level(bucket, 1e9)
+    level = BucketLevel(bucket, 1e9)
     while ask([level], 1e9):
         pass
     ask([level], 1e9 - back)
@@ -130,7 +130,7 @@ def test_redis_reckons_as_memory_does(
     name = new_id("wsp")
     buckets = [TokenBucket(f"{name}:a", "per_key", size, per_second), TokenBucket(f"{name}:b", "w", 9, 3.0)]
     now = 1_800_000_000.0
-    levels = [Level(bucket, now + schedule[0][1]) for bucket in buckets]
+    levels = [BucketLevel(bucket, now + schedule[0][1]) for bucket in buckets]
     for cost, step in schedule:
         now += step
         numbers = [number for bucket in buckets for number in (cost, bucket.size, bucket.per_second)]
@@ -249,7 +249,7 @@ def test_a_bucket_takes_the_size_of_its_new_tier() -> None:
 def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> None:
     clock = Clock()
     store = InProcessBuckets(clock=clock)
-    slow, fast = Group(KEY), Group(TokenBucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
+    slow, fast = BucketGroup(KEY), BucketGroup(TokenBucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
     drawn = [store.draw_now(group) for group in (slow, fast, slow, fast, slow)]
     assert drawn == [(True, [3.0]), (True, [2.0, 9.0]), (True, [1.0]), (True, [0.0, 8.0]), (False, [0.0])]
     clock.now = 1.0
@@ -260,7 +260,10 @@ def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> N
 
 def test_a_group_in_use_is_kept_over_all_generations() -> None:
     clock = Clock()
-    store, group = InProcessBuckets(clock=clock), Group(TokenBucket("slow", "per_key", 5, 5 / LONGEST_FILL_S))
+    store, group = (
+        InProcessBuckets(clock=clock),
+        BucketGroup(TokenBucket("slow", "per_key", 5, 5 / LONGEST_FILL_S)),
+    )
     granted = 0
     for clock.now in range(0, 600, 7):
         granted += store.draw_now(group)[0]

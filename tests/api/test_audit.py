@@ -75,7 +75,7 @@ def test_the_chain_can_be_checked_from_what_is_sent(caller: Caller) -> None:
         assert entry["prev_hash"] == last
         canonical = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         last = hashlib.sha256((last + canonical).encode()).hexdigest()
-        assert (stored, last) == (last, hashing.sha256_of((entry["prev_hash"] + canonical).encode()))
+        assert (stored, last) == (last, hashing.compute_sha256((entry["prev_hash"] + canonical).encode()))
 
 
 def test_pages_run_oldest_first_and_miss_nothing(caller: Caller) -> None:

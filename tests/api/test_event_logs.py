@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from recorder.cli import app
 from recorder.client import ApiError, Client
-from recorder.importers.trace_recordings import import_xes_log, outcome_rules
+from recorder.importers.trace_recordings import import_xes_log, parse_outcome_rules
 from recorder.interchange.event_logs import UnreadableLog
 from recorder.interchange.session_traces import NothingToExport, write_event_log
-from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_reader import read_xes_traces
 from tests.support.event_logs import (
     CLAIMS,
     REAL,
@@ -89,7 +89,7 @@ def test_traces_wait_for_sealing_in_the_order_of_their_starts(tmp_path: Path) ->
 def test_an_outcome_is_told_by_an_activity_or_an_attribute(
     service: RunningService, client: Client, tmp_path: Path
 ) -> None:
-    rules = outcome_rules(["concept:name=pay"], ["amount=300"])
+    rules = parse_outcome_rules(["concept:name=pay"], ["amount=300"])
     brought_in(service, write_log(tmp_path, claims_text()), "outcomes", rules=rules)
     outcomes = {
         session["metadata"]["case"]: session["outcome"]
@@ -104,8 +104,8 @@ def test_what_comes_in_goes_out_equal(service: RunningService, client: Client, t
     out = tmp_path / "out.xes.gz"
     report = write_event_log(client, "round_trip", out)
     assert (report.sessions, report.events) == (3, 10)
-    assert contents(read_traces(out)) == contents(read_traces(path))
-    first = next(trace for trace in read_traces(out) if trace.name == "1")
+    assert contents(read_xes_traces(out)) == contents(read_xes_traces(path))
+    first = next(trace for trace in read_xes_traces(out) if trace.name == "1")
     assert first.attributes["amount"] == 100
     assert first.events[0].attributes == {
         "lifecycle:transition": "complete",
@@ -119,7 +119,7 @@ def test_a_real_log_goes_in_and_out_equal(service: RunningService, client: Clien
     path = REAL / "running-example.xes"
     brought_in(service, path, "real_log")
     write_event_log(client, "real_log", tmp_path / "out.xes")
-    assert contents(read_traces(tmp_path / "out.xes")) == contents(read_traces(path))
+    assert contents(read_xes_traces(tmp_path / "out.xes")) == contents(read_xes_traces(path))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_was_recorded_here_is_written_with_actions_and_targets(client: Clie
     )
     client.stop(session["id"])
     write_event_log(client, "ours", tmp_path / "ours.xes")
-    (trace,) = read_traces(tmp_path / "ours.xes")
+    (trace,) = read_xes_traces(tmp_path / "ours.xes")
     assert (trace.name, trace.attributes["recorder:outcome"]) == (session["id"], "abandoned")
     assert [event.activity for event in trace.events] == ["Type into Sum", "Click Pay", "Click Pay"]
     assert trace.events[1].attributes == {

@@ -11,7 +11,7 @@ import pytest
 
 from api.app import create_app
 from recorder import __version__
-from recorder.replay_service.drain_run import ReplayRun
+from recorder.replay_service.drain_run import ReplayDrainRun
 from recorder.supervisor.run_records import SERVICE, RunRecord
 from tests.support.completed_work import EVENTS, completed_export, seal_all, stopped_session
 from tests.support.databases import create_file
@@ -53,7 +53,7 @@ def await_decision(caller: Caller) -> None:
     seal_all(caller)
     body = {"session_id": session_id, "sandbox": "dry", "mode": "guided"}
     replay_id = caller.post("/v1/replays", body).json()["id"]
-    run = ReplayRun(caller.service.runtime, "examples")
+    run = ReplayDrainRun(caller.service.runtime, "examples")
     assert run.take() and run.work_on_due_replays()
     run.release()
     assert caller.get(f"/v1/replays/{replay_id}").json()["awaiting"] is not None

@@ -15,7 +15,7 @@ from api.dependencies import get_db
 from api.routes.exports import router
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.exports.requests.wire_objects import signed_url
+from recorder.exports.requests.export_wire_objects import signed_url
 from recorder.exports.results import hosted_files
 from recorder.ids import new_id
 from recorder.models.export import ExportRow

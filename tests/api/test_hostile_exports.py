@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder import clock, limits
-from recorder.exports.requests.wire_objects import signed_url
+from recorder.exports.requests.export_wire_objects import signed_url
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.workspace import WorkspaceRow

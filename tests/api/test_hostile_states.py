@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recorder.access.keys import authenticate_key
-from recorder.access.rate_limits.stream_slots import Slot, StreamSlots
+from recorder.access.rate_limits.stream_slots import StreamSlot, StreamSlots
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
 from tests.support.recorded_sessions import execute
@@ -120,10 +120,10 @@ def full(service: Service) -> Iterator[Caller]:
     with runtime.database.transaction(write=False) as db:
         known = authenticate_key(db, caller.key.key, secret=runtime.settings.secret)
 
-    async def fill() -> list[Slot]:
+    async def fill() -> list[StreamSlot]:
         return [await slots.acquire(known) for _ in range(known.tier.streams_per_key)]
 
-    async def free(held: list[Slot]) -> None:
+    async def free(held: list[StreamSlot]) -> None:
         for slot in held:
             slots.release(slot)
         await asyncio.sleep(0)

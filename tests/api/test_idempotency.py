@@ -9,7 +9,7 @@ from sqlmodel import col, select
 
 from api.dependencies import get_db
 from api.strict_routes import BatchRoute, StrictRoute
-from recorder.access.keyed_answers import RequestKey, store_idempotency_answer
+from recorder.access.idempotency_keys import IdempotencyKey, store_idempotency_answer
 from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, stored_rows
@@ -224,7 +224,7 @@ def test_an_answer_that_holds_is_not_overwritten(caller: Caller) -> None:
     """Two processes may answer one key at once: the answer that was stored first remains."""
     first = caller.post(SESSIONS, CHECKOUT, key="k")
     (row,) = kept_answers(caller)
-    key = RequestKey(
+    key = IdempotencyKey(
         Tenant(row.workspace_id, row.mode), row.method, row.path, row.key, bytes(row.body_digest)
     )
     with caller.service.runtime.database.transaction(write=True) as db:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recorder.replay_service.drain_run import ReplayRun
+from recorder.replay_service.drain_run import ReplayDrainRun
 from recorder.replay_service.dry.dry_computation import DryComputation
 from recorder.replay_service.dry.dry_process import DryProcess
 from tests.api.test_replays import ask, show
@@ -15,7 +15,7 @@ from tests.support.two_click_sessions import long_run, replay_all, sealed_run
 def test_a_replay_that_takes_long_is_computed_beside_the_others(caller: Caller) -> None:
     slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})["id"]
     quick = ask(caller, sealed_run(caller, workflow="reject"))["id"]
-    run = ReplayRun(
+    run = ReplayDrainRun(
         caller.service.runtime, "tests", computation=DryComputation(caller.service.runtime, quick_s=0.2)
     )
     assert run.take() and run.work_on_due_replays()
@@ -40,7 +40,7 @@ def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, limits: dict[s
     quick = ask(caller, sealed_run(caller, workflow="reject"))
     runtime = caller.service.runtime
     computation = DryComputation(runtime, quick_s=0.2, make_long_process=lambda: DryProcess(**limits))
-    run = ReplayRun(runtime, "tests", computation=computation)
+    run = ReplayDrainRun(runtime, "tests", computation=computation)
     assert run.take()
     while run.work_on_due_replays():
         pass
@@ -54,7 +54,7 @@ def test_a_replay_that_takes_too_long_fails_alone(caller: Caller, limits: dict[s
 def test_long_replays_of_a_run_that_ends_are_done_by_the_next(caller: Caller) -> None:
     runtime = caller.service.runtime
     slow = ask(caller, long_run(caller), policy={"on_divergence": "skip"})["id"]
-    run = ReplayRun(runtime, "tests", computation=DryComputation(runtime, quick_s=0.2))
+    run = ReplayDrainRun(runtime, "tests", computation=DryComputation(runtime, quick_s=0.2))
     assert run.take() and run.work_on_due_replays() and run.work_on_due_replays()
     run.release()
     assert show(caller, slow)["status"] == "running"
@@ -67,7 +67,7 @@ def test_few_replays_of_a_session_that_takes_long_wait_for_a_place(caller: Calle
     for number in range(12):
         ask(caller, session_id, policy={"on_divergence": "skip", "thresholds": {"ok": 0.7 + number / 1_000}})
     computation = DryComputation(caller.service.runtime, quick_s=0.1)
-    run = ReplayRun(caller.service.runtime, "tests", computation=computation)
+    run = ReplayDrainRun(caller.service.runtime, "tests", computation=computation)
     assert run.take()
     while not computation.long:
         run.work_on_due_replays()

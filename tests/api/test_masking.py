@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recorder.masking.detectors import masking_key, subject_digests
+from recorder.masking.detectors import derive_masking_key, list_subject_digests
 from tests.support.factories import Caller, Service, event, frame, multipart, picture
 from tests.support.masking import (
     ADA,
@@ -216,6 +216,6 @@ def test_a_masked_person_is_found_by_recomputing_the_token(caller: Caller) -> No
     set_masking(caller, {"builtins": ["email"], **ACCOUNTS})
     session_id = caller.make_session(actor={"id": ADA, "kind": "human"}, metadata={"a": "ACC-1234"})
     session = caller.get(f"/v1/sessions/{session_id}").json()
-    key = masking_key(caller.service.runtime.settings.secret, caller.key.workspace_id)
+    key = derive_masking_key(caller.service.runtime.settings.secret, caller.key.workspace_id)
     for subject, stored in ((ADA, session["actor"]["id"]), ("ACC-1234", session["metadata"]["a"])):
-        assert any(f":{digest}›" in stored for digest in subject_digests(key, subject))
+        assert any(f":{digest}›" in stored for digest in list_subject_digests(key, subject))

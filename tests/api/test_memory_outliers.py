@@ -1,6 +1,6 @@
 """`GET /v1/memory/outliers`: the least typical sessions, page by page. Spec §4.2."""
 
-from recorder.memory.storage.versions import add_graph_version, read_head
+from recorder.memory.storage.versions import add_graph_version, read_newest_version
 from recorder.tenant import GraphScope, Tenant
 from tests.support.factories import Caller, assert_problem
 from tests.support.http_walks import SESSION_MEMBERS, ask, sealed_walks
@@ -63,7 +63,7 @@ def test_pages_of_outliers_end_with_a_rebuild(caller: Caller) -> None:
     page = ask(caller, "outliers", "&threshold=0.5&limit=1")
     scope = GraphScope(Tenant(caller.key.workspace_id, "live"), "checkout")
     with caller.service.runtime.database.transaction(write=True) as db:
-        head = read_head(db, scope, lock=True)
+        head = read_newest_version(db, scope, lock=True)
         assert head is not None
         add_graph_version(db, scope, head, "rebuild")
     query = "/v1/memory/outliers?workflow=checkout&threshold=0.5&limit=1"

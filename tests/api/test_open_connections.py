@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from api.gate.open_connections import CONNECTIONS, OpenConnections
 from api.gate.slow_clients import SlowClientProtocol
 from recorder.errors import TooManyConnections
-from recorder.supervisor.commands import api_command
+from recorder.supervisor.child_commands import api_command
 from tests.support.http_service import RunningService, running_service, serving
 from tests.support.sealed_sessions import make_settings
 from tests.support.stream_clients import wait_for

@@ -17,14 +17,14 @@ from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.drain_run import ReplayRun
-from recorder.replay_service.recordings.failed_sessions import Failure
+from recorder.replay_service.drain_run import ReplayDrainRun
+from recorder.replay_service.recordings.failed_sessions import SessionFailure
 from recorder.replay_service.recovery_search.candidate_search_process import SearchProcess
 from recorder.replay_service.recovery_search.candidate_searches import MOST_SEARCHES, CandidateSearches
 from recorder.replay_service.recovery_search.candidates import list_recovery_candidates
 from recorder.replay_service.recovery_search.recovery_work import continue_recovery, list_due_recoveries
-from recorder.replay_service.requests.inputs import decrypt_inputs
-from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
+from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
 from recorder.replay_service.scheduling.store_pauses import StorePauses
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once, seal_all
@@ -255,7 +255,7 @@ def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
         with database.transaction(write=False) as db:
             (due,) = [row for row in list_due_recoveries(db) if row.id == made["id"]]
             session = db.get_one(SessionRow, due.session_id)
-        failure = Failure(due.failure_tag, due.failed_at_ms)
+        failure = SessionFailure(due.failure_tag, due.failed_at_ms)
         candidates = list_recovery_candidates(caller.service.runtime, session, failure)
         assert held is not None and len(candidates) == 2
         assert continue_recovery(caller.service.runtime, held, due, candidates=candidates) is None
@@ -457,7 +457,7 @@ def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
     made = ask(other, failing(other))["id"]
     # Those of the other workspace are looked for by the second search, not after the three.
     runtime = caller.service.runtime
-    searches = CandidateSearches(runtime, StorePauses(), ReplayRunReport())
+    searches = CandidateSearches(runtime, StorePauses(), ReplayDrainCounts())
     with lease_for_block(runtime.database, "searches", "tests", ttl_ms=60_000) as held:
         assert held is not None
         with runtime.database.transaction(write=False) as db:
@@ -481,7 +481,7 @@ def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
 def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> None:
     runtime = caller.service.runtime
     made = [ask(caller, session_id)["id"] for session_id in [failing(caller)] * 2]
-    searches = CandidateSearches(runtime, StorePauses(), ReplayRunReport(), quick_s=0.0)
+    searches = CandidateSearches(runtime, StorePauses(), ReplayDrainCounts(), quick_s=0.0)
     with lease_for_block(runtime.database, "searches", "tests", ttl_ms=60_000) as held:
         assert held is not None
         with runtime.database.transaction(write=False) as db:
@@ -510,7 +510,7 @@ def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
         row = db.get_one(RecoveryRow, made["id"])
         session = db.get_one(SessionRow, row.session_id)
     assert (row.status, row.searches, row.candidates) == ("started", 0, None)
-    failure = Failure(row.failure_tag, row.failed_at_ms)
+    failure = SessionFailure(row.failure_tag, row.failed_at_ms)
     assert list_recovery_candidates(runtime, session, failure, skip_unavailable=True) == []
     folder.unlink()
     away.rename(folder)
@@ -522,7 +522,7 @@ def test_a_search_that_takes_too_long_ends_its_recovery_alone(caller: Caller) ->
     made = ask(caller, session_id)
     replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
     # The process takes longer than this to start.
-    run = ReplayRun(caller.service.runtime, "tests", search_process=SearchProcess(seconds=0.1))
+    run = ReplayDrainRun(caller.service.runtime, "tests", search_process=SearchProcess(seconds=0.1))
     assert run.take()
     while run.work_on_due_replays():
         pass

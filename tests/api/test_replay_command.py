@@ -15,8 +15,8 @@ from recorder.cli import main
 from recorder.live.claimed_replay import claim_live_replay
 from recorder.live.journal_protocol import LiveResult
 from recorder.live.journal_rows import ReplayJournal
-from recorder.replay_service.drain_run import ReplayRun
-from recorder.replays.results import Decision, Summary
+from recorder.replay_service.drain_run import ReplayDrainRun
+from recorder.replays.replay_results import Decision, ReplaySummary
 from tests.support.factories import Caller
 from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.http_service import serving
@@ -39,7 +39,7 @@ def url(caller: Caller) -> Iterator[str]:
     is_over = threading.Event()
 
     def work() -> None:
-        run = ReplayRun(caller.service.runtime, "commands")
+        run = ReplayDrainRun(caller.service.runtime, "commands")
         while not run.take():
             is_over.wait(0.1)
         while not is_over.wait(0.05):
@@ -173,7 +173,7 @@ def test_a_live_recovery_asks_for_the_decisions_of_its_attempt(
                 journal = ReplayJournal(runtime, claimed[0].id, claimed[1], lambda: False)
                 journal.begin(3)
                 decisions.append(journal.wait_for_decision(3, None))
-                journal.finish(LiveResult("completed", None, Summary()))
+                journal.finish(LiveResult("completed", None, ReplaySummary()))
                 return
             time.sleep(0.1)
 

@@ -14,9 +14,9 @@ from recorder import clock
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.due_replays import LEASE
-from recorder.replay_service.replayability.replayability import ReplayabilityWork
 from recorder.replay_service.replayability.replayability_process import ReplayabilityProcess
 from recorder.replay_service.replayability.replayability_queue import has_waiting_sessions
+from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import HeldLease, hold_lease

@@ -11,7 +11,7 @@ from recorder import limits
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.drain_run import DECISION_TIME, ReplayRun
+from recorder.replay_service.drain_run import DECISION_TIME, ReplayDrainRun
 from recorder.replay_service.due_replays import list_due_replays
 from tests.support.factories import Caller, assert_problem
 from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
@@ -354,7 +354,7 @@ def test_replays_go_with_their_session_and_the_one_they_were_compared_with(calle
 
 def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> None:
     ask(caller, sealed_run(caller))
-    first, second = (ReplayRun(caller.service.runtime, owner) for owner in ("one", "two"))
+    first, second = (ReplayDrainRun(caller.service.runtime, owner) for owner in ("one", "two"))
     assert first.take() and not second.take()
     first.release()
     assert second.take() and second.work_on_due_replays()
@@ -389,7 +389,7 @@ def test_a_workspace_that_came_during_a_turn_is_first_in_the_next(caller: Caller
     flooded, other = sealed_run(caller), caller.service.make_caller()
     # The cache copies no result: the policies differ.
     mine = [ask(caller, flooded, policy={"thresholds": {"ok": 0.7 + n / 1000}})["id"] for n in range(60)]
-    run = ReplayRun(caller.service.runtime, "tests", turn_s=0.0)
+    run = ReplayDrainRun(caller.service.runtime, "tests", turn_s=0.0)
     assert run.take() and run.work_on_due_replays()
     theirs = ask(other, sealed_run(other))["id"]
     assert run.work_on_due_replays()
@@ -406,7 +406,7 @@ def test_a_replay_waits_for_its_store(caller: Caller) -> None:
     folder = Path(runtime.settings.blob_url)
     away = folder.rename(folder.with_name("away"))
     folder.write_text("no folder")
-    run = ReplayRun(runtime, "tests")
+    run = ReplayDrainRun(runtime, "tests")
     assert run.take() and run.work_on_due_replays() and not run.work_on_due_replays()
     run.release()
     assert show(caller, made["id"])["status"] == "running"

@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from api.gate.slow_clients import SlowClientProtocol
 from recorder import limits
 from recorder.runtime import Runtime
-from recorder.supervisor.commands import api_command
+from recorder.supervisor.child_commands import api_command
 from tests.support.factories import footprint
 from tests.support.http_service import RunningService, running_service, serving
 from tests.support.sealed_sessions import make_settings

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from api.streams.websockets import WatchedSocket
+from api.streams.websocket_protocol import WatchedSocket
 from recorder.recording.streams import StreamTimes
 from tests.support.factories import event
 from tests.support.stream_clients import Streamer, StreamService, listening, streaming_service, wait_for

@@ -16,8 +16,8 @@ from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.tenant import GraphScope, Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
-from recorder.webhooks.endpoints import SecretBox
 from recorder.webhooks.signing import verify_signature
+from recorder.webhooks.subscriptions import SecretBox
 from tests.support.delivery_loop import running_loop, wait_until
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.factories import Caller, Service, event

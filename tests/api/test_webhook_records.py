@@ -2,7 +2,7 @@
 
 from recorder.ids import new_id
 from recorder.models.webhook import Delivery
-from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.subscriptions import SecretBox
 from tests.support.delivery_loop import AT_ONCE, local_client, running_loop, wait_until
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.webhook_receiver import Answer, running_receiver

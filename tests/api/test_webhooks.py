@@ -12,7 +12,7 @@ from recorder.ids import new_id
 from recorder.models.operations import AuditRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.webhooks.catalogue import EVENT_TYPES
-from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.subscriptions import SecretBox
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.webhooks import LOCAL, URL, WEBHOOKS, body, make
 

@@ -15,8 +15,8 @@ from examples.webapp.server import run_webapp
 from recorder import Client
 from recorder.capture import record
 from recorder.capture.journal import Journal, redact_url
-from recorder.capture.messages import ActionMessage, parse_script_message
 from recorder.capture.page_reader import PageUnreadable, parse_page_reading
+from recorder.capture.script_messages import ActionMessage, parse_script_message
 from recorder.capture.sender import MAX_EVENTS, Sender, SessionChoice
 
 

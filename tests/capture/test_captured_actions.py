@@ -15,7 +15,7 @@ from recorder.capture.page_reader import PageReader
 from recorder.capture.targets import make_element_path
 from recorder.replays.budget import Budget
 from recorder.replays.dom import read_dom_document
-from recorder.replays.recordings import list_recorded_steps
+from recorder.replays.recorded_session import list_recorded_steps
 from tests.support.captured_pages import find_browser, read_dom, read_recorded
 
 SECRET = "opensesame-77"

@@ -11,14 +11,14 @@ from examples.webapp.server import PASSWORD, run_webapp
 from recorder import Client
 from recorder.capture import record
 from recorder.replays.budget import Budget
-from recorder.replays.dry import compute_replayability, replay_dry
+from recorder.replays.dry_replay import compute_replayability, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_pages import RecordedPages
-from recorder.replays.recordings import RecordedSession, list_recorded_steps
+from recorder.replays.recorded_session import RecordedSession, list_recorded_steps
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event
-from recorder.replays.resolve import RESOLVE_VISITS, resolve_target
-from recorder.replays.results import Decision, DryResult
+from recorder.replays.replay_results import Decision, DryResult
 from recorder.replays.selectors import find_single_element, kind_of_selector
+from recorder.replays.target_resolution import RESOLVE_VISITS, resolve_target
 from tests.support.captured_pages import read_dom, read_recorded
 
 STEPS = [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder import limits
-from recorder.client.batches import CapturedFrame, event_batch_calls, frame_batch_calls
+from recorder.client.upload_batches import CapturedFrame, event_batch_calls, frame_batch_calls
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
-from recorder.client.transport import Call, Transport
+from recorder.client.transport import Transport, TransportCall
 from tests.support.webhook_receiver import Answer, Received, running_receiver
 
 KEY = "nsk_local_secretsecret"
@@ -186,7 +186,7 @@ def test_a_service_that_never_answered_is_not_waited_for_as_long_as_one_that_res
     transport = Transport("http://127.0.0.1:1", KEY, timeout_s=5, patience_s=60, first_answer_s=0.1)
     began = time.monotonic()
     with pytest.raises(Unreachable, match="no connection"):
-        transport.send(Call("GET", "/v1/sessions/ses_1"))
+        transport.send(TransportCall("GET", "/v1/sessions/ses_1"))
     assert time.monotonic() - began < 20
     transport.close()
 

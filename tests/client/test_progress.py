@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from recorder.client.progress import _Bar, _format_duration, _Lines, byte_progress_bar, describe_export_state
+from recorder.client.progress import (
+    _format_duration,
+    _ProgressBar,
+    _ProgressLines,
+    byte_progress_bar,
+    describe_export_state,
+)
 
 EXPORT_ID = "exp_01m82rdvtw8j5xwrm3pyx42bds"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -37,7 +43,7 @@ COMPLETED = export("completed", 9_876, 9_876, rows=123_456_789, frames=12_345_67
 def test_a_state_fits_on_one_line_with_the_time_it_took(
     result: dict[str, Any], waited_s: float, expected: str, width: int
 ) -> None:
-    bar = _Bar(Console(width=width, file=StringIO(), force_terminal=True), EXPORT_ID)
+    bar = _ProgressBar(Console(width=width, file=StringIO(), force_terminal=True), EXPORT_ID)
     line = bar._format_progress_line(result, waited_s)
     assert (
         line.plain.startswith(EXPORT_ID)
@@ -49,7 +55,7 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
 
 
 def test_the_bar_shows_the_share_and_the_time_left() -> None:
-    bar = _Bar(Console(width=80, file=StringIO(), force_terminal=True), EXPORT_ID)
+    bar = _ProgressBar(Console(width=80, file=StringIO(), force_terminal=True), EXPORT_ID)
     bar.update(export("running", 0, 4), 8.0)
     line = bar._format_progress_line(export("running", 1, 4), 18.0)
     assert line.plain.endswith(" 0:18, 0:30 left")
@@ -59,7 +65,7 @@ def test_the_bar_shows_the_share_and_the_time_left() -> None:
 
 def test_the_outcome_and_a_long_wait_are_whole_lines() -> None:
     console = Console(width=80, file=StringIO(), force_terminal=True)
-    bar = _Bar(console, EXPORT_ID)
+    bar = _ProgressBar(console, EXPORT_ID)
     with bar:
         bar.update(export("queued"), 31)
         bar.update(export("queued"), 32)
@@ -73,7 +79,7 @@ def test_the_outcome_and_a_long_wait_are_whole_lines() -> None:
 
 def test_without_a_terminal_there_is_a_line_for_each_state() -> None:
     console = Console(width=80, file=StringIO())
-    lines = _Lines(console, EXPORT_ID)
+    lines = _ProgressLines(console, EXPORT_ID)
     for item, waited_s in ((export("queued"), 1), (export("queued"), 2), (export("running"), 3)):
         lines.update(item, waited_s)
     lines.update(COMPLETED, 40)

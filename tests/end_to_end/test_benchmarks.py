@@ -26,10 +26,10 @@ from benchmarks.soak.samples import Sample
 from benchmarks.soak.verdicts import judge
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
-from recorder.recording.events import check_and_pack_event_batch
+from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.frame_validation import validate_frame_picture
 from recorder.runtime import Runtime
-from recorder.settings import child_environment
+from recorder.settings import make_child_environment
 from recorder.tenant import Tenant
 from tests.support.demonstrations import click_states, write_demonstration
 
@@ -100,7 +100,7 @@ def test_fsync_is_slowed(tmp_path: Path) -> None:
         "import os, time; file = os.open('f', os.O_CREAT | os.O_WRONLY); began = time.perf_counter(); "
         "os.fsync(file); os.fdatasync(file); print(time.perf_counter() - began)"
     )
-    environment = child_environment(new_settings(tmp_path), {"LD_PRELOAD": str(library)})
+    environment = make_child_environment(new_settings(tmp_path), {"LD_PRELOAD": str(library)})
     run = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,

@@ -18,7 +18,7 @@ from recorder.access.dagster_login import open_dagster
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor.commands import choose_port
+from recorder.supervisor.child_commands import choose_port
 from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
 
 RUNS = "{ runsOrError { ... on Runs { results { jobName status } } } }"

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder.access.keys import create_workspace
-from recorder.exports.runner.lease import claim_export, due_exports
+from recorder.exports.runner.export_lease import claim_export, list_due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
@@ -106,7 +106,7 @@ def test_a_waiting_export_is_due_until_a_run_has_it_on_both_databases(client: Te
     export_id = client.post("/v1/exports", json=body).json()["id"]
     database = _runtime(client).database
     with database.transaction(write=True) as db:
-        due = [row.id for row in due_exports(db, limit=9)]
+        due = [row.id for row in list_due_exports(db, limit=9)]
         claim_export(database, db, export_id, owner="test")
-        left = [row.id for row in due_exports(db, limit=9)]
+        left = [row.id for row in list_due_exports(db, limit=9)]
     assert (due, left) == ([export_id], [])

@@ -14,7 +14,7 @@ from benchmarks.servers import serving
 from recorder.access.keys import NewKey, create_workspace
 from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
-from recorder.supervisor.commands import choose_port
+from recorder.supervisor.child_commands import choose_port
 from tests.support.databases import create_database
 from tests.support.deployment_processes import left_after, start_up
 from tests.support.factories import event

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.seeds import new_key
 from recorder.settings import Settings
 from recorder.supervisor import run_service
-from recorder.supervisor.commands import choose_port
+from recorder.supervisor.child_commands import choose_port
 from tests.support.deployment_processes import left_after, processes_of, start_up
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from recorder.client import Client
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import run_service
-from recorder.supervisor.commands import choose_port
+from recorder.supervisor.child_commands import choose_port
 from tests.support.delivery_loop import wait_until
 from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
 

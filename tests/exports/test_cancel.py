@@ -11,8 +11,8 @@ from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import InvalidState
 from recorder.exports.executor import InProcess
+from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.finalize import cancel_tenant_export, fail_export_of_cancelled_run
-from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow
@@ -91,7 +91,7 @@ def test_a_queued_export_ends_at_once_and_only_once(runtime: Runtime) -> None:
     assert told(runtime, row) == (["export.queued", "export.failed"], 1)
     assert run_export(runtime, row.id, owner="late").status == "failed"
     with runtime.database.transaction(write=False) as db:
-        assert due_exports(db, limit=9) == []
+        assert list_due_exports(db, limit=9) == []
 
 
 def test_a_running_export_stops_within_a_shard_and_leaves_nothing(runtime: Runtime) -> None:
@@ -118,13 +118,13 @@ def test_what_a_killed_run_wrote_is_taken_away_by_the_next(runtime: Runtime) -> 
     assert quota_of(runtime) == (0, 0)
     assert files_of(runtime, row) != []
     with runtime.database.transaction(write=False) as db:
-        assert [due_export.id for due_export in due_exports(db, limit=9)] == [row.id]
+        assert [due_export.id for due_export in list_due_exports(db, limit=9)] == [row.id]
     assert len(list(runtime.blobs.keys("exports"))) == 1
     assert run_export(runtime, row.id, owner="second").status == "failed"
     assert files_of(runtime, row) == []
     assert list(runtime.blobs.keys("exports")) == []  # the stored plan
     with runtime.database.transaction(write=False) as db:
-        assert due_exports(db, limit=9) == []
+        assert list_due_exports(db, limit=9) == []
     assert told(runtime, row) == (["export.queued", "export.failed"], 1)
 
 

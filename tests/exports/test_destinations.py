@@ -12,14 +12,14 @@ import pytest
 from pydantic import ValidationError
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations import DiskFull, open_url, resolve_export_location
+from recorder.exports.destinations import DiskFull, open_destination_url, resolve_export_location
 from recorder.exports.destinations.base import call_within_time_limit
 from recorder.exports.destinations.local import LocalFolder
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
-from recorder.setting_values import InvalidSetting
+from recorder.setting_parsers import InvalidSetting
 from recorder.settings import Settings
 from tests.support.export_runs import ask, folder_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, make_settings, seal
@@ -178,7 +178,7 @@ def test_room_is_left_on_the_disk_for_others(tmp_path: Path, monkeypatch: pytest
     crowded = os.statvfs_result((*real[:4], 1_000, *real[5:]))
     monkeypatch.setattr("os.fstatvfs", lambda _: crowded)
     for url in (str(tmp_path / "exp"), "memory://full/exp"):
-        with pytest.raises(DiskFull), open_url(url).create("data/a") as file:
+        with pytest.raises(DiskFull), open_destination_url(url).create("data/a") as file:
             file.write(b"bytes")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -187,7 +187,7 @@ def test_a_writer_that_buries_a_full_disk_does_not_hide_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def _write() -> None:
-        with open_url(str(tmp_path / "exp")).create("data/a") as file:
+        with open_destination_url(str(tmp_path / "exp")).create("data/a") as file:
             monkeypatch.setattr("os.fstatvfs", _full)
             try:
                 file.write(b"bytes")
@@ -203,14 +203,14 @@ def _full(*_: Any) -> Any:
 
 
 def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
-    older, newer = open_url(str(tmp_path / "a")), open_url(str(tmp_path / "b"))
+    older, newer = open_destination_url(str(tmp_path / "a")), open_destination_url(str(tmp_path / "b"))
     with older.create("data/x") as file:
         file.write(b"bytes")
     newer.copy("data/x", older, sha256=file.sha256)
     with pytest.raises(KeyError):
         newer.copy("data/y", older, sha256=file.sha256)
     with pytest.raises(KeyError):
-        open_url(str(tmp_path / "c")).copy("data/x", older, sha256="0" * 64)
+        open_destination_url(str(tmp_path / "c")).copy("data/x", older, sha256="0" * 64)
     assert (list(newer.files()), newer.read("data/x")) == (["data/x"], b"bytes")
     assert newer.fetch("data/x", tmp_path) == tmp_path / "b/data/x"
 

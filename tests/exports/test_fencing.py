@@ -11,7 +11,7 @@ import pytest
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import InProcess
 from recorder.exports.runner import finalize, run
-from recorder.exports.runner.lease import ExportClaim, claim_export, due_exports
+from recorder.exports.runner.export_lease import ExportClaim, claim_export, list_due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow
@@ -164,8 +164,8 @@ def test_exports_that_run_in_vain_or_come_in_masses_keep_nobody_out(runtime: Run
         db.get_one(ExportRow, tired.id).attempt = 3
         db.get_one(ExportRow, many[-1].id).workspace_id = "wsp_another"
     with runtime.database.transaction(write=False) as db:
-        results = [row.id for row in due_exports(db, limit=9, per_workspace=2)]
-        everyone = [row.id for row in due_exports(db, limit=9)]
+        results = [row.id for row in list_due_exports(db, limit=9, per_workspace=2)]
+        everyone = [row.id for row in list_due_exports(db, limit=9)]
     assert results == [many[0].id, many[1].id, many[-1].id]
     assert everyone == [*(row.id for row in many), tired.id]
 

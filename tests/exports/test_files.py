@@ -15,8 +15,8 @@ import pytest
 
 from recorder.datasets.errors import ManifestUnreadable
 from recorder.datasets.schemas import EVENTS, FRAMES
-from recorder.exports.destinations import FileConflict, open_url
-from recorder.exports.requests.wire_objects import manifest_url
+from recorder.exports.destinations import FileConflict, open_destination_url
+from recorder.exports.requests.export_wire_objects import manifest_url_to_wire
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.workspace import WorkspaceRow
@@ -183,7 +183,7 @@ def test_a_hosted_dataset_is_verified_over_its_signed_address(tmp_path: Path) ->
             db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", created_at=START))
         seal(runtime, [Recording(frames=[0, 600])])
         row = run_export(runtime, ask(runtime, destination={"kind": "signed_url"}).id, owner="test")
-        address = manifest_url(row, runtime.settings)
+        address = manifest_url_to_wire(row, runtime.settings)
         assert verify_manifest(str(address)).problems == []
         next(folder_of(runtime, row).glob("data/*/frames-*")).unlink()
         assert "is missing" in verify_manifest(str(address)).problems[0]
@@ -195,7 +195,7 @@ def test_a_folder_without_manifest_is_no_dataset(tmp_path: Path) -> None:
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    destination = open_url(str(tmp_path / "exp"))
+    destination = open_destination_url(str(tmp_path / "exp"))
     with pytest.raises(ZeroDivisionError), destination.create("data/a") as file:
         file.write(b"half")
         raise ZeroDivisionError
@@ -211,7 +211,7 @@ def test_publishing_twice_keeps_equal_bytes_and_refuses_others(
 
     if not knows_links:
         monkeypatch.setattr(Path, "hardlink_to", _refuse)
-    destination = open_url(str(tmp_path / "exp"))
+    destination = open_destination_url(str(tmp_path / "exp"))
     for _ in range(2):
         with destination.create("data/a") as file:
             file.write(b"bytes")
@@ -222,7 +222,7 @@ def test_publishing_twice_keeps_equal_bytes_and_refuses_others(
 
 @pytest.mark.parametrize("url", ["{tmp}/exp", "memory://destination-test/exp"])
 def test_a_destination_reads_back_whole_and_in_parts(tmp_path: Path, url: str) -> None:
-    destination = open_url(url.format(tmp=tmp_path))
+    destination = open_destination_url(url.format(tmp=tmp_path))
     destination.probe()
     with destination.create("data/a") as file:
         file.write(b"0123456789")

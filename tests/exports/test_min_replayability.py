@@ -8,9 +8,9 @@ import pytest
 
 from recorder import clock
 from recorder.exports.planning import selection
-from recorder.exports.requests.wire_objects import export_to_wire
+from recorder.exports.requests.export_wire_objects import export_to_wire
 from recorder.exports.runner import replayability_wait
-from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.replayability_wait import recount_awaited_replayability
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import claim_next_small_export
@@ -52,7 +52,7 @@ def read(runtime: Runtime, export: ExportRow) -> ExportRow:
 def waits(runtime: Runtime, export: ExportRow) -> bool:
     """True if neither a run of its own nor the run for small exports may take the export."""
     with runtime.database.transaction(write=False) as db:
-        is_due = export.id in [row.id for row in due_exports(db, limit=9)]
+        is_due = export.id in [row.id for row in list_due_exports(db, limit=9)]
     claimed = claim_next_small_export(runtime.database, "small", [], {})
     if claimed is not None:
         claimed[1].give_back()

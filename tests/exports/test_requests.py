@@ -19,9 +19,9 @@ from recorder.errors import (
     TooManyIds,
     ValidationFailed,
 )
+from recorder.exports.requests.export_wire_objects import export_to_wire
 from recorder.exports.requests.queue import create_export, find_export, list_exports
-from recorder.exports.requests.validation import dataset_name
-from recorder.exports.requests.wire_objects import export_to_wire
+from recorder.exports.requests.validation import make_dataset_name
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
@@ -189,4 +189,4 @@ def test_lists_are_newest_first_by_workflow_and_status(runtime: Runtime) -> None
     [("v3", ["checkout"], "v3"), (None, ["b_1", "a_1"], "a_1+b_1"), ("a...b", ["checkout"], "a…b")],
 )
 def test_a_dataset_is_named_by_its_tag_or_its_workflows(tag: str, workflows: list[str], name: str) -> None:
-    assert dataset_name(tag, workflows) == name
+    assert make_dataset_name(tag, workflows) == name

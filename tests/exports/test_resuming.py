@@ -10,7 +10,7 @@ from sqlmodel import select
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.runner.lease import ExportBusy, claim_export, due_exports
+from recorder.exports.runner.export_lease import ExportBusy, claim_export, list_due_exports
 from recorder.exports.runner.run import MAX_ATTEMPTS, run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow, ExportShardRow
@@ -87,7 +87,7 @@ def test_exports_without_a_run_are_due(runtime: Runtime) -> None:
     with runtime.database.transaction(write=True) as db:
         claim_export(runtime.database, db, held.id, owner="somebody")
     with runtime.database.transaction(write=False) as db:
-        assert [row.id for row in due_exports(db, limit=9)] == [queued.id]
+        assert [row.id for row in list_due_exports(db, limit=9)] == [queued.id]
 
 
 def test_a_store_that_is_away_leaves_the_export_to_the_next_run(runtime: Runtime) -> None:
@@ -97,7 +97,7 @@ def test_a_store_that_is_away_leaves_the_export_to_the_next_run(runtime: Runtime
         run_export(runtime, row.id, owner="test", executor=Failing(Unavailable("The lake")))
     with runtime.database.transaction(write=False) as db:
         assert db.get_one(ExportRow, row.id).status == "running"
-        assert due_exports(db, limit=9) == []  # until the lease has run out
+        assert list_due_exports(db, limit=9) == []  # until the lease has run out
 
 
 _KILLED = """

@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import select
 
 from recorder.errors import RecorderError
-from recorder.exports.requests.wire_objects import export_to_wire
+from recorder.exports.requests.export_wire_objects import export_to_wire
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id

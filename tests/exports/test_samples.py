@@ -12,7 +12,7 @@ import pytest
 
 from recorder.datasets.webdataset import format_tar_header
 from recorder.exports.verify import verify_manifest
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.dataset_readers import Row, samples_in, typed
@@ -131,7 +131,9 @@ def test_many_shards_hold_every_frame_once(runtime: Runtime, monkeypatch: pytest
     )
     bits = manifest_of(folder)["layout"]["checkout"]["bucket_bits"]
     buckets = {
-        bucket_of(recording.session_id) >> (16 - bits) for recording in _RECORDINGS if recording.frames
+        compute_hash_bucket(recording.session_id) >> (16 - bits)
+        for recording in _RECORDINGS
+        if recording.frames
     }
     assert bits > 0 and len(list(folder.glob("data/*/*.tar"))) == len(buckets)
     assert len({sample["__key__"] for sample in samples_in(folder)}) == 5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recorder import clock
 from recorder.errors import InvalidSignature, UrlExpired
-from recorder.exports.requests.wire_objects import check_url_signature, signed_url
+from recorder.exports.requests.export_wire_objects import check_url_signature, signed_url
 
 _NOW = clock.parse_time("2026-05-04T12:00:00Z", name="now")
 _PATH = "/v1/exports/exp_1/files/data/workflow=checkout/events-00000-of-00001.parquet"

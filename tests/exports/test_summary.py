@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recorder.datasets.formats import FormatName
-from recorder.exports.destinations import open_url
+from recorder.exports.destinations import open_destination_url
 from recorder.exports.results.summary import DatasetSummary, summarize_dataset
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
@@ -27,7 +27,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 def _summary(folder: Path, format: FormatName) -> DatasetSummary:
     paths = [shard["path"] for shard in manifest_of(folder)["shards"] if shard["kind"] != "frames"]
-    result = summarize_dataset(open_url(str(folder)), paths, format=format)
+    result = summarize_dataset(open_destination_url(str(folder)), paths, format=format)
     assert result is not None
     return result
 
@@ -41,9 +41,11 @@ def test_every_format_is_summed_up_alike(runtime: Runtime, format: FormatName) -
     assert sorted(result.lengths_s) == [0.299, 0.9, 0.9]
     assert result.preview.height == 8
     assert not {"payload", "workspace"} & set(result.preview.columns)
-    assert verify_manifest(open_url(str(folder))).is_valid, "an opened destination is verified as it is"
+    assert verify_manifest(open_destination_url(str(folder))).is_valid, (
+        "an opened destination is verified as it is"
+    )
 
 
 @pytest.mark.parametrize("format", ROW_FORMATS)
 def test_nothing_is_summed_up_of_an_empty_dataset(runtime: Runtime, format: FormatName) -> None:
-    assert summarize_dataset(open_url("memory://nothing"), [], format=format) is None
+    assert summarize_dataset(open_destination_url("memory://nothing"), [], format=format) is None

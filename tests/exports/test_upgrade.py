@@ -9,8 +9,8 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.quota import read_quota
-from recorder.exports.requests.wire_objects import export_to_wire
-from recorder.exports.runner.lease import due_exports
+from recorder.exports.requests.export_wire_objects import export_to_wire
+from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow, ExportShardRow
@@ -76,7 +76,7 @@ def test_a_running_one_gets_a_new_plan_and_keeps_to_the_quota(runtime: Runtime) 
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(b"old")
     with runtime.database.transaction(write=False) as db:
-        assert [due_export.id for due_export in due_exports(db, limit=9)] == [row.id]
+        assert [due_export.id for due_export in list_due_exports(db, limit=9)] == [row.id]
     done = run_export(runtime, row.id, owner="test")
     assert (done.status, done.rows, done.shards, done.shards_done) == ("completed", 6, 2, 2)
     assert verify_manifest(folder).is_valid

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from recorder.exports.planning import plan
-from recorder.exports.runner.lease import ExportBusy
+from recorder.exports.runner.export_lease import ExportBusy
 from recorder.exports.runner.run import run_export
 from tests.support.forked_lives import live_in_turns
 from tests.support.sealed_sessions import make_runtime

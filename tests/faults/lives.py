@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from recorder.settings import Settings, child_environment
-from recorder.supervisor.commands import api_command, choose_port
+from recorder.settings import Settings, make_child_environment
+from recorder.supervisor.child_commands import api_command, choose_port
 from tests.support.deployment_processes import ROOT
 
 
@@ -50,7 +50,7 @@ def api_lives(settings: Settings) -> Iterator[Lives]:
     options = api_command(settings, {}, ROOT, host, port).arguments[3:]  # without `python -m uvicorn`
     with subprocess.Popen(
         [sys.executable, "-m", "tests.faults.api_launcher", *options],
-        env=child_environment(settings, {"PYTHONPATH": str(ROOT), "RECORDER_LOG_LEVEL": "warning"}),
+        env=make_child_environment(settings, {"PYTHONPATH": str(ROOT), "RECORDER_LOG_LEVEL": "warning"}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -7,7 +7,7 @@ file through fsspec.
 import sys
 from pathlib import Path
 
-from recorder.exports.destinations import open_url
+from recorder.exports.destinations import open_destination_url
 from recorder.exports.runner.run import run_export
 from tests.support.export_runs import ask
 from tests.support.sealed_sessions import Recording, make_runtime, seal
@@ -18,7 +18,9 @@ _DESTINATIONS = {"local": {"kind": "local", "path": "deep/out"}, "signed_url": {
 def main(folder: Path, kind: str) -> None:
     """Export two workflows' worth of sessions, or put one file."""
     if kind == "address":
-        with open_url(f"local://{folder / 'exports/deep'}").create("data/train/events-0.parquet") as file:
+        with open_destination_url(f"local://{folder / 'exports/deep'}").create(
+            "data/train/events-0.parquet"
+        ) as file:
             file.write(b"rows" * 10_000)
         return
     runtime = make_runtime(folder)

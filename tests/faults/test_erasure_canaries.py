@@ -23,7 +23,7 @@ from sqlmodel import SQLModel
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.governance.retention import run_retention
-from recorder.masking.detectors import masking_key, token_digest
+from recorder.masking.detectors import compute_token_digest, derive_masking_key
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
@@ -153,8 +153,8 @@ def write_exports(caller: Caller) -> list[ExportRow]:
 
 def words_of(caller: Caller, canary: Canary) -> tuple[str, str]:
     """Return the word of a session, and the digits of the token that masks it."""
-    key = masking_key(caller.service.runtime.settings.secret, caller.key.workspace_id)
-    return canary.word, token_digest(key, canary.word)
+    key = derive_masking_key(caller.service.runtime.settings.secret, caller.key.workspace_id)
+    return canary.word, compute_token_digest(key, canary.word)
 
 
 def tenant_of(caller: Caller) -> Tenant:

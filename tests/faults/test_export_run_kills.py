@@ -27,7 +27,7 @@ from recorder.exports.verify.lake_check import compare_export_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
-from recorder.supervisor.commands import environment
+from recorder.supervisor.child_commands import environment
 from tests.support.deployment_processes import ROOT, left_after
 from tests.support.export_runs import ask, folder_of, manifest_of
 from tests.support.sealed_sessions import Recording, make_runtime, seal

@@ -69,7 +69,7 @@ class World:
         old = [entry >= at - days.audit_days * DAY for entry in self.entries]
         pruned = old.index(True) if True in old else len(old)
         # The pruning is an entry itself.
-        self.entries = self.entries[pruned:] + [clock.truncate(at)] * bool(pruned)
+        self.entries = self.entries[pruned:] + [clock.truncate_to_ms(at)] * bool(pruned)
 
     def due_dates(self) -> list[datetime]:
         """Return the instants at which something becomes due."""
@@ -91,7 +91,7 @@ def draw_world(runtime: Runtime, data: st.DataObject) -> World:
     workspace_id = world.workspace.id
     for history in data.draw(st.lists(histories(), min_size=1, max_size=3)):
         world.histories[add_session(runtime.database, workspace_id, history)] = history
-    for ended_at in map(clock.truncate, data.draw(st.lists(st.sampled_from(INSTANTS), max_size=2))):
+    for ended_at in map(clock.truncate_to_ms, data.draw(st.lists(st.sampled_from(INSTANTS), max_size=2))):
         with runtime.database.transaction(write=True) as db:
             row = ExportRow(
                 id=new_id("exp"),
@@ -112,13 +112,13 @@ def draw_world(runtime: Runtime, data: st.DataObject) -> World:
             set_clock(patch, at)
             origin = Origin.operator(workspace_id)
             record_audit_entry(db, origin, "hold.add", resource_type="session", resource_id=new_id("ses"))
-        world.entries.append(clock.truncate(at))
+        world.entries.append(clock.truncate_to_ms(at))
     return world
 
 
 def set_clock(patch: pytest.MonkeyPatch, at: datetime) -> None:
     """Let the present be an instant."""
-    patch.setattr(clock, "now", lambda: clock.truncate(at))
+    patch.setattr(clock, "now", lambda: clock.truncate_to_ms(at))
     patch.setattr(clock, "now_ms", lambda: clock.to_ms(at))
 
 
@@ -162,5 +162,5 @@ def test_each_kind_goes_in_the_first_run_after_its_day(runtime: Runtime, data: s
         assert report is not None and report.failures == []
         if acting is not runtime:
             acting.close()
-        world.advance(clock.truncate(at))
+        world.advance(clock.truncate_to_ms(at))
         assert read_world(runtime, world) == world

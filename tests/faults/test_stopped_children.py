@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from recorder.settings import Settings
-from recorder.supervisor.commands import choose_port
+from recorder.supervisor.child_commands import choose_port
 from tests.end_to_end.test_daemon import make_client, make_key, record, seconds_until_sealed
 from tests.support.deployment_processes import left_after, processes_of, start_up
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from recorder.supervisor.commands import choose_port
-from recorder.supervisor.liveness import accepts_connections
+from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.liveness import accepts_socket_connections
 from recorder.supervisor.run_records import SERVICE, read_run_record
 from tests.faults.results import add_result, count_done
 from tests.support.deployment_processes import left_after, processes_of, start_up
@@ -242,13 +242,13 @@ def test_a_second_service_leaves_the_socket_of_the_code_server(tmp_path: Path) -
         first.wait_serving()
         socket = data / "dagster" / "code.sock"
         until = time.monotonic() + _PATIENCE_S
-        while not accepts_connections(socket):
+        while not accepts_socket_connections(socket):
             assert time.monotonic() < until
             time.sleep(0.1)
         before = socket.stat().st_ino
         second = Up(data, dagster=True)
         second.wait_refused(first)
-        assert socket.stat().st_ino == before and accepts_connections(socket) and first.is_serving()
+        assert socket.stat().st_ino == before and accepts_socket_connections(socket) and first.is_serving()
         # The logs hold neither colours nor traces.
         for log in (data / "logs").iterdir():
             text = log.read_text()

@@ -22,8 +22,8 @@ from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
+from recorder.webhooks.delivery_scheduling import MAX_ATTEMPTS
 from recorder.webhooks.outbox import add_outbox_event
-from recorder.webhooks.scheduling import MAX_ATTEMPTS
 from tests.support.delivery_loop import attempts, make_webhook
 from tests.support.deployment_processes import ROOT
 from tests.support.webhook_receiver import Answer, Receiver, running_receiver

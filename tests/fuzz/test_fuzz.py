@@ -16,7 +16,7 @@ from typing import Any
 
 from api.gate.endpoints import ENDPOINTS
 from benchmarks.servers import Server, serving
-from recorder.settings import child_environment
+from recorder.settings import make_child_environment
 from tests.fuzz.odd_requests import Target, send_odd_requests
 from tests.support.deployment_processes import ROOT
 from tests.support.factories import frame, running_app
@@ -75,7 +75,7 @@ def fuzz(server: Server, known: dict[str, str], folder: Path, *options: str) -> 
         f"Authorization: Bearer {known['RECORDER_KEY']}",
     ]
     command += ["--report", "json", "--report-json-path", str(report), *options]
-    environment = child_environment(make_settings(folder), {**known, "PYTHONPATH": str(ROOT)})
+    environment = make_child_environment(make_settings(folder), {**known, "PYTHONPATH": str(ROOT)})
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert report.exists(), run.stdout + run.stderr
     report_body: dict[str, Any] = json.loads(report.read_text())

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlmodel import SQLModel
 
 from recorder.governance import content_inventory
-from recorder.governance.purging.session_content import object_folders
+from recorder.governance.purging.session_content import list_content_folders
 from recorder.models.session import SessionRow
 from recorder.storage.lake_schemas import LAYOUTS
 from tests.support.factories import Caller
@@ -59,7 +59,10 @@ def test_every_prefix_of_objects_is_listed(caller: Caller) -> None:
     for path in (ROOT / "recorder").rglob("*.py"):
         written |= set(re.findall(r'f"([a-z]+/)\{[^"]*workspace_id', path.read_text()))
     assert stored <= listed and written <= listed
-    assert {folder.split("/")[0] + "/" for folder in object_folders("w", "s")} == {"frames/", "sealing/"}
+    assert {folder.split("/")[0] + "/" for folder in list_content_folders("w", "s")} == {
+        "frames/",
+        "sealing/",
+    }
 
 
 def test_a_used_data_folder_has_only_listed_parts(caller: Caller) -> None:

@@ -123,7 +123,7 @@ def test_a_lake_file_that_a_killed_run_left_half_written_goes_with_the_purge(cal
 def test_what_a_request_under_way_stored_is_found_by_the_last_step(caller: Caller) -> None:
     runtime = caller.service.runtime
     session_id, _ = hard_deleted(caller)
-    folder = session_content.object_folders(caller.key.workspace_id, session_id)[0]
+    folder = session_content.list_content_folders(caller.key.workspace_id, session_id)[0]
     runtime.blobs.put(f"{folder}frm_late.pack", b"late")
     runtime.blobs.put(f"{folder}.frm_late.pack.req_temporary", b"late")
     finish_purges(runtime)

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from recorder.importers.miniwob.format import State, event_members, whole_actions
+from recorder.importers.miniwob.format import DemonstrationState, convert_action, whole_actions
 from tests.support.demonstrations import key, mouse, page
 
 
 def actions(*halves: dict[str, Any]) -> list[dict[str, Any]]:
     """The events' members of these halves, one state each."""
     raw = [{"time": n, "dom": page(), "action": half} for n, half in enumerate(halves)]
-    return list(event_members(whole_actions(msgspec.convert(raw, list[State]))))
+    return list(convert_action(whole_actions(msgspec.convert(raw, list[DemonstrationState]))))
 
 
 def both(kind: str, code: int, char: int = 0) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from recorder.importers.miniwob.demonstration import (
     workflow_of_task,
 )
 from recorder.importers.miniwob.format import read_demonstration_file, whole_actions
-from recorder.importers.upload import NothingToImport, Recording, UnreadableRecording
+from recorder.importers.upload import ImportedRecording, NothingToImport, UnreadableRecording
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem
 from tests.support.demonstrations import (
@@ -38,7 +38,7 @@ from tests.support.demonstrations import (
 START = datetime(2018, 1, 1, tzinfo=UTC)
 
 
-def recording_of(path: Path) -> Recording:
+def recording_of(path: Path) -> ImportedRecording:
     """The recording of a file at the usual instant."""
     return read_demonstration(path, started_at=START)
 

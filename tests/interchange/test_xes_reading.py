@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from recorder.importers.trace_recordings import OutcomeRule, outcome_rules, recording_of_trace
+from recorder.importers.trace_recordings import OutcomeRule, parse_outcome_rules, recording_of_trace
 from recorder.interchange import xes_reader
 from recorder.interchange.event_logs import LogTrace, UnreadableLog, event_log_rows
-from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_reader import read_xes_traces
 from recorder.memory.steps.session_steps import session_steps
 from tests.support.event_logs import (
     CLAIMS,
@@ -26,7 +26,7 @@ from tests.support.event_logs import (
 
 
 def read(folder: Path, text: str, **options: object) -> list[LogTrace]:
-    return list(read_traces(write_log(folder, text), **options))  # type: ignore[arg-type]
+    return list(read_xes_traces(write_log(folder, text), **options))  # type: ignore[arg-type]
 
 
 def read_event(folder: Path, more: str) -> dict[str, object]:
@@ -40,7 +40,7 @@ def test_traces_come_with_their_events_in_order(tmp_path: Path, name: str) -> No
     path = write_log(tmp_path, claims_text(), name)
     if name.startswith("packed"):
         path.write_bytes(gzip.compress(path.read_bytes()))
-    traces = list(read_traces(path))
+    traces = list(read_xes_traces(path))
     assert [trace.name for trace in traces] == list(CLAIMS)
     assert [event.activity for event in traces[0].events] == [name for name, *_ in CLAIMS["1"]]
     assert traces[0].events[0].time == datetime(2026, 3, 2, 9, 0, 0, 250_000, tzinfo=UTC)
@@ -144,7 +144,7 @@ def test_other_encodings_are_read(tmp_path: Path) -> None:
     text = log_text(trace_text("a", event_text("prüfen"))).replace("UTF-8", "ISO-8859-1")
     path = tmp_path / "latin.xes"
     path.write_bytes(text.encode("latin-1"))
-    assert next(read_traces(path)).events[0].activity == "prüfen"
+    assert next(read_xes_traces(path)).events[0].activity == "prüfen"
 
 
 def bomb(levels: int = 30) -> str:
@@ -203,10 +203,10 @@ def test_a_file_that_is_no_log_is_refused_with_its_name_and_line(tmp_path: Path,
 
 def test_a_trace_longer_than_the_memory_it_may_take_is_refused(tmp_path: Path) -> None:
     path = write_log(tmp_path, log_text(*[trace_text("a", event_text("go"))] * 3_000))
-    assert len(list(read_traces(path, most_trace_bytes=200_000))) == 3_000
+    assert len(list(read_xes_traces(path, most_trace_bytes=200_000))) == 3_000
     path = write_log(tmp_path, log_text(trace_text("a", *[event_text("go")] * 6_000)))
     with pytest.raises(UnreadableLog, match="a trace of more than 200,000 bytes"):
-        list(read_traces(path, most_trace_bytes=200_000))
+        list(read_xes_traces(path, most_trace_bytes=200_000))
 
 
 def test_a_zip_bomb_is_refused_soon(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_zip_bomb_is_refused_soon(tmp_path: Path) -> None:
             file.write(packer.compress(b" " * 1024 * 1024))
         file.write(packer.flush())
     with pytest.raises(UnreadableLog, match=r"^bomb\.xes\.gz: holds more than 67,108,864 bytes"):
-        list(read_traces(path))
+        list(read_xes_traces(path))
 
 
 def test_a_file_that_holds_more_than_any_log_is_refused(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_packed_data_that_is_cut_off_is_refused(tmp_path: Path, kept: int) -> No
     path = write_log(tmp_path, claims_text(), "claims.xes.gz")
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(UnreadableLog, match=r"^claims\.xes\.gz: the gzip data is (cut off|damaged)"):
-        list(read_traces(path))
+        list(read_xes_traces(path))
 
 
 def test_packed_data_that_was_changed_is_refused(tmp_path: Path) -> None:
@@ -240,12 +240,12 @@ def test_packed_data_that_was_changed_is_refused(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 255
     path.write_bytes(bytes(content))
     with pytest.raises(UnreadableLog, match=r"damaged|well-formed"):
-        list(read_traces(path))
+        list(read_xes_traces(path))
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnreadableLog, match=r"none\.xes: cannot be read .FileNotFoundError"):
-        list(read_traces(tmp_path / "none.xes"))
+        list(read_xes_traces(tmp_path / "none.xes"))
 
 
 def test_each_activity_is_one_step_and_is_called_what_it_is(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_an_outcome_is_tagged_where_it_is_told(
 
 def test_the_last_event_that_tells_an_outcome_decides(tmp_path: Path) -> None:
     first = read(tmp_path, claims_text())[0]
-    rules = outcome_rules(["concept:name=check ticket"], ["concept:name=decide"])
+    rules = parse_outcome_rules(["concept:name=check ticket"], ["concept:name=decide"])
     (tag,) = recording_of_trace(first, log="claims.xes", workflow="claims", rules=rules).tags
     assert tag["name"] == "error"
 
@@ -288,5 +288,5 @@ def test_the_last_event_that_tells_an_outcome_decides(tmp_path: Path) -> None:
     [("running-example.xes", 6, 42), ("03_repairExample.xes.gz", 1_104, 11_855)],
 )
 def test_real_logs_are_read_whole(name: str, cases: int, events: int) -> None:
-    rows = event_log_rows(read_traces(REAL / name))
+    rows = event_log_rows(read_xes_traces(REAL / name))
     assert (rows["case"].n_unique(), len(rows)) == (cases, events)

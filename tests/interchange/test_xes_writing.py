@@ -11,7 +11,7 @@ import pytest
 
 from recorder.interchange.event_logs import LogEvent, LogTrace, directly_follows, event_log_rows, write_dfg
 from recorder.interchange.session_traces import session_trace
-from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_reader import read_xes_traces
 from recorder.interchange.xes_writer import write_xes
 from recorder.memory.graph.directly_follows import aggregate_log
 from tests.support.event_logs import REAL, claims_text, needs_real, write_log
@@ -22,7 +22,7 @@ NOON = datetime(2026, 3, 2, 12, 0, 0, 5_000, tzinfo=UTC)
 def written(folder: Path, *traces: LogTrace, name: str = "out.xes") -> list[LogTrace]:
     """Return the traces as they are read again, without their lines."""
     write_xes(folder / name, traces, name="log")
-    return without_lines(read_traces(folder / name))
+    return without_lines(read_xes_traces(folder / name))
 
 
 def without_lines(traces: Iterator[LogTrace]) -> list[LogTrace]:
@@ -37,7 +37,7 @@ def without_lines(traces: Iterator[LogTrace]) -> list[LogTrace]:
 
 @pytest.mark.parametrize("name", ["out.xes", "out.xes.gz"])
 def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
-    traces = without_lines(read_traces(write_log(tmp_path, claims_text())))
+    traces = without_lines(read_xes_traces(write_log(tmp_path, claims_text())))
     assert written(tmp_path, *traces, name=name) == traces
 
 
@@ -193,7 +193,7 @@ def test_a_graph_s_lines_hold_every_activity_once(tmp_path: Path) -> None:
 
 @needs_real
 def test_a_real_log_s_graph_is_known(tmp_path: Path) -> None:
-    log = aggregate_log(event_log_rows(read_traces(REAL / "running-example.xes")), collapse=False)
+    log = aggregate_log(event_log_rows(read_xes_traces(REAL / "running-example.xes")), collapse=False)
     write_dfg(tmp_path / "graph.json", directly_follows(log))
     graph = json.loads((tmp_path / "graph.json").read_text())
     assert graph["start_activities"] == {"register request": 6}

@@ -16,7 +16,7 @@ from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.setting_values import LiveSandbox
+from recorder.setting_parsers import LiveSandbox
 from recorder.settings import Settings
 from tests.support.browser import find_chromium, find_readable_chromium
 from tests.support.stream_clients import wait_for

@@ -10,8 +10,8 @@ import pytest
 
 from recorder.live.proxy import FilteringProxy, ProxyLimits
 from recorder.net.addresses import AllowList
+from recorder.net.deployment_addresses import HostPort, OwnAddresses
 from recorder.net.outbound_guard import AddressGuard
-from recorder.net.own_addresses import HostPort, OwnAddresses
 from recorder.net.reachable_hosts import ReachableHosts
 from tests.support.isolated_calls import PUBLIC, Resolver
 from tests.support.raw_servers import RawServer, raw_server

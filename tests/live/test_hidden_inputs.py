@@ -8,7 +8,7 @@ import pytest
 
 from recorder.live.hidden_inputs import HIDDEN_TEXT, HiddenInputs
 from recorder.masking.masker import Masker, compile_rules
-from recorder.replay_service.requests.inputs import decrypt_inputs, encrypt_inputs
+from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs, encrypt_inputs
 
 SECRET = "Grüße + 7/Q&a"
 HIDDEN = HiddenInputs({"note": SECRET, "pin": "417"})

@@ -17,16 +17,16 @@ from recorder.live.claimed_replay import (
     claim_live_replay,
     end_lost_replays,
     list_waiting_live_replays,
-    run_replay,
+    run_claimed_replay,
 )
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.journal_protocol import LiveResult
 from recorder.live.journal_rows import ReplayJournal, Stopped
-from recorder.live.plan import Planner
 from recorder.live.proxy import FilteringProxy
-from recorder.live.run import LiveRun
+from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.run_recording import ReplayRunRecorder
-from recorder.live.step_execution import StepActor
+from recorder.live.step_execution import StepExecutor
+from recorder.live.step_loop import LiveRun
 from recorder.masking.masker import Masker, compile_rules
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
@@ -38,9 +38,9 @@ from recorder.net.reachable_hosts import ReachableHosts
 from recorder.replay_service.recordings.recording_messages import EventMessage, RecordingMessage
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.replays.replay_range import ReplayAnchor
-from recorder.replays.results import StepResult, Summary
+from recorder.replays.replay_results import ReplaySummary, StepResult
 from recorder.storage.leases import HeldLease, LeaseLost
 from recorder.tenant import Tenant
 from tests.api.conftest import caller, service
@@ -213,7 +213,7 @@ def test_the_recording_of_a_run_stops_with_its_replay(caller: Caller, end: str) 
     assert session["actor"] == {"id": replay_id, "kind": "script"}
     match end:
         case "finish":
-            journal.finish(LiveResult("completed", None, Summary()))
+            journal.finish(LiveResult("completed", None, ReplaySummary()))
         case "fail":
             journal.fail("sandbox", "The browser is gone.")
         case "cancel":
@@ -234,7 +234,7 @@ def test_a_deleted_recording_does_not_hold_up_its_replay(caller: Caller) -> None
     replay_id = ask(caller, sealed_run(caller))
     journal = journal_of(caller, replay_id)
     assert caller.delete(f"/v1/sessions/{journal.start_session()}").status_code == 204
-    journal.finish(LiveResult("completed", None, Summary()))
+    journal.finish(LiveResult("completed", None, ReplaySummary()))
     assert show(caller, replay_id)["status"] == "completed"
 
 
@@ -279,14 +279,14 @@ def test_workspaces_take_turns(caller: Caller) -> None:
 def test_the_time_of_a_replay_begins_when_it_is_claimed(caller: Caller) -> None:
     replay_id = ask(caller, sealed_run(caller))
     journal = journal_of(caller, replay_id)
-    plan = Planner()
+    plan = LiveReplayPlanner()
     try:
         made = plan.plan(_read_recording(caller, replay_id), None, None)
     finally:
         plan.end()
     proxy = FilteringProxy(ReachableHosts(()), AddressGuard(AllowList.parse(())))
     nothing: Any = None
-    actor = StepActor(
+    actor = StepExecutor(
         made, ReplayPolicy(), {}, HiddenInputs({}), nothing, proxy, nothing, journal, nothing, ends_at=0.0
     )
     result = LiveRun(actor, "full").run()
@@ -304,7 +304,7 @@ def _read_recording(caller: Caller, replay_id: str) -> RecordingMessage:
 
 def test_a_recording_is_planned_in_a_process_with_limits(caller: Caller) -> None:
     message = _read_recording(caller, ask(caller, sealed_run(caller)))
-    planner = Planner()
+    planner = LiveReplayPlanner()
     try:
         plan = planner.plan(message, None, None)
         assert [(step.step, step.is_consequential, step.has_succeeded) for step in plan.steps] == [
@@ -324,7 +324,7 @@ def test_a_recording_is_planned_in_a_process_with_limits(caller: Caller) -> None
             planner.plan(RecordingMessage("ses_1", nothing, [], []), None, None)
     finally:
         planner.end()
-    hasty = Planner(seconds=0.0)
+    hasty = LiveReplayPlanner(seconds=0.0)
     with pytest.raises(InvalidRecording, match="takes more than 0 seconds"):
         hasty.plan(message, None, None)
 
@@ -332,7 +332,7 @@ def test_a_recording_is_planned_in_a_process_with_limits(caller: Caller) -> None
 def test_processes_that_take_too_much_memory_are_ended() -> None:
     program = """
 import subprocess, sys, time
-from recorder.live.memory_watch import MemoryWatch
+from recorder.live.browser_memory_limit import MemoryWatch
 watch = MemoryWatch(100_000_000, every_s=0.02)
 watch.start()
 start = lambda size: subprocess.Popen([sys.executable, "-c", f"held = bytearray({size}); input()"], stdin=-1)
@@ -352,7 +352,7 @@ def test_a_missing_input_is_found_before_a_browser_starts(caller: Caller) -> Non
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
     seal_all(caller)
     replay_id = ask(caller, session_id)
-    run_replay(caller.service.runtime, *must_take(caller, replay_id))
+    run_claimed_replay(caller.service.runtime, *must_take(caller, replay_id))
     shown = show(caller, replay_id)
     assert (shown["status"], shown["error"]["type"]) == ("failed", "input_missing")
     assert "pin" in shown["error"]["message"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from recorder.live.upload_files import InvalidFile, list_contents, make_upload_files
+from recorder.live.upload_files import InvalidFile, list_upload_contents, make_upload_files
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_several_files_are_an_array_of_as_many() -> None:
     contents = ["data:text/csv,a%2Cb", "plain"]
     files = make_upload_files(given, json.dumps(contents))
     assert [(file.name, file.content) for file in files] == [("a.csv", b"a,b"), ("b.txt", b"plain")]
-    assert list_contents(given, json.dumps(contents)) == contents
+    assert list_upload_contents(given, json.dumps(contents)) == contents
     for wrong in (
         "data:text/csv,a",
         "[",

@@ -21,7 +21,7 @@ from recorder.datasets.errors import FileDamaged, ManifestRefused, ManifestUnrea
 from recorder.datasets.formats import CARD_BYTES
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
-from recorder.loading.row_reader import read_rows
+from recorder.loading.row_reader import read_dataset_file_rows
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_arrow_buffers_are_not_taken_at_their_word(exports: dict[str, Path], tmp
     data[at + 8 : at + 16] = (2**40).to_bytes(8, "little")
     path.write_bytes(data)
     with pytest.raises(FileDamaged):
-        next(read_rows(path, "events"))
+        next(read_dataset_file_rows(path, "events"))
 
 
 def test_a_member_of_an_archive_is_as_long_as_it_lies_there(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_member_of_an_archive_is_as_long_as_it_lies_there(tmp_path: Path) -> N
         }
         archive.addfile(member)
     with pytest.raises(FileDamaged):
-        next(read_rows(path, "samples"))
+        next(read_dataset_file_rows(path, "samples"))
 
 
 def test_a_cache_without_a_home_belongs_to_its_user_alone(

@@ -12,7 +12,7 @@ from PIL import Image
 
 import recorder
 from recorder.datasets.errors import NotInDataset, StateRefused
-from recorder.loading.stream import Position, advance_position
+from recorder.loading.training_stream import Position, advance_position
 from tests.support.databases import part_is_missing
 
 FORMATS = ["parquet", "jsonl", "arrow", "webdataset"]

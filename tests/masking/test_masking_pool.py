@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from recorder.errors import Unavailable, ValidationFailed
 from recorder.hashing import canonical_json
 from recorder.masking import scan_pool
-from recorder.masking.policies import Policy
+from recorder.masking.policies import MaskingPolicy
 from recorder.masking.scan_pool import FairQueue, MaskingBusy, OutOfTime, ScanPool
-from recorder.masking.scan_process import Job, Report
+from recorder.masking.scan_process import ScanJob, ScanReport
 from recorder.masking.scanner import MaskingLimitReached, MaskingTookTooLong, Scanner, SlowBodies, SlowBody
 from tests.support.masking import KEY, pattern
 
@@ -29,10 +29,10 @@ SLOW = "(?:[ab]*a[ab]{300}c)"
 QUICK = "ACC-[0-9]{4}"
 
 
-def make_policy(*patterns: dict[str, str], builtins: Sequence[str] = ()) -> Policy:
+def make_policy(*patterns: dict[str, str], builtins: Sequence[str] = ()) -> MaskingPolicy:
     """A policy as it is stored, whatever would be refused today."""
     described = canonical_json({"builtins": list(builtins), "patterns": list(patterns)}).decode()
-    return Policy((described,), KEY)
+    return MaskingPolicy((described,), KEY)
 
 
 def slow_document(size: int = 400_000, seed: int = 1) -> bytes:
@@ -58,7 +58,7 @@ def short(scan: Scanner) -> None:
     scan.budget_s, scan.budget_s_per_mb = 0.02, 0.0
 
 
-def find(scan: Scanner, policy: Policy, *documents: bytes, workspace: str = "wsp_a") -> dict[int, Any]:
+def find(scan: Scanner, policy: MaskingPolicy, *documents: bytes, workspace: str = "wsp_a") -> dict[int, Any]:
     """The changes that a scanner finds, from outside an event loop."""
     return asyncio.run(scan.find_changes(workspace, policy, documents))
 
@@ -179,7 +179,7 @@ def test_an_owner_with_many_items_waits_for_the_others_after_each() -> None:
 
 
 def test_the_rule_that_took_most_of_the_time_is_named() -> None:
-    reports = [Report("quick", 0.0), Report("slow", 0.1), Report("last", 0.9)]
+    reports = [ScanReport("quick", 0.0), ScanReport("slow", 0.1), ScanReport("last", 0.9)]
     assert scan_pool._find_slowest_rule(reports, 1.0) == "slow"
 
 
@@ -207,9 +207,11 @@ def test_a_workspace_whose_scan_never_ends_keeps_no_other_waiting() -> None:
     pool = ScanPool(2)
     try:
         policy, slow = make_policy(pattern("crawl", SLOW)), slow_document(5_000_000)
-        endless = Job(budget_s=3600, kind="mask", policies=policy.described, key=KEY, documents=[slow])
+        endless = ScanJob(budget_s=3600, kind="mask", policies=policy.described, key=KEY, documents=[slow])
         ours = [pool.submit("wsp_slow", endless) for _ in range(5)]
-        quick = Job(budget_s=60, kind="mask", policies=policy.described, key=KEY, documents=[b'{"a":"x"}'])
+        quick = ScanJob(
+            budget_s=60, kind="mask", policies=policy.described, key=KEY, documents=[b'{"a":"x"}']
+        )
         for n in range(6):
             assert pool.submit(f"wsp_{n % 2}", quick).result(60).changes == {}
         assert not any(future.done() for future in ours)
@@ -222,8 +224,8 @@ def test_a_workspace_has_a_bounded_number_of_jobs_that_wait() -> None:
     pool = ScanPool(1, most_waiting=2)
     try:
         policy = make_policy(pattern("crawl", SLOW))
-        job = Job(3600, "mask", policy.described, KEY, [slow_document(5_000_000)])
-        jobs: list[Future[Report]] = []
+        job = ScanJob(3600, "mask", policy.described, KEY, [slow_document(5_000_000)])
+        jobs: list[Future[ScanReport]] = []
         with pytest.raises(MaskingBusy):
             for _ in range(5):
                 jobs.append(pool.submit("wsp_a", job))
@@ -239,7 +241,7 @@ def test_a_job_that_waited_too_long_is_refused_when_its_turn_comes() -> None:
     pool = ScanPool(1, longest_wait_s=-1.0)
     try:
         with pytest.raises(MaskingBusy):
-            pool.submit("wsp_a", Job(1.0, "mask", make_policy().described, KEY, [])).result(30)
+            pool.submit("wsp_a", ScanJob(1.0, "mask", make_policy().described, KEY, [])).result(30)
     finally:
         pool.close()
 
@@ -252,11 +254,13 @@ def test_a_process_that_is_killed_is_replaced_and_its_body_not_taken_for_clean()
     pool = ScanPool(1)
     try:
         policy = make_policy(pattern("account", QUICK))
-        job = Job(60.0, "mask", policy.described, KEY, [b'{"a":"ACC-1234"}'])
+        job = ScanJob(60.0, "mask", policy.described, KEY, [b'{"a":"ACC-1234"}'])
         assert pool.submit("wsp_a", job).result(60).changes
         process = pool._processes[0]._process
         assert process is not None
-        crawl = Job(3600, "mask", make_policy(pattern("c", SLOW)).described, KEY, [slow_document(5_000_000)])
+        crawl = ScanJob(
+            3600, "mask", make_policy(pattern("c", SLOW)).described, KEY, [slow_document(5_000_000)]
+        )
         killed = pool.submit("wsp_a", crawl)
         used = _cpu_ticks(process.pid)
         while _cpu_ticks(process.pid) < used + 5:  # until it is at work
@@ -273,7 +277,7 @@ def test_the_budget_is_cpu_time_and_ends_a_scan_in_the_middle() -> None:
     pool = ScanPool(1)
     try:
         policy = make_policy(pattern("quick", QUICK), pattern("crawl", SLOW))
-        job = Job(0.1, "mask_by_rule", policy.described, KEY, [slow_document()])
+        job = ScanJob(0.1, "mask_by_rule", policy.described, KEY, [slow_document()])
         with pytest.raises(OutOfTime) as error:
             pool.submit("wsp_a", job).result(120)
         assert error.value.slowest == "crawl"

@@ -11,9 +11,9 @@ from sqlmodel import select
 
 from recorder.ids import new_id
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_alarms, store_drift_alarm
-from recorder.memory.storage.graph_store import remove_session
+from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
+from recorder.memory.storage.graph_store import remove_session_from_graph
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.session_removal import purge_sessions
 from recorder.models.memory import GraphNodeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.models.session import SessionRow
@@ -125,12 +125,12 @@ def make_kept_answer(event: OutboxRow) -> IdempotencyRow:
 
 def purge(db: DbSession, scope: GraphScope, row: SessionRow) -> None:
     """Purge a session, as an erasure does."""
-    purge_sessions(db, scope, [row.id])
+    purge_sessions_from_graph(db, scope, [row.id])
 
 
 def delete(db: DbSession, scope: GraphScope, row: SessionRow) -> None:
     """Subtract a session, as a user's deletion does."""
-    remove_session(db, row)
+    remove_session_from_graph(db, row)
 
 
 @pytest.mark.parametrize("remove", [purge, delete])
@@ -159,7 +159,7 @@ def test_alarms_keep_a_text_that_enough_other_sessions_share(database: Database)
     alarmed = add_alarms(database, [("Pay Ada 7", "Send")] * 3)
     other = add_sessions(database, alarmed.scope, [("Once", "Never")])[0]
     with database.transaction(write=True) as db:
-        purge_sessions(db, alarmed.scope, [other.id])
+        purge_sessions_from_graph(db, alarmed.scope, [other.id])
     with database.transaction(write=False) as db:
         data = [alarm.data for alarm in read_alarms(db, alarmed.scope)]
         delivery = db.exec(select(DeliveryRow).filter_by(event_id=alarmed.path.id)).one()

@@ -9,11 +9,16 @@ from sqlmodel import col, select, update
 from recorder.errors import NotFound
 from recorder.memory.drift import monitor
 from recorder.memory.drift.backtest import backtest_history
-from recorder.memory.drift.monitor import due_graphs
+from recorder.memory.drift.monitor import list_graphs_to_check
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_drift_state
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.storage.graph_store import remove_session, replace_outcome
-from recorder.memory.storage.versions import add_graph_version, in_scope, read_head, set_memory_graph
+from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome
+from recorder.memory.storage.versions import (
+    add_graph_version,
+    in_scope,
+    read_newest_version,
+    set_memory_graph,
+)
 from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -75,7 +80,7 @@ def test_nothing_is_told_twice(story: Story) -> None:
 def test_only_graphs_with_new_sessions_are_due(story: Story) -> None:
     def is_due() -> bool:
         with story.database.transaction(write=False) as db:
-            return story.scope in set(due_graphs(db))
+            return story.scope in set(list_graphs_to_check(db))
 
     assert not is_due()
     story.add("ab")
@@ -84,7 +89,7 @@ def test_only_graphs_with_new_sessions_are_due(story: Story) -> None:
     assert look is not None and (look.sessions, look.baseline, look.watched) == (2, 0, [])
     assert not is_due()
     with story.database.transaction(write=True) as db:
-        replace_outcome(db, story.rows[0], "error")
+        replace_session_outcome(db, story.rows[0], "error")
     assert not is_due()
 
 
@@ -129,7 +134,7 @@ def test_a_deleted_session_is_no_miss(story: Story) -> None:
     story.add(BASELINE + "a" * (NEEDED - 1))
     story.look()
     with story.database.transaction(write=True) as db:
-        remove_session(db, story.rows[-1])
+        remove_session_from_graph(db, story.rows[-1])
     story.add("a")
     story.look()
     assert story.events() == []
@@ -150,7 +155,7 @@ def remove(story: Story, start: int, end: int) -> None:
     """Delete the sessions from place `start` to before `end`."""
     with story.database.transaction(write=True) as db:
         for row in story.rows[start:end]:
-            remove_session(db, row)
+            remove_session_from_graph(db, row)
 
 
 @pytest.mark.parametrize("left", [0, 1])
@@ -204,7 +209,7 @@ def test_late_tags_change_nothing(story: Story) -> None:
     story.look()
     with story.database.transaction(write=True) as db:
         for row in story.rows[::3]:
-            replace_outcome(db, row, "error")
+            replace_session_outcome(db, row, "error")
     story.add("a")
     story.look()
     assert story.told() == [(PATH_DISAPPEARED, 100 + NEEDED)]
@@ -230,7 +235,7 @@ def test_what_a_rebuild_merges_is_neither_missed_nor_told_of_again(story: Story)
     [gone] = story.events()
     story.add("ac" * 40)
     with story.database.transaction(write=True) as db:
-        head = read_head(db, story.scope, lock=True)
+        head = read_newest_version(db, story.scope, lock=True)
         assert head is not None
         add_graph_version(db, story.scope, head, "rebuild")
         paths = db.exec(select(GraphPathRow).where(*in_scope(GraphPathRow, story.scope))).all()

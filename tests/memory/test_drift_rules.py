@@ -9,12 +9,12 @@ import pytest
 from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
 from recorder.memory.drift.thresholds import (
     DriftRules,
+    compute_most_expected,
     misses_needed,
-    most_expected,
     sightings_needed,
     unseen_subjects,
 )
-from recorder.memory.drift.watched_subjects import Watch
+from recorder.memory.drift.watched_subjects import SubjectWatch
 
 RULES = DriftRules()
 
@@ -50,7 +50,7 @@ def test_evidence_exceeds_its_limit_as_seldom_as_it_says() -> None:
     draw, over = np.random.default_rng(1), 0
     for _ in range(200):
         is_seen = draw.random(800) < 0.2
-        watch = Watch(0, 0, 500, 500, int(is_seen[:500].sum()), 500, 999, 1, is_inherited=False)
+        watch = SubjectWatch(0, 0, 500, 500, int(is_seen[:500].sum()), 500, 999, 1, is_inherited=False)
         trail = Trail(is_seen, ~is_seen, np.zeros(800, dtype=np.int64))
         over += FallEvidence.weigh(trail, watch, 500, RULES).log_odds.max() >= math.log(1_000)
     assert over / 200 <= 0.3
@@ -86,7 +86,7 @@ def test_the_needed_sightings_grow_with_what_the_baseline_leaves_open() -> None:
 
 def test_at_most_three_in_so_many_are_expected_of_what_none_showed() -> None:
     # The rule of three: none of 500 leaves rates up to about 3 / 500.
-    assert most_expected(0, 500, 100) == pytest.approx(0.6, abs=0.01)
+    assert compute_most_expected(0, 500, 100) == pytest.approx(0.6, abs=0.01)
 
 
 def test_a_subject_has_returned_with_the_sighting_that_reaches_the_odds() -> None:

@@ -11,15 +11,15 @@ from recorder.memory.graph.capacity import UNKEPT_TRACE, GraphCapacity
 from recorder.memory.graph.graph import Graph
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.consistency import check_graph_consistency
-from recorder.memory.storage.graph_store import load_graph, read_rows, remove_session
+from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
+from recorder.memory.storage.graph_store import load_graph, read_graph_rows, remove_session_from_graph
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import rebuild_graph
-from recorder.memory.storage.session_removal import purge_sessions
 from recorder.memory.storage.sizes import read_graph_sizes
 from recorder.memory.views.formats import FORMATS, format_graph_as_json, format_graph_view
 from recorder.memory.views.graph_view import graph_view_of
@@ -193,9 +193,9 @@ def count_rows(database: Database, scope: GraphScope) -> tuple[int, int, int]:
     """Nodes, micro-states and traces that are stored."""
     with database.transaction(write=False) as db:
         return (
-            len(read_rows(db, scope, GraphNodeRow.number)),
-            len(read_rows(db, scope, GraphMicroStateRow.micro_key)),
-            len(read_rows(db, scope, GraphTraceRow.trace_key)),
+            len(read_graph_rows(db, scope, GraphNodeRow.number)),
+            len(read_graph_rows(db, scope, GraphMicroStateRow.micro_key)),
+            len(read_graph_rows(db, scope, GraphTraceRow.trace_key)),
         )
 
 
@@ -289,14 +289,14 @@ def test_sessions_leave_a_full_graph(database: Database) -> None:
     kept = [row for row in rows if row.id not in unkept]
     with database.transaction(write=True) as db:
         for row in (chosen[0], kept[0]):
-            remove_session(db, row)
-        purge_sessions(db, scope, [chosen[1].id, kept[1].id])
+            remove_session_from_graph(db, row)
+        purge_sessions_from_graph(db, scope, [chosen[1].id, kept[1].id])
     assert_sound(database, scope)
     columns = read(database, scope)
     assert columns.current().sum() == 18
     assert (columns.is_unkept & columns.current()).sum() == len(chosen) - 1
     with database.transaction(write=False) as db:
-        ids = {row.session_id for row in read_rows(db, scope, SessionPathRow.session_id)}
+        ids = {row.session_id for row in read_graph_rows(db, scope, SessionPathRow.session_id)}
     assert not ids & {chosen[1].id, kept[1].id}
     index(database, indexer, scope, make_flood(2, 12, seed=5))
     assert_sound(database, scope)

@@ -13,9 +13,9 @@ from recorder.memory.graph.bounds import GraphBounds
 from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.columns import GraphColumns, Mask
+from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import Step, session_steps

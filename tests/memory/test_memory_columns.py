@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_graph_columns
-from recorder.memory.queries.paths import read_newest_columns
-from recorder.memory.storage.graph_store import remove_session, replace_outcome
+from recorder.memory.queries.common_paths import read_newest_columns
+from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_columns import columns_of
@@ -78,8 +78,8 @@ def test_changes_end_the_rows_that_they_are_of(database: Database) -> None:
     for _ in range(3):
         with database.transaction(write=True) as db:
             for row in rng.sample(rows[:30], 12):
-                replace_outcome(db, row, rng.choice(["error", "abandoned", "success"]))
-            remove_session(db, rows.pop())
+                replace_session_outcome(db, row, rng.choice(["error", "abandoned", "success"]))
+            remove_session_from_graph(db, rows.pop())
         rows += index_words(database, SCOPE, "1a")
         fresh = Database(database.url)
         assert held(read(database)) == held(read(fresh))

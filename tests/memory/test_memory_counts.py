@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from recorder.memory.storage.graph_store import remove_session
-from recorder.memory.storage.sizes import CountsCache, read_graph_sizes
+from recorder.memory.storage.graph_store import remove_session_from_graph
+from recorder.memory.storage.sizes import GraphSizesCache, read_graph_sizes
 from recorder.models.workflow import WorkflowGraph
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -34,24 +34,24 @@ def test_a_graph_is_counted_once_for_each_version(database: Database) -> None:
     assert first == WorkflowGraph(version=1, nodes=3, edges=1, paths=2)
     assert size(database) is first
     with database.transaction(write=True) as db:
-        remove_session(db, rows[0])
+        remove_session_from_graph(db, rows[0])
     assert size(database) == WorkflowGraph(version=2, nodes=1, edges=0, paths=1)
 
 
 def test_what_a_writer_counts_is_not_kept(database: Database) -> None:
     rows = index_words(database, SCOPE, "1a 2b", "3c")
     with pytest.raises(RuntimeError), database.transaction(write=True) as db:
-        remove_session(db, rows[0])
+        remove_session_from_graph(db, rows[0])
         counted = read_graph_sizes(db, SCOPE.tenant, [SCOPE.workflow])
         assert counted[SCOPE.workflow].nodes == 1
         raise RuntimeError
     with database.transaction(write=True) as db:
-        remove_session(db, rows[1])
+        remove_session_from_graph(db, rows[1])
     assert size(database).nodes == 2
 
 
 def test_the_sizes_asked_for_last_are_kept() -> None:
-    cache = CountsCache(max_kept=1)
+    cache = GraphSizesCache(max_kept=1)
     for workflow in ("old", "new"):
         scope = GraphScope(Tenant("wsp_a", "live"), workflow)
         cache.keep(scope, WorkflowGraph(version=1, nodes=1, edges=0, paths=1))

@@ -21,7 +21,12 @@ from recorder.memory.views.formats import (
     format_graph_view,
 )
 from recorder.memory.views.graph_view import GraphView
-from recorder.memory.views.label_lines import LABEL_LENGTH, break_label_into_lines, one_line, text_width
+from recorder.memory.views.label_lines import (
+    LABEL_LENGTH,
+    break_label_into_lines,
+    estimate_text_width,
+    one_line,
+)
 from tests.support.databases import part_is_missing
 from tests.support.graph_columns import invoices, view_for
 
@@ -154,7 +159,7 @@ def test_a_label_is_one_line_of_what_can_be_seen() -> None:
 def test_labels_are_broken_into_lines_that_fit() -> None:
     lines = break_label_into_lines("Choose the supplier of the invoice from the list", 100, 12)
     assert len(lines) == 2 and lines[1].endswith("…")
-    assert all(text_width(line, 12) <= 100 for line in lines)
+    assert all(estimate_text_width(line, 12) <= 100 for line in lines)
     assert break_label_into_lines("Choose the supplier of the invoice from the list (2)", 100, 12)[
         -1
     ].endswith("… (2)")

@@ -9,7 +9,7 @@ from recorder import clock
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import scope_columns
-from recorder.memory_service.graph_views import read_graph_view
+from recorder.memory_service.graph_requests import read_graph_view
 from recorder.models.drift import DriftAlarmRow
 from recorder.storage.database import Database
 from tests.support.databases import create_file

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recorder.memory.views.path_texts import describe_path, path_changes
+from recorder.memory.views.path_texts import describe_path, list_path_changes
 from tests.support.graph_columns import INVOICES
 
 COMMON = list(INVOICES[0][0])
@@ -46,11 +46,11 @@ def test_long_rows_are_shortened() -> None:
 def test_applying_the_changes_gives_the_other_path() -> None:
     common, other = list("abcabc"), list("bcxabab")
     rest = list(other)
-    for change in path_changes(common, other):
+    for change in list_path_changes(common, other):
         for name in change.added:
             rest.remove(name)
     kept = list(common)
-    for change in path_changes(common, other):
+    for change in list_path_changes(common, other):
         for name in change.removed:
             kept.remove(name)
     assert sorted(rest) == sorted(kept)

@@ -11,11 +11,11 @@ from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns, read_graph_columns
+from recorder.memory.queries.common_paths import list_paths, read_newest_columns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import list_paths, read_newest_columns
-from recorder.memory.storage.graph_store import remove_session, replace_outcome
+from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.versions import read_head
+from recorder.memory.storage.versions import read_newest_version
 from recorder.models.memory import MemoryPath
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
@@ -139,8 +139,8 @@ def test_late_tags_and_deletions_show_at_once(database: Database) -> None:
     rows = add(database, USUAL, USUAL, OTHER)
     assert [path.session_count for path in paths_of(database)] == [2, 1]
     with database.transaction(write=True) as db:
-        remove_session(db, rows[2])
-        replace_outcome(db, rows[0], "error")
+        remove_session_from_graph(db, rows[2])
+        replace_session_outcome(db, rows[0], "error")
     (path,) = paths_of(database)
     assert (path.session_count, path.frequency, path.outcomes.error, path.graph_version) == (2, 1, 0.5, 3)
 
@@ -151,8 +151,8 @@ def test_what_is_kept_in_memory_equals_a_fresh_read(database: Database) -> None:
     for _ in range(15):
         rows += add(database, *rng.choices([USUAL, OTHER, RARE, ""], k=3), duration_ms=rng.randrange(9_000))
         with database.transaction(write=True) as db:
-            replace_outcome(db, rng.choice(rows), rng.choice(["error", "abandoned"]))
-            remove_session(db, rng.choice(rows))
+            replace_session_outcome(db, rng.choice(rows), rng.choice(["error", "abandoned"]))
+            remove_session_from_graph(db, rng.choice(rows))
         # What is kept is kept for each database object.
         fresh = Database(database.url)
         assert paths_of(database) == paths_of(fresh)
@@ -162,7 +162,7 @@ def test_what_is_kept_in_memory_equals_a_fresh_read(database: Database) -> None:
 def test_nothing_that_was_rolled_back_is_kept(database: Database) -> None:
     rows = add(database, USUAL, OTHER)
     with pytest.raises(RuntimeError), database.transaction(write=True) as db:
-        remove_session(db, rows[0])
+        remove_session_from_graph(db, rows[0])
         assert len(ask(db)) == 1
         raise RuntimeError
     assert len(paths_of(database)) == 2
@@ -173,9 +173,9 @@ def test_columns_in_use_stay_as_they_are(database: Database) -> None:
     with database.transaction(write=False) as db:
         before = read_graph_columns(db, SCOPE, 1)
     with database.transaction(write=True) as db:
-        remove_session(db, rows[0])
+        remove_session_from_graph(db, rows[0])
     with database.transaction(write=False) as db:
-        head = read_head(db, SCOPE)
+        head = read_newest_version(db, SCOPE)
         assert head is not None
         after = read_graph_columns(db, SCOPE, head.version)
         assert isinstance(after, GraphColumns) and after is read_graph_columns(db, SCOPE, head.version)

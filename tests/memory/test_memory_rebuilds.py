@@ -10,11 +10,11 @@ from sqlmodel import Session as DbSession
 from recorder.errors import Unavailable
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
+from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage import rebuilds
 from recorder.memory.storage.consistency import check_graph_consistency
-from recorder.memory.storage.graph_store import load_graph, remove_session, replace_outcome
+from recorder.memory.storage.graph_store import load_graph, remove_session_from_graph, replace_session_outcome
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import list_graph_scopes, rebuild_graph
 from recorder.models.session import SessionRow
@@ -106,8 +106,8 @@ def test_sealing_goes_on_where_a_rebuild_ended(database: Database, scope: GraphS
     assert all(after.nodes[number].live == number for number in after.variant_nodes.tolist())
     assert set(after.variant_nodes.tolist()) <= live
     with database.transaction(write=True) as db:
-        replace_outcome(db, rows[0], "error")
-        remove_session(db, rows[1])
+        replace_session_outcome(db, rows[0], "error")
+        remove_session_from_graph(db, rows[1])
         check = check_graph_consistency(db, scope)
     assert (check.sessions, check.off_path, check.miscounted) == (11, [], [])
 
@@ -146,7 +146,7 @@ def test_sessions_that_come_while_it_computes_are_built_in(
     rng, indexer = random.Random(5), GraphIndexer()
     for _ in range(8):
         index(database, indexer, scope, vague(rng))
-    reading = rebuilds.read_recorded
+    reading = rebuilds.read_rebuild_input
     looks = 0
 
     def read_late(db: DbSession, *of: Any) -> rebuilds.RebuildInput:
@@ -169,7 +169,7 @@ def test_a_large_busy_graph_is_left_for_a_quieter_hour(
 ) -> None:
     rng, indexer = random.Random(7), GraphIndexer()
     index(database, indexer, scope, vague(rng))
-    reading = rebuilds.read_recorded
+    reading = rebuilds.read_rebuild_input
 
     def read_while_sealing(db: DbSession, *of: Any) -> rebuilds.RebuildInput:
         recorded = reading(db, *of)

@@ -12,14 +12,14 @@ import pytest
 
 from examples.demo_workflows import demo_recordings
 from recorder.memory.graph.nodes import GraphScope
-from recorder.memory.queries.paths import read_newest_columns
+from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.views.geometry import Box
 from recorder.memory.views.graph_view import MAX_NODES, GraphView, graph_view_of
-from recorder.memory.views.label_lines import text_width
+from recorder.memory.views.label_lines import estimate_text_width
 from recorder.memory.views.picture import draw_graph
-from recorder.memory.views.routing import find_crossed
+from recorder.memory.views.routing import find_crossed_boxes
 from recorder.tenant import Tenant
 from tests.memory.test_memory_svg import SVG, wandering
 from tests.support.graph_columns import Way, invoices, view_for
@@ -104,7 +104,7 @@ def labels_of(root: ElementTree.Element) -> Iterator[tuple[str, Box]]:
             continue
         for text in group.iter(f"{SVG}text"):
             size, x, y = (float(text.get(name, "0")) for name in ("font-size", "x", "y"))
-            width = text_width(text.text or "", size)
+            width = estimate_text_width(text.text or "", size)
             left = x - {"middle": width / 2, "end": width}.get(text.get("text-anchor", ""), 0.0)
             yield str(title.text).split(" · ")[0], Box(left, y - 0.75 * size, left + width, y + 0.2 * size)
 
@@ -117,7 +117,7 @@ def crossings(svg: str) -> list[tuple[str, str, str]]:
     return [
         (line.source, line.target, labels[index][0])
         for line in lines_of(root)
-        for index in np.flatnonzero(find_crossed(line.points, boxes, line.width / 2)).tolist()
+        for index in np.flatnonzero(find_crossed_boxes(line.points, boxes, line.width / 2)).tolist()
     ]
 
 
@@ -154,6 +154,6 @@ def test_no_edge_crosses_a_label_in_the_graphs_of_the_demo(workflow: str, tmp_pa
 def test_a_line_is_found_to_cross_a_box_only_where_it_does() -> None:
     boxes = np.array([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     line = np.array([[-5.0, 5.0], [15.0, 5.0], [15.0, 30.0]])
-    assert find_crossed(line, boxes).tolist() == [True, False]
-    assert find_crossed(line, boxes, margin=5.5).tolist() == [True, True]
-    assert find_crossed(line + np.array([0.0, 10.0]), boxes).tolist() == [False, False]
+    assert find_crossed_boxes(line, boxes).tolist() == [True, False]
+    assert find_crossed_boxes(line, boxes, margin=5.5).tolist() == [True, True]
+    assert find_crossed_boxes(line + np.array([0.0, 10.0]), boxes).tolist() == [False, False]

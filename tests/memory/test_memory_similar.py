@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
 from recorder.memory.queries.similarity import SimilarityIndex, SimilarRow, index_similarity
 from recorder.memory.queries.step_vectors import step_vectors
 from tests.support.graph_columns import Way, columns_of
@@ -133,7 +133,11 @@ def test_sessions_that_were_taken_out_are_not_found_and_not_counted() -> None:
     columns = columns_with_grains([("AB", "success", 3), ("AC", "success", 2)])
     columns.removed[[1, 3, 4]] = 1
     assert [similar.row for similar in nearest(columns, 0)] == [2]
-    assert session_lookup_of(columns).find(["ses_0", "ses_1", "ses_nobody"]).tolist() == [0, NOWHERE, NOWHERE]
+    assert make_session_lookup(columns).find(["ses_0", "ses_1", "ses_nobody"]).tolist() == [
+        0,
+        NOWHERE,
+        NOWHERE,
+    ]
 
 
 def test_the_index_is_made_once_for_each_version() -> None:

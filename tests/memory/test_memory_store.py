@@ -12,9 +12,9 @@ from recorder import clock
 from recorder.memory.storage.graph_store import (
     load_graph,
     pack_numbers,
-    read_rows,
-    remove_session,
-    replace_outcome,
+    read_graph_rows,
+    remove_session_from_graph,
+    replace_session_outcome,
 )
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import in_scope, set_memory_graph
@@ -29,7 +29,7 @@ from recorder.models.memory import (
 from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.storage.deployment import read_slot_count, slot_of_workflow
+from recorder.storage.deployment import compute_workflow_slot, read_slot_count
 from recorder.tenant import GraphScope
 from tests.support.graph_sessions import make_row, make_scope, make_steps
 
@@ -64,7 +64,7 @@ def index_words(database: Database, scope: GraphScope, *words: str, **members: A
 def statistics_of(database: Database, scope: GraphScope) -> Counter[tuple[Any, ...]]:
     """Return the steps of a graph's sessions, whatever its structure: each distinct way with its count."""
     with database.transaction(write=False) as db:
-        steps = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.steps))
+        steps = dict(read_graph_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.steps))
         return Counter(
             (steps[row.trace_key], row.outcome, row.actor_kind, row.duration_ms, *row.step_ms)
             for row in active_paths(db, scope)
@@ -129,8 +129,8 @@ def test_sessions_keep_the_times_between_their_steps_with_the_ways_in_and_out(
 def test_a_late_tag_moves_the_session_to_its_new_outcome(database: Database, scope: GraphScope) -> None:
     rows = index_words(database, scope, USUAL, RETRIED, "")
     with database.transaction(write=True) as db:
-        assert replace_outcome(db, rows[1], "error") == 2
-        assert replace_outcome(db, rows[1], "error") is None
+        assert replace_session_outcome(db, rows[1], "error") == 2
+        assert replace_session_outcome(db, rows[1], "error") is None
         twin = make_scope(db)
     twins = [make_row(twin, outcome=outcome) for outcome in ("success", "error", "success")]
     index(database, GraphIndexer(), twins, [USUAL, RETRIED, ""])
@@ -140,8 +140,8 @@ def test_a_late_tag_moves_the_session_to_its_new_outcome(database: Database, sco
 def test_a_pinned_reader_sees_the_session_as_it_was(database: Database, scope: GraphScope) -> None:
     (row,) = index_words(database, scope, USUAL)
     with database.transaction(write=True) as db:
-        replace_outcome(db, row, "error")
-        remove_session(db, row)
+        replace_session_outcome(db, row, "error")
+        remove_session_from_graph(db, row)
         stored = db.exec(select(SessionPathRow).where(SessionPathRow.session_id == row.id))
         seen = {(path.version, path.removed_version, path.outcome) for path in stored}
     assert seen == {(1, 2, "success"), (2, 3, "error")}
@@ -152,8 +152,8 @@ def test_a_removed_session_leaves_no_count(database: Database, scope: GraphScope
     before = statistics_of(database, scope)
     (row,) = index_words(database, scope, OTHER)
     with database.transaction(write=True) as db:
-        assert remove_session(db, row) == 3
-        assert remove_session(db, row) is None
+        assert remove_session_from_graph(db, row) == 3
+        assert remove_session_from_graph(db, row) is None
     assert statistics_of(database, scope) == before
     with database.transaction(write=False) as db:
         assert load_graph(db, scope).path_index.sessions == 1
@@ -169,12 +169,12 @@ def test_counters_equal_a_recount_after_any_changes(database: Database, scope: G
         index(database, indexer, fresh, words)
         rows += fresh
         with database.transaction(write=True) as db:
-            replace_outcome(db, rng.choice(rows), rng.choice(["success", "abandoned"]))
-            remove_session(db, rng.choice(rows))
+            replace_session_outcome(db, rng.choice(rows), rng.choice(["success", "abandoned"]))
+            remove_session_from_graph(db, rng.choice(rows))
     with database.transaction(write=False) as db:
         graph = load_graph(db, scope)
         active = active_paths(db, scope)
-        counters = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
+        counters = dict(read_graph_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
     assert +Counter(counters) == Counter(path.trace_key for path in active)
     kept = +Counter({key: variant.sessions for key, variant in graph.path_index.variants.items()})
     assert kept == Counter(graph.variant_of[path.trace_key] for path in active)
@@ -190,7 +190,7 @@ def test_versions_are_dense_and_the_kept_graph_catches_up_on_counters(
     with database.transaction(write=False) as db:
         prepared = indexer.prepare(db, [later], {later.id: make_steps(OTHER)})
     with database.transaction(write=True) as db:
-        remove_session(db, first[0])
+        remove_session_from_graph(db, first[0])
     with database.transaction(write=True) as db:
         assert indexer.commit(db, prepared, [later]) == {scope: 3}
         versions = db.exec(select(GraphVersionRow).where(*in_scope(GraphVersionRow, scope))).all()
@@ -222,7 +222,7 @@ def test_two_runs_that_take_turns_make_nothing_twice(database: Database, scope: 
         index(database, indexer, [make_row(scope)], [words])
     with database.transaction(write=False) as db:
         assert count(db, GraphNodeRow, scope) == 6
-        assert sorted(n for (n,) in read_rows(db, scope, GraphTraceRow.n)) == [1, 2, 2]
+        assert sorted(n for (n,) in read_graph_rows(db, scope, GraphTraceRow.n)) == [1, 2, 2]
         assert count(db, GraphVariantRow, scope) == 3
 
 
@@ -265,7 +265,7 @@ def test_sessions_sealed_in_a_pause_enter_neither_then_nor_later(
 ) -> None:
     indexer = GraphIndexer()
     with database.transaction(write=True) as db:
-        slot = slot_of_workflow(scope.workflow, read_slot_count(db))
+        slot = compute_workflow_slot(scope.workflow, read_slot_count(db))
         counter = SealCounterRow(workspace_id=scope.workspace_id, mode=scope.mode, slot=slot, seal_seq=0)
         db.add(counter)
     for seq, is_on in ((1, None), (2, False), (3, None), (4, True)):

@@ -9,8 +9,8 @@ from sqlmodel import col, select, update
 
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.path_sessions import PathSelection, find_variants_with_subpath, select_path
-from recorder.memory.queries.paths import list_paths
+from recorder.memory.queries.common_paths import list_paths
+from recorder.memory.queries.sessions_of_path import PathSelection, find_variants_with_subpath, select_path
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.memory import GraphPathRow

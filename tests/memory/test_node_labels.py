@@ -9,11 +9,11 @@ import pytest
 
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import read_graph_columns
-from recorder.memory.storage.graph_store import remove_session
+from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
+from recorder.memory.storage.graph_store import remove_session_from_graph
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import rebuild_graph
-from recorder.memory.storage.session_removal import purge_sessions
-from recorder.memory.storage.versions import read_head
+from recorder.memory.storage.versions import read_newest_version
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
@@ -48,7 +48,7 @@ def database(database_url: str) -> Iterator[Database]:
 def seal(database: Database, sessions: Sequence[tuple[str, dict[str, Any]]], indexer: GraphIndexer) -> None:
     """Take sessions of one step each into the graph: `(actor, texts of the step)`."""
     with database.transaction(write=True) as db:
-        head = read_head(db, SCOPE)
+        head = read_newest_version(db, SCOPE)
         first = 0 if head is None else head.version * 1_000
         rows, steps = [], {}
         for number, (actor, texts) in enumerate(sessions, first):
@@ -78,7 +78,7 @@ def seal(database: Database, sessions: Sequence[tuple[str, dict[str, Any]]], ind
 def labels(database: Database) -> list[str]:
     """The labels of the nodes, by number."""
     with database.transaction(write=False) as db:
-        head = read_head(db, SCOPE)
+        head = read_newest_version(db, SCOPE)
         assert head is not None
         return [node.label for node in read_graph_columns(db, SCOPE, head.version).nodes]
 
@@ -189,9 +189,9 @@ def test_a_session_that_goes_takes_its_names_along(database: Database, kind: str
     gone = f"ses_{2:026d}"
     with database.transaction(write=True) as db:
         if kind == "purge":
-            purge_sessions(db, SCOPE, [gone])
+            purge_sessions_from_graph(db, SCOPE, [gone])
         else:
-            remove_session(
+            remove_session_from_graph(
                 db,
                 SessionRow(
                     id=gone,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.outliers import find_outliers
-from recorder.memory.queries.paths import describe_session_paths, read_newest_columns
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import session_steps

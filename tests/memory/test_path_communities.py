@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 
 from recorder.memory.graph import communities
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
-from recorder.memory.graph.communities import find_nearest, group_variants
+from recorder.memory.graph.communities import find_nearest_neighbours, group_variants
 from recorder.memory.graph.nodes import Node
 from recorder.memory.graph.paths import PathIndex
 from recorder.tenant import GraphScope, Tenant
@@ -51,7 +51,7 @@ def test_variants_that_are_apart_after_some_rounds_are_grouped_among_their_own()
 
 def test_the_nearest_is_the_first_of_equals() -> None:
     known, unseen = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
-    places, cosines = find_nearest(known, unseen, max_mebibytes=3e-5)
+    places, cosines = find_nearest_neighbours(known, unseen, max_mebibytes=3e-5)
     assert (places.tolist(), cosines.tolist()) == ([0, 2, 0], [1.0, 1.0, 0.0])
 
 
@@ -60,7 +60,7 @@ def test_later_variants_are_compared_with_those_of_some_rounds_alone(monkeypatch
 
     def find(known: csr_array, vectors: csr_array) -> object:
         compared.append(vectors.shape[0])
-        return find_nearest(known, vectors)
+        return find_nearest_neighbours(known, vectors)
 
     monkeypatch.setattr(communities, "find_nearest", find)
     bounds = GraphBounds(grouped=10, rounds=2)

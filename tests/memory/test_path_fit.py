@@ -9,10 +9,10 @@ from recorder.memory.graph.shown_way import (
     VariantTable,
     choose_shown_way,
     count_edits,
-    list_optional,
+    list_optional_nodes,
     split_ways,
 )
-from recorder.memory.queries.path_fit import shown_ways
+from recorder.memory.queries.path_fit import derive_shown_ways
 from tests.support.graph_columns import columns_of
 
 
@@ -44,14 +44,14 @@ def test_leaving_out_an_optional_node_and_coming_back_cost_nothing(taken: str, e
 
 def test_a_node_is_optional_where_a_tenth_of_the_sessions_leave_it_out() -> None:
     ways = ways_of(("abc", 85), ("ac", 10), ("bc", 5))
-    assert list_optional(ways.sequence(0), ways).tolist() == [False, True, False]
-    assert list_optional(ways.sequence(0), ways_of(("abc", 3))).tolist() == [False] * 3
+    assert list_optional_nodes(ways.sequence(0), ways).tolist() == [False, True, False]
+    assert list_optional_nodes(ways.sequence(0), ways_of(("abc", 3))).tolist() == [False] * 3
 
 
 def test_a_node_that_most_leave_out_is_not_optional_for_queries_either() -> None:
     columns = columns_of([("abxc", "success", 1), ("abc", "success", 6), ("bc", "success", 3)])
     merged = replace(columns, paths=columns.paths[:1], variant_path=np.zeros(3, dtype=np.int64))
-    (optional,) = shown_ways(merged).optional
+    (optional,) = derive_shown_ways(merged).optional
     assert [columns.nodes[node].label for node in optional] == ["a"]
 
 
@@ -75,7 +75,7 @@ def test_a_way_that_many_sessions_are_near_is_shown_where_others_come_before_it(
 def test_a_detour_of_few_sessions_is_not_the_way_shown() -> None:
     """Nodes that most leave out are not optional, so the variant with the detour is far from the others."""
     ways = ways_of(("abcdef", 70), ("abxyzcdef", 12), ("abcde", 10))
-    assert list_optional(ways.sequence(1), ways).tolist() == [False] * 8 + [True]
+    assert list_optional_nodes(ways.sequence(1), ways).tolist() == [False] * 8 + [True]
     assert choose_shown_way(ways).row == 0
     assert sorted(part.tolist() for part in split_ways(ways)) == [[0, 2], [1]]
 

@@ -141,7 +141,7 @@ def test_pages_do_not_read_services_on_a_public_address_of_this_machine(
     live = AddressGuard(AllowList.parse(()), resolve, takes_http=True)
     listing = AddressGuard(AllowList.parse(("93.184.216.34",)), resolve, takes_http=True)
     asyncio.run(live.check("http://shop.example:9100/"))
-    monkeypatch.setattr("recorder.net.outbound_guard.is_local", lambda _: True)
+    monkeypatch.setattr("recorder.net.outbound_guard.is_own_machine_address", lambda _: True)
     with pytest.raises(UrlNotAllowed):
         asyncio.run(live.check("http://shop.example:9100/"))
     asyncio.run(listing.check("http://shop.example:9100/"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from recorder.net.host_header import AllowedHosts, with_listening_host
-from recorder.setting_values import InvalidSetting
+from recorder.setting_parsers import InvalidSetting
 from recorder.settings import Settings
 
 

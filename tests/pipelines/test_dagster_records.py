@@ -15,8 +15,8 @@ import pytest
 import yaml
 from dagster_postgres import PostgresEventLogStorage
 
-from pipelines import dagster_records, retention
-from pipelines.dagster_record_removal import STRIPPED_TAG, RecordReport, remove_records
+from pipelines import dagster_record_job, retention
+from pipelines.dagster_record_removal import STRIPPED_TAG, RecordRemovalReport, remove_records
 from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from recorder import clock
 from recorder.access.keys import Caller
@@ -84,7 +84,9 @@ def run(instance: dg.DagsterInstance, asset: dg.AssetsDefinition, partition: str
     return done.run_id
 
 
-def remove(instance: dg.DagsterInstance, *, remove_before: datetime, strip_before: datetime) -> RecordReport:
+def remove(
+    instance: dg.DagsterInstance, *, remove_before: datetime, strip_before: datetime
+) -> RecordRemovalReport:
     report = remove_records(instance, remove_before=remove_before, strip_before=strip_before, longest_s=60.0)
     freed_bytes, failures = rewrite_dagster_databases(instance)
     report.freed_bytes += freed_bytes
@@ -255,7 +257,7 @@ def test_a_table_in_use_is_left_to_the_next_run(instance: dg.DagsterInstance) ->
 
 def materialize(deployment: Deployment) -> dict[str, Any]:
     done = dg.materialize(
-        [dagster_records.dagster_records],
+        [dagster_record_job.dagster_records],
         instance=deployment.instance,
         resources={"recorder": deployment.recorder},
     )
@@ -303,7 +305,7 @@ def test_an_erasure_ends_once_dagsters_texts_are_gone(deployment: Deployment) ->
         return int(str(event.metadata["erasures"].value))
 
     with runtime.database.transaction(write=True) as db:
-        held = hold_lease(db, dagster_records.LEASE, "other", ttl_ms=60_000)
+        held = hold_lease(db, dagster_record_job.LEASE, "other", ttl_ms=60_000)
         assert held is not None
     # Another removal is at work: the erasure waits for its end.
     assert purge() == 0
@@ -319,6 +321,6 @@ def test_an_erasure_ends_once_dagsters_texts_are_gone(deployment: Deployment) ->
 
 def test_two_removals_do_not_run_at_once(deployment: Deployment) -> None:
     with deployment.runtime.database.transaction(write=True) as db:
-        assert hold_lease(db, dagster_records.LEASE, "other", ttl_ms=60_000) is not None
+        assert hold_lease(db, dagster_record_job.LEASE, "other", ttl_ms=60_000) is not None
     run(deployment.instance, shown)
     assert materialize(deployment)["runs"] == 0

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from pipelines.dataset_checks import check_files, check_lake, dataset_checks
-from pipelines.dataset_report import format_markdown_table
+from pipelines.dataset_metadata import format_markdown_table
 from pipelines.exports import PARTITIONS, datasets, export_datasets
 from recorder.access.keys import create_workspace
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST

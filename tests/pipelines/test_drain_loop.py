@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.sealing_drain import Drain, choose_drain_pause
+from pipelines.sealing_drain import DrainLoop, choose_drain_pause
 from recorder.errors import Unavailable
 from recorder.runtime import Runtime
 from recorder.sealing import open_sealer
@@ -50,7 +50,7 @@ def drain_run(runtime: Runtime) -> Iterator[Pauses]:
     pauses = Pauses()
     with open_sealer(runtime, "run", stopping=pauses) as sealer:
         assert sealer is not None
-        drain = Drain(sealer, idle_seconds=3_600, max_seconds=PATIENCE_S)
+        drain = DrainLoop(sealer, idle_seconds=3_600, max_seconds=PATIENCE_S)
 
         def run() -> None:
             for _ in drain.seal_and_report():

@@ -17,7 +17,7 @@ from pipelines.definitions import defs
 from pipelines.orchestration_status import read_dagster_statuses, report_orchestration_statuses
 from pipelines.resources import RecorderResource
 from recorder import clock
-from recorder.heartbeat import PulseReader
+from recorder.heartbeat import HeartbeatReader
 from recorder.service_state import read_statuses
 
 HOME = Path(__file__).parents[2] / "dagster_home"
@@ -87,7 +87,7 @@ def test_the_pulse_follows_the_slower_of_the_watched_daemons(
 ) -> None:
     assert set(WATCHED) <= set(instance.get_required_daemon_types()) and HEARTBEAT_S == 5
     pulse, over = tmp_path / "run" / "daemon.pulse", threading.Event()
-    reader = PulseReader(pulse)
+    reader = HeartbeatReader(pulse)
     send_heartbeats(instance, 1_000.0, [WATCHED[0]])
     assert read_slowest_daemon_heartbeat(instance) is None
     send_heartbeats(instance, 1_000.0, list(WATCHED))

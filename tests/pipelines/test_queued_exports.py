@@ -7,17 +7,17 @@ import dagster as dg
 import pytest
 from sqlmodel import select
 
-from pipelines.dataset_report import LoggedProgress
+from pipelines.dataset_metadata import LoggedProgress
 from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
 from recorder.exports.requests.recipes import add_recipe, read_recipe_request
+from recorder.exports.runner.export_lease import claim_export
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run
-from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import RecipeRow
 from recorder.models.operations import OutboxRow
-from recorder.request_context import following_request
+from recorder.request_context import continue_request_context
 from recorder.tenant import Tenant
 from tests.support.dagster_deployment import BODY, Deployment
 
@@ -41,7 +41,7 @@ def test_the_run_of_a_queued_export_completes_it(deployment: Deployment) -> None
 
 
 def test_a_run_carries_the_id_of_the_request_that_asked_for_it(deployment: Deployment) -> None:
-    with following_request("req_asked"):
+    with continue_request_context("req_asked"):
         row = deployment.queue()
     (request,) = deployment.tick()
     result = deployment.run(request)

@@ -12,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipelines.dataset_report import LoggedProgress
+from pipelines.dataset_metadata import LoggedProgress
 from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import (
     FinishedExport,
@@ -25,8 +25,8 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.exports.executor import InProcess
 from recorder.exports.runner import small_exports as small_export_claims
+from recorder.exports.runner.export_lease import claim_export
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run
-from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow
 from tests.support.dagster_deployment import Deployment

@@ -8,7 +8,8 @@ import dagster as dg
 import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-from pipelines import runs, sealing
+from pipelines import dagster_runs as runs
+from pipelines import sealing
 from pipelines.resources import RecorderResource
 from pipelines.sealing import request_sealing_drain_run, watch_lanes
 from recorder import clock

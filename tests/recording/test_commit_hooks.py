@@ -9,7 +9,7 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
-from recorder.recording.events import check_and_pack_event_batch
+from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.ingest import IngestBatch, IngestWriter
 from recorder.recording.sessions import create_session, delete_session
 from recorder.recording.stops import stop_session

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import zstandard
 
 from recorder.access.keys import Caller
-from recorder.recording.events import CheckedBody, TimedItem, pack_event_batch
+from recorder.recording.event_batches import CheckedBody, TimedItem, pack_event_batch
 from recorder.tenant import Tenant
 
 caller = Caller(Tenant("wsp_1", "live"), "key_1")

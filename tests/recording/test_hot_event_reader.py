@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import col, select
 
-from recorder.ids import encode, new_id, reserve_ulid_values
+from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording.hot_event_reader import HotEventReader, ReadBounds
 from recorder.recording.stored_events import EventRecord, decode_event_batch
@@ -35,7 +35,7 @@ def store(runtime: Runtime, batches: list[Batch], *, session_id: str = "", posit
                     n=len(batch),
                     t_min=min(t_ms for t_ms, _ in batch),
                     t_max=max(t_ms for t_ms, _ in batch),
-                    first_id=f"evt_{encode(reserve_ulid_values(len(batch)))}",
+                    first_id=f"evt_{encode_ulid(reserve_ulid_values(len(batch)))}",
                     received_ms=0,
                     payload=zstandard.compress(orjson.dumps({"events": items})),
                 )

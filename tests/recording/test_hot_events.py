@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import col, select
 
-from recorder.ids import encode, new_id, reserve_ulid_values
+from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording import stored_events
 from recorder.recording.stops import stop_session
@@ -67,7 +67,7 @@ def store(runtime: Runtime, batches: list[Batch]) -> str:
                     n=len(batch),
                     t_min=min(times),
                     t_max=max(times),
-                    first_id=f"evt_{encode(reserve_ulid_values(len(batch)))}",
+                    first_id=f"evt_{encode_ulid(reserve_ulid_values(len(batch)))}",
                     received_ms=0,
                     payload=zstandard.compress(orjson.dumps({"events": items})),
                 )
@@ -129,7 +129,7 @@ def test_a_page_of_batches_that_all_overlap_builds_few_events(
 ) -> None:
     session_id = store(runtime, [[(0, False), (9, False)]] * 100)
     built: list[str] = []
-    real = stored_events.record_of
+    real = stored_events.make_event_record
 
     def noted(item: dict[str, Any], event_id: str) -> EventRecord:
         built.append(event_id)

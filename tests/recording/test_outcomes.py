@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from recorder.recording.outcomes import Mark, OutcomeRules, last_outcome_mark, outcome_of_mark
+from recorder.recording.outcomes import OutcomeMark, OutcomeRules, last_outcome_mark, outcome_of_mark
 
 RULES = OutcomeRules()
-ERROR = Mark(5, "tag_b", "error", "tag", "failed")
+ERROR = OutcomeMark(5, "tag_b", "error", "tag", "failed")
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,15 @@ def test_without_a_mark_a_session_was_abandoned() -> None:
 @pytest.mark.parametrize(
     ("other", "outcome"),
     [
-        pytest.param(Mark(6, "tag_a", "success", "tag", "done"), "success", id="later"),
-        pytest.param(Mark(4, "tag_z", "success", "tag", "done"), "error", id="earlier"),
-        pytest.param(Mark(5, "tag_c", "success", "tag", "done"), "success", id="same time, higher id"),
-        pytest.param(Mark(5, "evt_z", "success", "event", "success"), "error", id="same time, lower id"),
+        pytest.param(OutcomeMark(6, "tag_a", "success", "tag", "done"), "success", id="later"),
+        pytest.param(OutcomeMark(4, "tag_z", "success", "tag", "done"), "error", id="earlier"),
+        pytest.param(OutcomeMark(5, "tag_c", "success", "tag", "done"), "success", id="same time, higher id"),
+        pytest.param(
+            OutcomeMark(5, "evt_z", "success", "event", "success"), "error", id="same time, lower id"
+        ),
     ],
 )
-def test_the_last_mark_in_order_decides(other: Mark, outcome: str) -> None:
+def test_the_last_mark_in_order_decides(other: OutcomeMark, outcome: str) -> None:
     for marks in itertools.permutations([ERROR, other]):
         assert outcome_of_mark(last_outcome_mark(marks)) == outcome
 

@@ -13,12 +13,12 @@ from recorder.errors import RecorderError, SessionFull
 from recorder.ids import new_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
-from recorder.recording.events import check_and_pack_event_batch
+from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.frame_validation import read_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
 from recorder.runtime import Runtime
-from recorder.setting_values import SessionSize
+from recorder.setting_parsers import SessionSize
 from recorder.tenant import Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import WORKSPACE, Desk, png_item, session_row

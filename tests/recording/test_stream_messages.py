@@ -17,7 +17,7 @@ from recorder.recording.stored_events import decode_event_batch
 from recorder.recording.streams.messages import (
     SEGMENT_BYTES,
     Message,
-    Segment,
+    StreamSegment,
     cut_messages_into_segments,
     join_segments,
     make_event_messages,
@@ -78,7 +78,7 @@ def test_an_event_is_the_object_that_the_reads_give(name: str) -> None:
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_message_is_one_line_of_data(name: str) -> None:
-    segment = Segment(5, messages_of(batch_row(ITEMS[name])))
+    segment = StreamSegment(5, messages_of(batch_row(ITEMS[name])))
     lines = segment.sse.split(b"\n")
     assert [line.partition(b":")[0] for line in lines] == [b"id", b"event", b"data", b"", b""]
     assert b"\r" not in segment.sse and lines[2] == b"data: " + segment.texts[0].encode()
@@ -109,12 +109,16 @@ def test_segments_hold_so_many_bytes_and_lose_nothing() -> None:
 
 @pytest.mark.parametrize(("position", "left"), [(0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [])])
 def test_what_lies_behind_a_position_is_left(position: int, left: list[int]) -> None:
-    segment = Segment(1, made(1, 1, 1))
+    segment = StreamSegment(1, made(1, 1, 1))
     assert [sent[0] for sent in segment.after(position).messages] == left
 
 
 def test_segments_joined_are_written_as_their_parts() -> None:
-    parts = [Segment(1, made(1, 2)), make_gap_segment("ses_a", 3, 9), Segment(10, made(4, first=10))]
+    parts = [
+        StreamSegment(1, made(1, 2)),
+        make_gap_segment("ses_a", 3, 9),
+        StreamSegment(10, made(4, first=10)),
+    ]
     whole = join_segments(parts)
     assert (whole.first, whole.last) == (1, 10)
     assert whole.sse == b"".join(part.sse for part in parts)
@@ -123,7 +127,7 @@ def test_segments_joined_are_written_as_their_parts() -> None:
 
 @pytest.mark.parametrize("size", [0, 90, 125, 126, 200, 65_000, 65_535, 65_536, 200_000])
 def test_frames_are_what_a_websocket_client_reads_as_texts(size: int) -> None:
-    segment = Segment(1, [*made(3), *made(size, first=2), *made(1, first=3)])
+    segment = StreamSegment(1, [*made(3), *made(size, first=2), *made(1, first=3)])
     client = ClientProtocol(parse_uri("ws://127.0.0.1/"), state=OPEN, max_size=None)
     client.receive_data(segment.frames)
     frames = client.events_received()

@@ -14,7 +14,7 @@ from recorder.recording.streams.messages import (
     KEEP_ALIVE,
     SEGMENT_BYTES,
     Message,
-    Segment,
+    StreamSegment,
     cut_messages_into_segments,
     make_gap_segment,
     make_stream_message,
@@ -198,7 +198,7 @@ def test_a_gap_is_passed_like_any_message() -> None:
 
 @pytest.mark.parametrize("ending", [Ending.KEY_REFUSED, Ending.RESTARTING])
 def test_a_reader_that_is_cut_ends_before_what_still_waits(ending: Ending) -> None:
-    async def read() -> tuple[Segment | None, Ending | None]:
+    async def read() -> tuple[StreamSegment | None, Ending | None]:
         session = Session(5)
         reader = session.join(0)
         reader.cut(ending)
@@ -221,7 +221,7 @@ def test_the_readers_of_a_deleted_session_end_while_they_wait() -> None:
 
 
 def test_a_silent_stream_is_kept_alive_and_a_busy_one_is_not() -> None:
-    async def read() -> list[Segment | None]:
+    async def read() -> list[StreamSegment | None]:
         session = Session(1)
         reader = session.join(1)
         waiting = asyncio.create_task(reader.next())

@@ -13,7 +13,7 @@ from recorder.models.session import TagCreate
 from recorder.recording import item_reads
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
-from recorder.recording.streams.catch_up import Opening, SealedCatchUp, Start, find_stream_opening
+from recorder.recording.streams.catch_up import Opening, SealedCatchUp, StreamStart, find_stream_opening
 from recorder.recording.streams.poll import POSITIONS, Advance, read_advances
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
@@ -70,7 +70,7 @@ def seal(runtime: Runtime, *, swept: bool = False) -> None:
         sealer.release()
 
 
-def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
+def opened(runtime: Runtime, session_id: str, start: StreamStart) -> Opening:
     """Return the opening of a stream for the caller of the workspace."""
     caller = Caller(Tenant(WORKSPACE, "live"), "key_a")
     with runtime.database.transaction(write=False) as db:
@@ -159,19 +159,19 @@ def test_positions_whose_rows_were_swept_are_told_as_a_gap(runtime: Runtime, des
 def test_a_stream_begins_at_the_tail_at_the_start_or_behind_a_message(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
     starts = {
-        Start(): 11,
-        Start(is_from_start=True): 0,
-        Start(after=4): 4,
-        Start(is_from_start=True, after=4): 4,
+        StreamStart(): 11,
+        StreamStart(is_from_start=True): 0,
+        StreamStart(after=4): 4,
+        StreamStart(is_from_start=True, after=4): 4,
     }
     assert {start: opened(runtime, session_id, start).position for start in starts} == starts
 
 
 def test_a_position_that_is_yet_to_come_is_none_of_ours(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
-    assert opened(runtime, session_id, Start(after=11)).position == 11
+    assert opened(runtime, session_id, StreamStart(after=11)).position == 11
     with pytest.raises(InvalidEventId):
-        opened(runtime, session_id, Start(after=12))
+        opened(runtime, session_id, StreamStart(after=12))
 
 
 #: What is made old, and up to which position a stream can then not be resumed.
@@ -199,7 +199,7 @@ def list_expired_positions(runtime: Runtime, session_id: str) -> list[int]:
     refused = []
     for after in range(12):
         try:
-            opened(runtime, session_id, Start(after=after))
+            opened(runtime, session_id, StreamStart(after=after))
         except ResumeWindowExpired:
             refused.append(after)
     return refused
@@ -208,14 +208,14 @@ def list_expired_positions(runtime: Runtime, session_id: str) -> list[int]:
 def test_from_the_start_everything_is_told_however_old(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
     execute(runtime, "UPDATE event_batches SET received_ms = 0 WHERE session_id = :one", one=session_id)
-    assert opened(runtime, session_id, Start(is_from_start=True)).position == 0
+    assert opened(runtime, session_id, StreamStart(is_from_start=True)).position == 0
 
 
 def test_what_was_swept_is_replayed_from_the_lake(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
     before = read_messages(poll(runtime, **{session_id: 0})[session_id])
     seal(runtime, swept=True)
-    opening = opened(runtime, session_id, Start(is_from_start=True))
+    opening = opened(runtime, session_id, StreamStart(is_from_start=True))
     assert opening.swept is not None
     replay = SealedCatchUp(runtime.database, runtime.lake, opening.swept)
     portions = list(iter(replay.read, []))
@@ -233,9 +233,9 @@ def test_what_was_swept_is_replayed_from_the_lake(runtime: Runtime, desk: Desk) 
 def test_an_ended_stream_is_over_until_a_late_tag_comes(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
     seal(runtime, swept=True)
-    assert opened(runtime, session_id, Start(after=12)).is_over
+    assert opened(runtime, session_id, StreamStart(after=12)).is_over
     with runtime.database.transaction(write=True) as db:
         add_tag(db, Tenant(WORKSPACE, "live"), session_id, TagCreate(name="late"))
-    opening = opened(runtime, session_id, Start(after=12))
+    opening = opened(runtime, session_id, StreamStart(after=12))
     assert not opening.is_over
     assert positions(poll(runtime, **{session_id: opening.position})[session_id]) == [13]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from recorder.replays.consequences import is_consequential, list_consequential
-from recorder.replays.recordings import RecordedSession, RecordedTag
+from recorder.replays.recorded_session import RecordedSession, RecordedTag
 
 
 def event(kind: str = "click", **members: Any) -> dict[str, Any]:

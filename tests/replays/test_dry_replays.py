@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from recorder.replays.comparisons import GraphEvidence
-from recorder.replays.dry import MOST_STEPS, compute_replayability, replay_dry
+from recorder.replays.dry_replay import MOST_STEPS, compute_replayability, replay_dry
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import RecordedSession
+from recorder.replays.recorded_session import RecordedSession
+from recorder.replays.replay_comparisons import GraphEvidence
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
-from recorder.replays.results import Decision, DryResult
+from recorder.replays.replay_results import Decision, DryResult
 from tests.support.dom_snapshots import snapshot
 from tests.support.invoice_recordings import (
     approval,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag, list_recorded_steps
+from recorder.replays.recorded_session import RecordedFrame, RecordedSession, RecordedTag, list_recorded_steps
 from recorder.replays.replay_range import (
     AnchorUnknown,
     EventPosition,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.dom import find_element_role, read_dom_document, read_element_text
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 from tests.support.dom_snapshots import INVOICE, read, snapshot
 
 

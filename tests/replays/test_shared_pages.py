@@ -6,7 +6,7 @@ import pytest
 
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.recorded_pages import RecordedPages
-from recorder.replays.recordings import RecordedFrame, RecordedSession
+from recorder.replays.recorded_session import RecordedFrame, RecordedSession
 
 
 def pages_of(*snapshots: dict[str, Any], visits: int = 1_000) -> RecordedPages:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.resolve import measure_demonstrations
-from recorder.replays.resolve import list_selectors, resolve_target, suggest
+from recorder.replays.target_resolution import list_selectors, resolve_target, suggest_targets
 from tests.support.demonstrations import REAL, needs_real
 from tests.support.dom_snapshots import read
 from tests.support.invoice_recordings import button, page
@@ -91,7 +91,7 @@ def test_suggestions_are_ranked_and_have_selectors() -> None:
         ["button", {"class": "x"}, "Cancel"],
         ["a", {}, "Confirm"],
     ]
-    suggestions = suggest(read(page("Confirm", *body)), {**CONFIRM, "text": "Confirm"})
+    suggestions = suggest_targets(read(page("Confirm", *body)), {**CONFIRM, "text": "Confirm"})
     assert suggestions[0].selector == 'aria/Confirm all[role="button"]'
     assert all(0.55 <= entry.score <= 1 for entry in suggestions)
 

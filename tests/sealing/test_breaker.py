@@ -12,7 +12,7 @@ from recorder import clock
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.runtime import Runtime
 from recorder.sealing import breaker, open_sealer
-from recorder.sealing.scheduling import SealingTimes
+from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.sealing.set_aside import list_sessions_set_aside
 from recorder.service_state import list_warnings, read_service_state
 from tests.support.databases import create_database

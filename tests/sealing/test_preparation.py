@@ -15,7 +15,7 @@ from sqlmodel import col, delete, select, update
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.ids import encode, new_id, reserve_ulid_values
+from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealPortionRow
@@ -207,7 +207,7 @@ def make_session(
                     n=len(items),
                     t_min=min(times),
                     t_max=max(times),
-                    first_id=f"evt_{encode(reserve_ulid_values(len(items)))}",
+                    first_id=f"evt_{encode_ulid(reserve_ulid_values(len(items)))}",
                     received_ms=0,
                     payload=zstandard.compress(body),
                 )

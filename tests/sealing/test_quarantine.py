@@ -17,8 +17,8 @@ from recorder.recording.hot_rows import HOT_ROWS
 from recorder.recording.sessions import session_to_wire
 from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer, has_work, open_sealer
-from recorder.sealing.scheduling import SealingTimes
+from recorder.sealing import Sealer, has_sealing_work, open_sealer
+from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.sealing.set_aside import list_sessions_set_aside, reseal
 from recorder.sealing.sweep import sweep_hot_rows
 from recorder.tenant import Tenant
@@ -137,7 +137,7 @@ def test_the_session_that_cannot_be_read_is_set_aside_and_the_others_are_sealed(
     row = session_row(runtime, ids[2])
     assert (row.status, row.waiting_since, row.seal_failures) == ("stopped", None, 3)
     with runtime.database.transaction(write=False) as db:
-        assert not has_work(db)
+        assert not has_sealing_work(db)
 
 
 def test_setting_aside_is_reported_once(runtime: Runtime) -> None:
@@ -401,12 +401,12 @@ def test_a_large_session_is_swept_in_many_transactions_and_another_run_ends_it(
     # The lake alone serves the session from the first deletion on.
     assert not session_row(runtime, session_id).is_hot
     with runtime.database.transaction(write=False) as db:
-        assert has_work(db)
+        assert has_sealing_work(db)
     with open_sealer(runtime, "other", pace=NO_WAIT) as sealer:
         assert sealer is not None
         sealer.maintain()
     with runtime.database.transaction(write=False) as db:
-        assert count_stored_batches(runtime) == 0 and not has_work(db)
+        assert count_stored_batches(runtime) == 0 and not has_sealing_work(db)
 
 
 def lose_rows(runtime: Runtime, session_id: str) -> None:

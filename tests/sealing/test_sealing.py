@@ -18,9 +18,9 @@ from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import IdempotencyRow, SealBatchRow
 from recorder.recording.stops import stop_session
-from recorder.row_digests import EventKey, events_digest
+from recorder.row_digests import EventKey, compute_events_digest
 from recorder.runtime import Runtime
-from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, open_sealer
+from recorder.sealing import SealedBatch, Sealer, has_sealing_work, is_sealing, open_sealer
 from recorder.sealing.batches import SealingBatchLimits
 from recorder.tenant import GraphScope, Tenant
 from tests.support.factories import picture
@@ -87,7 +87,7 @@ def hot_rows(runtime: Runtime) -> dict[str, int]:
 def test_sealing_says_what_it_did(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
     ids = [desk.record(frames=[png_item(0, picture(1))]), desk.record(workflow="ship")]
     with runtime.database.transaction(write=False) as db:
-        assert has_work(db) and is_sealing(db)
+        assert has_sealing_work(db) and is_sealing(db)
     batches = sorted(seal_all(sealer), key=lambda batch: batch.workflows)
     assert [(batch.sessions, batch.events, batch.frames) for batch in batches] == [(1, 2, 1), (1, 2, 0)]
     assert {batch.tenant for batch in batches} == {Tenant(WORKSPACE, "live")}
@@ -96,7 +96,7 @@ def test_sealing_says_what_it_did(runtime: Runtime, desk: Desk, sealer: Sealer) 
     assert len(lags) == 2 and 0 <= min(lags) <= max(lags) < 60
     assert_sealed_exactly_once(runtime, ids)
     with runtime.database.transaction(write=False) as db:
-        assert not has_work(db)
+        assert not has_sealing_work(db)
 
 
 def test_a_flood_of_new_states_leaves_a_graph_within_its_memory(runtime: Runtime, desk: Desk) -> None:
@@ -153,7 +153,7 @@ def test_the_digest_of_a_session_is_that_of_its_rows(runtime: Runtime, desk: Des
         for row in rows.iter_rows(named=True)
     ]
     (output,) = lake_rows(runtime, "sessions", session_id).iter_rows(named=True)
-    assert output["rows_sha256"] == events_digest(keys)
+    assert output["rows_sha256"] == compute_events_digest(keys)
     assert (output["event_count"], output["action_count"], output["frame_count"]) == (2, 1, 0)
     assert output["payload_bytes"] == sum(len(payload.encode()) for payload in rows["payload"])
 
@@ -311,7 +311,7 @@ def test_the_sweep_takes_as_many_as_are_due(runtime: Runtime, desk: Desk, sealer
     for session_id in ids:
         make_old(runtime, session_id, minutes=31)
     with runtime.database.transaction(write=False) as db:
-        assert has_work(db)
+        assert has_sealing_work(db)
     assert sealer.maintain().swept_sessions == 25
     assert hot_rows(runtime)["EventBatchRow"] == 0
 

@@ -20,7 +20,7 @@ from recorder.models.session import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer
-from recorder.sealing.scheduling import SealingTimes
+from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
 from recorder.storage.leases import LeaseLost

@@ -16,8 +16,9 @@ from recorder import clock
 from recorder.models.memory import GraphVersionRow
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer, longest_wait_s, open_sealer
+from recorder.sealing import Sealer, compute_longest_wait_s, open_sealer
 from recorder.sealing.batches import SealingBatchLimits
+from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.sealing.lanes import (
     _FIRST_OF_EACH_LANE,
     Lane,
@@ -29,8 +30,7 @@ from recorder.sealing.lanes import (
     waiting_lanes,
 )
 from recorder.sealing.portions import PortionLimits
-from recorder.sealing.scheduling import SealingTimes
-from recorder.storage.deployment import SlotsDiffer, slot_of_workflow
+from recorder.storage.deployment import SlotsDiffer, compute_workflow_slot
 from tests.support.databases import create_database
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -87,9 +87,9 @@ def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:
 
 
 def test_workflows_are_spread_over_the_slots() -> None:
-    slots = {slot_of_workflow(f"workflow_{number}", 8) for number in range(200)}
+    slots = {compute_workflow_slot(f"workflow_{number}", 8) for number in range(200)}
     assert slots == set(range(8))
-    assert slot_of_workflow("checkout", 8) == slot_of_workflow("checkout", 8)
+    assert compute_workflow_slot("checkout", 8) == compute_workflow_slot("checkout", 8)
 
 
 def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
@@ -100,7 +100,7 @@ def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
     with runtime.database.transaction(write=False) as db:
         result = dict(waiting_lanes(db))
     waits = {lane.name: round((clock.now() - since).total_seconds(), -1) for lane, since in result.items()}
-    checkout, ship = slot_of_workflow("checkout", 8), slot_of_workflow("ship", 8)
+    checkout, ship = compute_workflow_slot("checkout", 8), compute_workflow_slot("ship", 8)
     assert waits == {
         f"seal:{WORKSPACE}:live:{checkout}": 60,
         f"seal:{WORKSPACE}:live:{ship}": 10,
@@ -210,7 +210,7 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
 
 def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime) -> None:
     workflows = ["checkout", "ship", "refund", "hire", "order"]
-    assert len({slot_of_workflow(workflow, 8) for workflow in workflows}) >= 4
+    assert len({compute_workflow_slot(workflow, 8) for workflow in workflows}) >= 4
     for number, workflow in enumerate(workflows):
         record(runtime, WORKSPACE, waited_s=100 - number, workflow=workflow)
     record(runtime, OTHER, waited_s=1)
@@ -228,7 +228,7 @@ def test_a_lane_that_another_run_holds_is_left_alone(runtime: Runtime) -> None:
     with open_sealer(runtime, "run") as sealer:
         assert sealer is not None and sealer.seal_batch() is None
     with runtime.database.transaction(write=False) as db:
-        assert longest_wait_s(db, runs=2) is None
+        assert compute_longest_wait_s(db, runs=2) is None
 
 
 def test_a_released_lane_is_not_renewed(runtime: Runtime) -> None:

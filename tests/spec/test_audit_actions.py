@@ -8,7 +8,7 @@ from api.gate.endpoints import ENDPOINTS
 from recorder.access.key_admin import create_key_as_operator, revoke_key
 from recorder.access.workspaces import create_workspace_as_operator, set_workspace
 from recorder.audit.log import Action, Origin
-from recorder.exports.runner.finalize import fail_export_of_cancelled_run, queue_export
+from recorder.exports.runner.finalize import fail_export_of_cancelled_run, requeue_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
 from recorder.models.workspace import KeyCreate
@@ -156,7 +156,7 @@ def test_what_is_done_at_dagsters_pages_is_recorded(caller: Caller) -> None:
     caller.make_session()
     workspace_id, wanted = caller.key.workspace_id, ExportCreate.model_validate(EXPORT)
     runtime = caller.service.runtime
-    export_id = queue_export(runtime, Tenant(workspace_id, "live"), wanted, owner="run-1")
+    export_id = requeue_export(runtime, Tenant(workspace_id, "live"), wanted, owner="run-1")
     fail_export_of_cancelled_run(runtime, export_id, owner="run-1")
     items = caller.get("/v1/audit?resource=export").json()["data"]
     assert [(entry["action"], entry["resource"]["id"]) for entry in items] == [

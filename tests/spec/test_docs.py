@@ -69,7 +69,7 @@ from recorder.models.workspace import (
     WorkspaceUpdate,
 )
 from recorder.webhooks.catalogue import EVENT_TYPES as WEBHOOK_TYPES
-from recorder.webhooks.scheduling import MAX_ATTEMPTS
+from recorder.webhooks.delivery_scheduling import MAX_ATTEMPTS
 from tests.support.factories import Service
 from tests.support.project_texts import ALL, PAGES, ROOT, SOURCES, calls, prose, table, text_of
 

@@ -7,7 +7,7 @@ import pytest
 from api.gate.endpoints import ENDPOINTS
 from recorder import limits
 from recorder.access.rate_tiers import TIERS
-from recorder.setting_values import SessionSize
+from recorder.setting_parsers import SessionSize
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.project_texts import PAGES, table
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.storage.lake import Lake
 from recorder.storage.lake_files import write_file
 from recorder.storage.lake_schemas import LAYOUTS, Kind, TableLayout
@@ -32,7 +32,7 @@ def rows(
         {
             "workflow": workflow,
             "date": date,
-            "bucket": bucket_of(session_id),
+            "bucket": compute_hash_bucket(session_id),
             "session_id": session_id,
             "event_id": f"evt_{seq}",
             "seq": seq,

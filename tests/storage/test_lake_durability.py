@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.storage import lake_files
 from recorder.storage.lake import Lake
 from recorder.storage.lake_files import LakeFile
@@ -103,7 +103,7 @@ def test_statistics_let_readers_skip_files(tmp_path: Path) -> None:
     [action] = pa.table(DeltaTable(entry(lake, 0).parents[1]).get_add_actions(flatten=True)).to_pylist()
     assert (action["min.t_ms"], action["max.t_ms"], action["num_records"]) == (0, 90, 10)
     assert action["min.session_id"] == action["max.session_id"] == "ses_1"
-    assert action["min.bucket"] == bucket_of("ses_1") and action["null_count.t_ms"] == 0
+    assert action["min.bucket"] == compute_hash_bucket("ses_1") and action["null_count.t_ms"] == 0
     assert action["max.ts"].isoformat() == "1970-01-01T00:00:00.090000+00:00"
     assert not [name for name in action if "payload" in name]
 

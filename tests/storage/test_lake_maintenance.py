@@ -20,7 +20,7 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.exports.planning.plan import Sampling
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.writers import ShardTask, read_rows
+from recorder.exports.writers import ShardTask, read_shard_task_rows
 from recorder.storage.lake import Lake
 from recorder.storage.lake_maintenance import LakeTimes
 from recorder.storage.lake_reads import retry_lake_read
@@ -276,7 +276,7 @@ def export_rows(lake: Lake) -> int:
         cold_url=lake.url,
         target=None,  # type: ignore[arg-type]  # nothing is written
     )
-    [(events,)] = read_rows(task)
+    [(events,)] = read_shard_task_rows(task)
     return events.height
 
 

@@ -14,7 +14,7 @@ from sqlmodel import select
 from recorder.access.keys import create_workspace
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.runtime import Runtime
-from recorder.setting_values import UnknownRegion
+from recorder.setting_parsers import UnknownRegion
 from recorder.settings import Settings
 from recorder.storage.deployment import WrongRegion
 from recorder.storage.store_regions import StoreUnusable

@@ -17,7 +17,7 @@ from sqlmodel import SQLModel, col, select
 from recorder.access.key_admin import list_keys
 from recorder.audit.verify import verify_audit
 from recorder.exports.requests.queue import list_exports
-from recorder.memory.queries.paths import list_paths
+from recorder.memory.queries.common_paths import list_paths
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionCreate
 from recorder.models.workspace import WorkspaceRow
@@ -28,7 +28,7 @@ from recorder.recording.tags import list_tags
 from recorder.recording.workflows import get_workflow
 from recorder.storage.database import open_database
 from recorder.tenant import Tenant
-from recorder.webhooks.endpoints import list_webhooks
+from recorder.webhooks.subscriptions import list_webhooks
 from tests.support.databases import create_empty_database
 from tests.support.sealed_sessions import make_settings
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from recorder.heartbeat import PulseReader, write_heartbeat
+from recorder.heartbeat import HeartbeatReader, write_heartbeat
 from recorder.supervisor import output
-from recorder.supervisor.guard_process import GuardProcess
+from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_service_log
 from recorder.supervisor.processes import Child, ChildFailed, Command, end_leftover_processes
@@ -334,7 +334,7 @@ def test_a_child_that_did_not_start_is_one_sentence(
 def test_a_pulse_is_one_that_came_since_the_last_look(tmp_path: Path) -> None:
     path = tmp_path / "run" / "part.pulse"
     write_heartbeat(path)
-    reader = PulseReader(path)  # a file that an earlier service left
+    reader = HeartbeatReader(path)  # a file that an earlier service left
     assert not reader.has_beaten()
     os.utime(path, ns=(1, 1))
     assert reader.has_beaten() and not reader.has_beaten()

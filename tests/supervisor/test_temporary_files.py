@@ -12,7 +12,7 @@ import pytest
 
 from recorder.cli.options import open_runtime
 from recorder.storage.temporary_files import CannotRemove, empty_temporary_folders, service_folder
-from recorder.supervisor.commands import environment
+from recorder.supervisor.child_commands import environment
 from recorder.supervisor.service import run_service
 from tests.support.deployment_processes import ROOT
 from tests.support.sealed_sessions import make_runtime, make_settings

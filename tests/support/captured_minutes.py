@@ -16,7 +16,7 @@ from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionCreate, SessionRow
 from recorder.models.workspace import UsageRow
-from recorder.recording.events import EventBatch, check_and_pack_event_batch
+from recorder.recording.event_batches import EventBatch, check_and_pack_event_batch
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.sessions import create_session
 from recorder.recording.stops import stop_session

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from recorder import Client
-from recorder.client.transport import Call
+from recorder.client.transport import TransportCall
 from recorder.memory.steps.screens import describe_screen
-from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag
+from recorder.replays.recorded_session import RecordedFrame, RecordedSession, RecordedTag
 from tests.support.browser import find_chromium
 from tests.support.databases import part_is_missing
 
@@ -40,7 +40,7 @@ def running_browser() -> Iterator[Any]:
 
 def read_dom(client: Client, session_id: str, frame_id: str) -> dict[str, Any]:
     """The stored snapshot of a frame."""
-    call = Call("GET", f"/v1/sessions/{session_id}/frames/{frame_id}/dom", repeatable=True)
+    call = TransportCall("GET", f"/v1/sessions/{session_id}/frames/{frame_id}/dom", repeatable=True)
     return orjson.loads(client._transport.send(call).content)  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ from sqlmodel import select
 from recorder.exports.runner.run import run_export
 from recorder.models.operations import OutboxRow
 from recorder.sealing import Sealer
-from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.subscriptions import SecretBox
 from tests.support.delivery_loop import AT_ONCE, local_client, running_loop, wait_until
 from tests.support.factories import Caller, event, frame
 from tests.support.webhook_receiver import Answer, Received, running_receiver

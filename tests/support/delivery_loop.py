@@ -20,13 +20,13 @@ from recorder.net.outbound_guard import AddressGuard
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
-from recorder.webhooks.endpoints import SecretBox, create_webhook
+from recorder.webhooks.delivery_scheduling import DeliverySchedule
 from recorder.webhooks.outbox import add_outbox_event
-from recorder.webhooks.scheduling import Schedule
+from recorder.webhooks.subscriptions import SecretBox, create_webhook
 
 BOX = SecretBox(b"tests")
 #: Without waits between attempts.
-AT_ONCE = Schedule(waits_s=(0.0,) * 7)
+AT_ONCE = DeliverySchedule(waits_s=(0.0,) * 7)
 CREATED = ("session.created",)
 _PATIENCE_S = 30.0
 

@@ -6,17 +6,17 @@ import orjson
 from sqlmodel import col, select
 
 from recorder.event_types import is_action
-from recorder.hashing import bucket_of, canonical_json
+from recorder.hashing import canonical_json, compute_hash_bucket
 from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_elements_on_screen
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step, session_steps
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.stored_events import EventRecord, decode_event_batch
-from recorder.row_digests import events_digest
+from recorder.row_digests import compute_events_digest
 from recorder.runtime import Runtime
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance
-from recorder.sealing.lake_rows import session_start_us
+from recorder.sealing.lake_rows import compute_start_us
 
 Rows = list[dict[str, Any]]
 _SAME = (
@@ -55,7 +55,12 @@ def whole_session(
         "steps": [_step_row(step) for step in steps],
         "sessions": [_session_row(row, events, frames, seal_seq)],
     }
-    columns = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
+    columns = {
+        "workflow": row.workflow,
+        "date": date,
+        "bucket": compute_hash_bucket(row.id),
+        "session_id": row.id,
+    }
     return {kind: [columns | row for row in rows] for kind, rows in values.items()}
 
 
@@ -71,7 +76,7 @@ def _event_rows(row: SessionRow, events: list[EventRecord], bound: list[int | No
             "event_id": event.id,
             "seq": seq,
             "t_ms": event.t_ms,
-            "ts": session_start_us(row) + event.t_ms * 1000,
+            "ts": compute_start_us(row) + event.t_ms * 1000,
             "type": event.type,
             "frame_id": event.frame_id,
             "frame_seq": index,
@@ -107,7 +112,7 @@ def _frame_rows(
             {
                 **{name: getattr(frame, name) for name in _SAME},
                 "seq": seq,
-                "ts": session_start_us(row) + frame.t_ms * 1000,
+                "ts": compute_start_us(row) + frame.t_ms * 1000,
                 "dhash": shown.dhash,
                 "state_key": shown.screen.state_key,
                 "state_tokens": list(shown.screen.state_tokens),
@@ -136,7 +141,7 @@ def _session_row(
         (
             event.id,
             event.t_ms,
-            session_start_us(row) + event.t_ms * 1000,
+            compute_start_us(row) + event.t_ms * 1000,
             event.type,
             event.frame_id,
             event.payload.decode(),
@@ -145,13 +150,13 @@ def _session_row(
     ]
     return {
         "seal_seq": seal_seq,
-        "started_at": session_start_us(row),
+        "started_at": compute_start_us(row),
         "duration_ms": row.duration_ms,
         "event_count": len(events),
         "action_count": sum(is_action(event.type) for event in events),
         "frame_count": len(frames),
         "image_bytes": sum(frame.bytes for frame in frames),
-        "rows_sha256": events_digest(keys),
+        "rows_sha256": compute_events_digest(keys),
         "replayability": None,
         "payload_bytes": sum(len(event.payload) for event in events),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlmodel import Session as DbSession
 
 from recorder.ids import new_id
-from recorder.memory.steps.action_tokens import key_of_texts
+from recorder.memory.steps.action_tokens import hash_texts
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionRow
@@ -22,9 +22,9 @@ START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 def make_step(word: str, t_ms: int = 0, *, features: Sequence[int] | None = None) -> Step:
     """A step such as `1a`: the act `a` on screen `1`; other screens share no feature with it."""
     screen, act = word[:-1], word[-1]
-    screen_features = tuple(sorted(key_of_texts(screen, str(index)) for index in range(10)))
+    screen_features = tuple(sorted(hash_texts(screen, str(index)) for index in range(10)))
     tokens = screen_features if features is None else tuple(sorted(features))
-    key = key_of_texts(screen, "click", act, *map(str, tokens))
+    key = hash_texts(screen, "click", act, *map(str, tokens))
     return Step(0, key, screen, "click", act, f"Click {act}", tokens, t_ms, t_ms, None, "evt_1", 1)
 
 

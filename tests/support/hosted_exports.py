@@ -17,7 +17,7 @@ from PIL import Image
 from api.app import create_app
 from recorder.access.keys import create_workspace
 from recorder.client import Client
-from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.run import run_export
 from recorder.runtime import Runtime
 from tests.support import sealed_sessions
@@ -110,4 +110,4 @@ def hosting(folder: Path) -> Iterator[Host]:
 def due(runtime: Runtime) -> list[str]:
     """Return the queued exports."""
     with runtime.database.transaction(write=False) as db:
-        return [export.id for export in due_exports(db, limit=10)]
+        return [export.id for export in list_due_exports(db, limit=10)]

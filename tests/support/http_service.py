@@ -13,7 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from api.app import create_app
 from api.gate.slow_clients import SlowClientProtocol
-from api.streams.websockets import WatchedSocket
+from api.streams.websocket_protocol import WatchedSocket
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -3,7 +3,7 @@
 from typing import Any
 
 from recorder.memory.steps.screens import describe_screen
-from recorder.replays.recordings import RecordedFrame, RecordedSession, RecordedTag
+from recorder.replays.recorded_session import RecordedFrame, RecordedSession, RecordedTag
 from recorder.replays.selectors import make_selectors
 from tests.support.dom_snapshots import read, snapshot
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpcore
 
 from recorder.net.addresses import AllowList
-from recorder.net.client import Exchange, OutboundClient
+from recorder.net.client import OutboundClient, OutboundExchange
 from recorder.net.outbound_guard import AddressGuard
 
 PUBLIC = "93.184.216.34"
@@ -39,7 +39,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
         raise httpcore.ConnectError("recorded")
 
 
-def call(url: str, *, allowed: tuple[str, ...] = (), resolve: Any = None, **options: Any) -> Exchange:
+def call(url: str, *, allowed: tuple[str, ...] = (), resolve: Any = None, **options: Any) -> OutboundExchange:
     """Post to a URL, and wait for what comes of it."""
     guard = AddressGuard(AllowList.parse(allowed), resolve or Resolver([PUBLIC]))
     client = OutboundClient(guard, **{"ssl_context": TRUST, **options})
@@ -77,11 +77,13 @@ async def serving(serve: Serve, **options: Any) -> AsyncIterator[int]:
 HEADS: dict[int, list[str]] = {}
 
 
-def call_server(serve: Serve, *, scheme: str = "http", total_s: float = 5.0, **options: Any) -> Exchange:
+def call_server(
+    serve: Serve, *, scheme: str = "http", total_s: float = 5.0, **options: Any
+) -> OutboundExchange:
     """Return the result of a call to a server that behaves so."""
     ssl_context = options.pop("trust", TRUST)
 
-    async def run() -> Exchange:
+    async def run() -> OutboundExchange:
         async with serving(serve, **options) as port:
             allowed = AllowList.parse(("loopback", f"hooks.example:{port}"))
             guard = AddressGuard(allowed, Resolver(["127.0.0.1"]))

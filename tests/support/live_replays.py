@@ -14,10 +14,10 @@ from api.app import create_app
 from examples.webapp.record import record_runs
 from examples.webapp.server import PASSWORD, WebApp
 from recorder import Client
-from recorder.live.claimed_replay import claim_live_replay, run_replay
+from recorder.live.claimed_replay import claim_live_replay, run_claimed_replay
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.setting_values import LiveSandbox
+from recorder.setting_parsers import LiveSandbox
 from tests.support.browser import find_chromium, find_readable_chromium
 from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, Service
@@ -80,7 +80,7 @@ def work_live(caller: Caller) -> ReplayRow | None:
         claimed = claim_live_replay(db, "tests")
     if claimed is None:
         return None
-    run_replay(runtime, *claimed)
+    run_claimed_replay(runtime, *claimed)
     return claimed[0]
 
 

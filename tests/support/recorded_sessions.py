@@ -18,7 +18,7 @@ from recorder.ids import new_id
 from recorder.models.memory import SessionPathRow
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
-from recorder.recording.events import check_and_pack_event_batch
+from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.frame_validation import read_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter

@@ -1,7 +1,7 @@
 """Purges of exported sessions that were sealed without a service."""
 
 from recorder import clock
-from recorder.governance.purging.requests import request_purge
+from recorder.governance.purging.purge_rows import request_purge
 from recorder.models.export import ExportRow
 from recorder.models.governance import PurgeCause
 from recorder.models.session import SessionRow

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from recorder import clock
-from recorder.hashing import bucket_of
+from recorder.hashing import compute_hash_bucket
 from recorder.ids import new_id
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
-from recorder.row_digests import events_digest
+from recorder.row_digests import compute_events_digest
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -118,7 +118,7 @@ def _add_lake_rows(
     columns = {
         "workflow": recording.workflow,
         "date": recording.sealed_at.strftime("%Y-%m-%d"),
-        "bucket": bucket_of(session_id),
+        "bucket": compute_hash_bucket(session_id),
         "session_id": session_id,
     }
     frames = _frame_rows(runtime, recording, workspace_id)
@@ -200,7 +200,7 @@ def _event_rows(recording: Recording, frames: list[dict[str, Any]]) -> list[dict
 
 
 def _digest(events: list[dict[str, Any]]) -> str:
-    return events_digest(
+    return compute_events_digest(
         (
             event["event_id"],
             event["t_ms"],

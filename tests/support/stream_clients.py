@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from api.app import create_app
-from api.streams.websockets import WatchedSocket
+from api.streams.websocket_protocol import WatchedSocket
 from recorder.access.keys import NewKey, create_key, create_workspace
 from recorder.ids import new_id
 from recorder.models.wire import Mode

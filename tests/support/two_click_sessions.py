@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from recorder.replay_service.drain_run import ReplayRun
-from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.drain_run import ReplayDrainRun
+from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
 from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
@@ -61,9 +61,9 @@ def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve")
     return session_id
 
 
-def replay_all(caller: Caller) -> ReplayRunReport:
+def replay_all(caller: Caller) -> ReplayDrainCounts:
     """Replay what waits, as the drain run does."""
-    run = ReplayRun(caller.service.runtime, "tests")
+    run = ReplayDrainRun(caller.service.runtime, "tests")
     assert run.take()
     try:
         while run.work_on_due_replays():

@@ -14,7 +14,7 @@ from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookSecretRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.net.client import Exchange
+from recorder.net.client import OutboundExchange
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.attempts import (
@@ -22,19 +22,19 @@ from recorder.webhooks.attempts import (
     AttemptClaim,
     AttemptOutcome,
     claim_delivery_attempts,
-    due_queues,
+    list_due_queues,
     settle_delivery_attempts,
 )
 from recorder.webhooks.deliveries import find_delivery, redeliver
-from recorder.webhooks.endpoints import SecretBox, delete_webhook, rotate_secret
+from recorder.webhooks.delivery_scheduling import MAX_ATTEMPTS, WAITS_S, DeliverySchedule
 from recorder.webhooks.outbox import dispatch_outbox_events
-from recorder.webhooks.scheduling import MAX_ATTEMPTS, WAITS_S, Schedule
 from recorder.webhooks.signing import verify_signature
+from recorder.webhooks.subscriptions import SecretBox, delete_webhook, rotate_webhook_secret
 from tests.support.delivery_loop import BOX, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
-SENT = Exchange(status=204)
-REFUSED = Exchange(status=500, body=b"no", duration_ms=7)
+SENT = OutboundExchange(status=204)
+REFUSED = OutboundExchange(status=500, body=b"no", duration_ms=7)
 
 
 @dataclass
@@ -59,15 +59,15 @@ class Desk:
     def claim(self, count: int = 10, *, box: SecretBox = BOX) -> list[AttemptClaim]:
         """Return the attempts of this webhook that a worker claims now."""
         with self.database.transaction(write=True) as db:
-            queues = due_queues(db, now_ms=clock.to_ms(self.now))
+            queues = list_due_queues(db, now_ms=clock.to_ms(self.now))
             wanted = {queue.webhook_id: count for queue in queues if queue.webhook_id == self.webhook_id}
-            return claim_delivery_attempts(db, box, Schedule(), wanted, now=self.now).claims
+            return claim_delivery_attempts(db, box, DeliverySchedule(), wanted, now=self.now).claims
 
-    def settle(self, claims: Sequence[AttemptClaim], exchange: Exchange) -> None:
+    def settle(self, claims: Sequence[AttemptClaim], exchange: OutboundExchange) -> None:
         """Write down the same result for all of them."""
         outcomes = [AttemptOutcome(claim.id, claim.begun_ms, exchange) for claim in claims]
         with self.database.transaction(write=True) as db:
-            settle_delivery_attempts(db, Schedule(), outcomes, now=self.now)
+            settle_delivery_attempts(db, DeliverySchedule(), outcomes, now=self.now)
 
     def wait(self, seconds: float) -> None:
         """Turn the clock."""
@@ -226,7 +226,7 @@ def test_a_redelivery_sends_the_same_payload_on_a_schedule_of_its_own(desk: Desk
 
 def test_after_a_rotation_both_secrets_sign_for_a_day(desk: Desk) -> None:
     with desk.database.transaction(write=True) as db:
-        fresh = rotate_secret(
+        fresh = rotate_webhook_secret(
             db, BOX, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id
         ).secret
     assert fresh is not None and fresh != desk.secret
@@ -246,7 +246,7 @@ def test_several_rotations_within_a_day_leave_all_secrets_valid(desk: Desk) -> N
     for _ in range(3):
         with desk.database.transaction(write=True) as db:
             secrets.append(
-                rotate_secret(
+                rotate_webhook_secret(
                     db, BOX, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id
                 ).secret
                 or ""
@@ -323,7 +323,7 @@ def test_a_response_is_kept_as_text(desk: Desk, name: str) -> None:
     body, text, is_truncated = RESPONSES[name]
     desk.put()
     [claim] = desk.claim()
-    desk.settle([claim], Exchange(status=200, headers={"a": "b"}, body=body, duration_ms=12))
+    desk.settle([claim], OutboundExchange(status=200, headers={"a": "b"}, body=body, duration_ms=12))
     with desk.database.transaction(write=False) as db:
         result = find_delivery(db, Tenant(desk.workspace_id, "live"), desk.webhook_id, claim.id)
     assert result.response is not None

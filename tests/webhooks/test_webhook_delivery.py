@@ -16,12 +16,12 @@ from recorder import verify_signature
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.models.webhook import WebhookCreate, WebhookCreated
-from recorder.request_context import following_request
+from recorder.request_context import continue_request_context
 from recorder.settings import Settings
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import POLL_S, DeliveryLoop
-from recorder.webhooks.endpoints import SecretBox, create_webhook
+from recorder.webhooks.subscriptions import SecretBox, create_webhook
 from tests.support.databases import create_file
 from tests.support.delivery_loop import (
     AT_ONCE,
@@ -53,7 +53,7 @@ def statuses(database: Database, webhook: WebhookCreated) -> list[str]:
 def test_an_event_arrives_signed(database: Database, workspace_id: str) -> None:
     with running_receiver(TAKEN) as receiver, running_loop(database):
         webhook = webhook_to(database, workspace_id, receiver)
-        with following_request("req_cause"):
+        with continue_request_context("req_cause"):
             event_id = put_event(database, workspace_id=workspace_id)
         wait_until(lambda: statuses(database, webhook) == ["succeeded"])
     [request] = receiver.received

@@ -14,11 +14,11 @@ from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
-from recorder.request_context import following_request
+from recorder.request_context import continue_request_context
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
-from recorder.webhooks.endpoints import delete_webhook
 from recorder.webhooks.outbox import dispatch_outbox_events, has_outbox_events
+from recorder.webhooks.subscriptions import delete_webhook
 from tests.support.delivery_loop import CREATED, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
@@ -110,7 +110,7 @@ def test_a_deleted_webhook_takes_nothing_more_and_what_waited_is_cancelled(
 
 def test_the_request_that_brought_an_event_about_is_noted(database: Database, workspace_id: str) -> None:
     make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
-    with following_request("req_1"):
+    with continue_request_context("req_1"):
         event_id = put_event(database, workspace_id=workspace_id)
     row = find_event(database, event_id)
     assert row is not None and row.request_id == "req_1"

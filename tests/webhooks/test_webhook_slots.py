@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.webhooks.scheduling import QUICK_MS, DeliverySlots, WebhookQueue
+from recorder.webhooks.delivery_scheduling import QUICK_MS, DeliverySlots, WebhookQueue
 
 SLOTS = 16
 A, B, C = (

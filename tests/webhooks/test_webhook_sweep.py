@@ -13,8 +13,8 @@ from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.deliveries import redeliver, remove_old_deliveries
-from recorder.webhooks.endpoints import delete_webhook
 from recorder.webhooks.outbox import dispatch_outbox_events
+from recorder.webhooks.subscriptions import delete_webhook
 from tests.support.delivery_loop import attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"

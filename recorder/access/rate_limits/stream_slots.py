@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from recorder.access.keys import Caller
-from recorder.access.rate_limits.stores import AWAY, Presence, connect_redis
+from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_redis
 from recorder.errors import TooManyStreams
 from recorder.settings import Settings
 
@@ -22,7 +22,7 @@ _WORKSPACE = "in this workspace"
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class StreamSlot:
     """One open stream."""
 
     name: str
@@ -36,13 +36,13 @@ class SharedStreamSlots(Protocol):
     #: Seconds between two renewals.
     renew_s: float
 
-    async def claim(self, slot: Slot, *, per_key: int, per_workspace: int) -> str | None:
+    async def claim(self, slot: StreamSlot, *, per_key: int, per_workspace: int) -> str | None:
         """Claim a slot; return the limit that is reached, `per_key` or `per_workspace`, or None."""
 
-    async def renew(self, slots: Iterable[Slot]) -> None:
+    async def renew(self, slots: Iterable[StreamSlot]) -> None:
         """Renew the leases of these slots."""
 
-    async def free(self, slots: Iterable[Slot]) -> None:
+    async def free(self, slots: Iterable[StreamSlot]) -> None:
         """Release these slots."""
 
     async def close(self) -> None:
@@ -54,7 +54,7 @@ class StreamSlots:
 
     def __init__(self, shared: SharedStreamSlots | None = None) -> None:
         self._shared = shared
-        self._open: dict[str, Slot] = {}
+        self._open: dict[str, StreamSlot] = {}
         self._of_key: Counter[str] = Counter()
         self._of_workspace: Counter[str] = Counter()
         self._process = secrets.token_hex(8)
@@ -83,7 +83,7 @@ class StreamSlots:
         finally:
             self.release(slot)
 
-    async def acquire(self, caller: Caller) -> Slot:
+    async def acquire(self, caller: Caller) -> StreamSlot:
         """Claim a slot; the caller must release it.
 
         Raises:
@@ -109,7 +109,7 @@ class StreamSlots:
             TooManyStreams(_KEY, per_key) if claim == "per_key" else TooManyStreams(_WORKSPACE, per_workspace)
         )
 
-    def release(self, slot: Slot) -> None:
+    def release(self, slot: StreamSlot) -> None:
         """Release a slot; further calls do nothing. It does not wait, so a cancelled request can call it."""
         if slot.name not in self._open:
             return
@@ -132,9 +132,9 @@ class StreamSlots:
         await self._shared.free(list(self._open.values()))
         await self._shared.close()
 
-    def _add_slot(self, caller: Caller) -> Slot:
+    def _add_slot(self, caller: Caller) -> StreamSlot:
         self._made += 1
-        slot = Slot(f"{self._process}:{self._made}", caller.key_id, caller.workspace_id)
+        slot = StreamSlot(f"{self._process}:{self._made}", caller.key_id, caller.workspace_id)
         self._open[slot.name] = slot
         self._of_key[slot.key_id] += 1
         self._of_workspace[slot.workspace_id] += 1
@@ -142,14 +142,14 @@ class StreamSlots:
             self._renewal = asyncio.create_task(self._renew_slots(self._shared))
         return slot
 
-    def _remove_slot(self, slot: Slot) -> None:
+    def _remove_slot(self, slot: StreamSlot) -> None:
         del self._open[slot.name]
         for counts, name in ((self._of_key, slot.key_id), (self._of_workspace, slot.workspace_id)):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
 
-    async def _free_slot(self, shared: SharedStreamSlots, slot: Slot) -> None:
+    async def _free_slot(self, shared: SharedStreamSlots, slot: StreamSlot) -> None:
         async with self._turn:
             await shared.free([slot])
 
@@ -189,7 +189,7 @@ end
 _FULL = (None, "per_key", "per_workspace")
 
 
-class RedisSlots:
+class RedisStreamSlots:
     """Slots in Redis: a sorted set for each key and each workspace, ordered by the ends of leases.
 
     Redis is the clock. While it does not answer, every slot counts as free.
@@ -209,7 +209,7 @@ class RedisSlots:
         self._renew_slots = self._redis.register_script(_RENEW)
         self._presence = Presence("count of open streams")
 
-    async def claim(self, slot: Slot, *, per_key: int, per_workspace: int) -> str | None:
+    async def claim(self, slot: StreamSlot, *, per_key: int, per_workspace: int) -> str | None:
         """Claim a slot; return the limit that is reached, `per_key` or `per_workspace`, or None."""
         if not self._presence.may_call():
             return None
@@ -223,7 +223,7 @@ class RedisSlots:
         self._presence.answered()
         return _FULL[full]
 
-    async def renew(self, slots: Iterable[Slot]) -> None:
+    async def renew(self, slots: Iterable[StreamSlot]) -> None:
         """Renew the leases of these slots."""
         names = defaultdict(list)
         for slot in slots:
@@ -238,7 +238,7 @@ class RedisSlots:
         else:
             self._presence.answered()
 
-    async def free(self, slots: Iterable[Slot]) -> None:
+    async def free(self, slots: Iterable[StreamSlot]) -> None:
         """Release these slots; while Redis does not answer, their leases end by themselves."""
         renewed = list(slots)
         if not renewed or not self._presence.may_call():
@@ -255,10 +255,10 @@ class RedisSlots:
         await self._redis.aclose()
 
 
-def _name_slot_sets(slot: Slot) -> list[str]:
+def _name_slot_sets(slot: StreamSlot) -> list[str]:
     return [f"recorder:streams:{slot.key_id}", f"recorder:streams:{slot.workspace_id}"]
 
 
 def open_stream_slots(settings: Settings) -> StreamSlots:
     """Return the slots of open streams, shared where the settings name a Redis."""
-    return StreamSlots() if settings.redis_url is None else StreamSlots(RedisSlots(settings.redis_url))
+    return StreamSlots() if settings.redis_url is None else StreamSlots(RedisStreamSlots(settings.redis_url))

@@ -29,7 +29,7 @@ class TokenBucket:
         return self.size / self.per_second
 
 
-class Level:
+class BucketLevel:
     """Level of a token bucket at a moment."""
 
     # Copies of size and refill rate as floats: every request reads them.
@@ -47,14 +47,14 @@ class Level:
         self.per_second = bucket.per_second
 
 
-class Group:
+class BucketGroup:
     """Token buckets that are drawn on together repeatedly; a store caches their levels here."""
 
     __slots__ = ("buckets", "levels", "validity")
 
     def __init__(self, *buckets: TokenBucket) -> None:
         self.buckets = buckets
-        self.levels: Sequence[Level] = ()
+        self.levels: Sequence[BucketLevel] = ()
         #: Object that the store replaces when the cached levels become invalid.
         self.validity: object = None
 
@@ -65,7 +65,7 @@ Cost = float | tuple[float, ...]
 Draw = tuple[bool, list[float]]
 
 
-def draw(levels: Sequence[Level], *, now: float, cost: float = 1.0) -> Draw:
+def draw(levels: Sequence[BucketLevel], *, now: float, cost: float = 1.0) -> Draw:
     """Take tokens from all buckets, or from none where one of them has too few.
 
     A clock that went back gives nothing twice: the level waits until the clock has caught up. Where it went
@@ -99,7 +99,7 @@ def draw(levels: Sequence[Level], *, now: float, cost: float = 1.0) -> Draw:
     return is_granted, tokens
 
 
-def draw_each(levels: Sequence[Level], *, now: float, costs: Sequence[float]) -> Draw:
+def draw_from_each_group(levels: Sequence[BucketLevel], *, now: float, costs: Sequence[float]) -> Draw:
     """Take different numbers of tokens from the buckets, or from none where one of them has too few.
 
     Args:
@@ -137,8 +137,8 @@ class InProcessBuckets:
         """
         self._capacity = capacity
         self._clock = clock
-        self._young: dict[str, Level] = {}
-        self._old: dict[str, Level] = {}
+        self._young: dict[str, BucketLevel] = {}
+        self._old: dict[str, BucketLevel] = {}
         self._ends_at = clock() + LONGEST_FILL_S
         #: Replaced when groups must find their levels again.
         self._validity = object()
@@ -148,9 +148,9 @@ class InProcessBuckets:
 
     async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few."""
-        return self.draw_now(Group(*buckets), cost=cost)
+        return self.draw_now(BucketGroup(*buckets), cost=cost)
 
-    def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw:
+    def draw_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> Draw:
         """Take tokens from the buckets of a group, whose levels are cached.
 
         Args:
@@ -162,13 +162,13 @@ class InProcessBuckets:
             self._end_generation(now)
         levels = group.levels if group.validity is self._validity else self._find_levels(group, now, cost)
         if isinstance(cost, tuple):
-            return draw_each(levels, now=now, costs=cost)
+            return draw_from_each_group(levels, now=now, costs=cost)
         return draw(levels, now=now, cost=cost)
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
-    def _find_levels(self, group: Group, now: float, cost: Cost) -> list[Level]:
+    def _find_levels(self, group: BucketGroup, now: float, cost: Cost) -> list[BucketLevel]:
         validity, levels = self._validity, []
         for bucket in group.buckets:
             level = self._young.get(bucket.name) or self._find_level(bucket, now, cost)
@@ -181,8 +181,8 @@ class InProcessBuckets:
             group.levels, group.validity = levels, validity
         return levels
 
-    def _find_level(self, bucket: TokenBucket, now: float, cost: Cost) -> Level:
-        level = self._old.get(bucket.name) or Level(bucket, now)
+    def _find_level(self, bucket: TokenBucket, now: float, cost: Cost) -> BucketLevel:
+        level = self._old.get(bucket.name) or BucketLevel(bucket, now)
         if cost:  # reading creates no bucket
             if len(self._young) >= self._capacity:
                 self._end_generation(now)

@@ -3,8 +3,8 @@
 from recorder.exports.destinations.base import Destination, ExportLocation, FileConflict
 from recorder.exports.destinations.factory import (
     open_destination,
-    open_location,
-    open_url,
+    open_destination_directory,
+    open_destination_url,
     resolve_export_location,
 )
 from recorder.exports.destinations.hashed_files import DiskFull, HashedFile
@@ -16,7 +16,7 @@ __all__ = [
     "FileConflict",
     "HashedFile",
     "open_destination",
-    "open_location",
-    "open_url",
+    "open_destination_directory",
+    "open_destination_url",
     "resolve_export_location",
 ]

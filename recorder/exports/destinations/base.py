@@ -1,4 +1,4 @@
-"""Interfaces of destinations and stores, and time limits for using them. Contract §5."""
+"""Interfaces of destinations and stores: uploads, files, and time limits for using them. Contract §5."""
 
 import hashlib
 import io

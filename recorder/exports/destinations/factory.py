@@ -35,7 +35,7 @@ def resolve_export_location(row: ExportDestination, settings: Settings) -> Expor
     match requested["kind"]:
         case "signed_url":
             url = f"{settings.export_url.rstrip('/')}/{row.workspace_id}/{row.id}"
-            return hosted_export_location(
+            return resolve_hosted_destination(
                 url, workspace_id=row.workspace_id, export_id=row.id, settings=settings
             )
         case "local":
@@ -60,17 +60,17 @@ def resolve_export_location(row: ExportDestination, settings: Settings) -> Expor
     )
 
 
-def open_location(target: ExportLocation, patience: StoreTimeouts = WORKING) -> Destination:
+def open_destination_directory(target: ExportLocation, patience: StoreTimeouts = WORKING) -> Destination:
     """Open the directory of an export with its own rights; the store is asked when it is used."""
     if target.kind == "local":
         return LocalFolder(target.root)
     from recorder.exports.destinations.object_store import ObjectStore
 
     bucket = replace(target, workspace_id="", export_id="", root="")
-    return ObjectStore(partial(_open_store, target), target.root, bucket, patience)
+    return ObjectStore(partial(_open_destination_store, target), target.root, bucket, patience)
 
 
-def _open_store(target: ExportLocation, patience: StoreTimeouts) -> ExportStore:
+def _open_destination_store(target: ExportLocation, patience: StoreTimeouts) -> ExportStore:
     # Client libraries are slow to load: a service that writes only to S3 loads one.
     match target.kind:
         case "s3":
@@ -103,20 +103,20 @@ def open_destination(
     Raises:
         DestinationNotAllowed: if a local path leads out of the export root, also over a link.
     """
-    return open_location(resolve_export_location(row, settings), patience)
+    return open_destination_directory(resolve_export_location(row, settings), patience)
 
 
-def open_url(url: str) -> Destination:
+def open_destination_url(url: str) -> Destination:
     """Open a folder or an fsspec address as the directory of an export."""
     path = url.rstrip("/").removeprefix("file://")
     if "://" not in path and "::" not in path:
         return LocalFolder(path)
-    return open_location(
+    return open_destination_directory(
         ExportLocation(kind="address", root=path, workspace_id="", export_id="", is_trusted=True)
     )
 
 
-def hosted_export_location(
+def resolve_hosted_destination(
     url: str, *, workspace_id: str, export_id: str, settings: Settings
 ) -> ExportLocation:
     """Return a directory in the operator's own store, as `RECORDER_EXPORT_URL` names it."""

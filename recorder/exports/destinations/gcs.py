@@ -127,10 +127,10 @@ def open_gcs_client(service_account: str | None, endpoint: str | None) -> Any:
     if endpoint is not None:
         options = ClientOptions(api_endpoint=endpoint)
         return storage.Client("recorder", credentials=AnonymousCredentials(), client_options=options)
-    return storage.Client("recorder", credentials=credentials_of(service_account))
+    return storage.Client("recorder", credentials=load_gcs_credentials(service_account))
 
 
-def credentials_of(service_account: str | None) -> Any:
+def load_gcs_credentials(service_account: str | None) -> Any:
     """Return the service's own identity (of a workload, federated or not), or that of the account."""
     import google.auth
     from google.auth import impersonated_credentials

@@ -40,7 +40,7 @@ class LocalFolder(Destination):
         hashed: HashedFile | None = None
         staged = self.root / _STAGING / new_id("req")
         try:
-            _make_folder(staged.parent)
+            _make_local_folder(staged.parent)
             with staged.open("xb") as file, HashedFile(file) as hashed:
                 with suppress(OSError):  # some network folders take no modes
                     os.fchmod(file.fileno(), staged.parent.stat().st_mode & _FILE_MODE)
@@ -60,7 +60,7 @@ class LocalFolder(Destination):
         """Write and remove one file."""
         probe = self.root / f".probe-{new_id('req')}"
         try:
-            _make_folder(self.root)
+            _make_local_folder(self.root)
             probe.write_bytes(b"probe")
             probe.unlink()
         except _REFUSED as error:
@@ -79,7 +79,7 @@ class LocalFolder(Destination):
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`, in pieces."""
         with self.open(path) as file, _translate_local_read_errors(path):
-            yield from _read_pieces(file, start, end)
+            yield from _read_local_pieces(file, start, end)
 
     def open(self, path: str) -> BinaryIO:
         """Return the file itself."""
@@ -89,7 +89,7 @@ class LocalFolder(Destination):
     def pin(self, path: str) -> PinnedFile:
         """Return the file as it is now: it may be replaced while it is read."""
         file = self.open(path)
-        pinned = PinnedFile(os.fstat(file.fileno()).st_size, partial(_read_pieces, file))
+        pinned = PinnedFile(os.fstat(file.fileno()).st_size, partial(_read_local_pieces, file))
         # Not every answer reads it.
         weakref.finalize(pinned, file.close)
         return pinned
@@ -125,7 +125,7 @@ class LocalFolder(Destination):
 
     def _publish_file(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
         target = self.root / path
-        _make_folder(target.parent)
+        _make_local_folder(target.parent)
         if replace:
             staged.rename(target)
         elif not _publish_new(staged, target):
@@ -135,14 +135,14 @@ class LocalFolder(Destination):
         sync_path_to_disk(target.parent)
 
 
-def _read_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+def _read_local_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
     file.seek(start)
     while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
         start += len(piece)
         yield piece
 
 
-def _make_folder(folder: Path) -> None:
+def _make_local_folder(folder: Path) -> None:
     """Create a folder and its parents, each with the read rights of the folder that contains it.
 
     The process creates private files; the folder that a local export is sent to decides who may read it.

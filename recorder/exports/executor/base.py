@@ -10,8 +10,8 @@ from typing import Protocol
 from recorder.datasets.formats import FORMATS
 from recorder.errors import RecorderError
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.writers import ShardTask, WrittenShard, read_rows, write_rows
-from recorder.setting_values import InvalidSetting
+from recorder.exports.writers import ShardTask, WrittenShard, read_shard_task_rows, write_rows
+from recorder.setting_parsers import InvalidSetting
 
 #: Most starts of a task; if its last worker dies too, the export fails.
 MAX_STARTS = 3
@@ -84,11 +84,11 @@ class InProcess:
     def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
         """Write the shards and yield each result."""
         with ThreadPoolExecutor(1, thread_name_prefix="read") as reader:
-            pending = deque(reader.submit(read_rows, task) for task in tasks[:1])
+            pending = deque(reader.submit(read_shard_task_rows, task) for task in tasks[:1])
             for number, task in enumerate(tasks, 1):
                 rows = pending.popleft().result()
                 pending.extend(
-                    reader.submit(read_rows, following) for following in tasks[number : number + 1]
+                    reader.submit(read_shard_task_rows, following) for following in tasks[number : number + 1]
                 )
                 yield from write_rows(task, rows)
 

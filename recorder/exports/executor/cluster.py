@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from recorder.errors import RecorderError, Unavailable
-from recorder.exports.destinations import open_location
+from recorder.exports.destinations import open_destination_directory
 from recorder.exports.executor.base import WorkerLost, divide_shard_tasks
-from recorder.exports.planning.plan import writer_versions
+from recorder.exports.planning.plan import list_library_versions
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
 
@@ -111,7 +111,7 @@ def _connect_dask_client(address: str, timeout_s: float) -> Iterator["Client"]:
 
 def _submit_dask_task(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
     # A key of its own: a repeated export must not get the results of an earlier one.
-    return client.submit(write_dask_task, task, writer_versions(), key=f"shards-{new_id('req')}")
+    return client.submit(write_dask_task, task, list_library_versions(), key=f"shards-{new_id('req')}")
 
 
 def _wait_for_any_future(
@@ -144,7 +144,7 @@ def _await_dask_result(
 
 def _yield_found_shards(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
     """Yield the shards once this process has found each at the destination."""
-    destination = open_location(task.target)
+    destination = open_destination_directory(task.target)
     for written in results:
         try:
             is_here = destination.size(written.path) == written.size_bytes
@@ -220,15 +220,15 @@ def write_dask_task(task: ShardTask, versions: dict[str, str]) -> list[WrittenSh
 
     Args:
         task: shards to write.
-        versions: the planning process's `writer_versions()`, which are in the shards' content keys.
+        versions: the planning process's `list_library_versions()`, which are in the shards' content keys.
 
     Raises:
         OtherRelease: if this worker has other versions.
     """
     from distributed import get_worker
 
-    if versions != writer_versions():
-        raise OtherRelease(writer_versions(), versions)
+    if versions != list_library_versions():
+        raise OtherRelease(list_library_versions(), versions)
     worker = get_worker()
     key = worker.get_current_task()
     results = []

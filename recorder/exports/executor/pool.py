@@ -17,7 +17,7 @@ from recorder.exports.executor.base import MAX_STARTS, WorkerLost, divide_shard_
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.settings import environment_with
 
-_WORKER = "recorder.exports.executor.worker"
+_WORKER = "recorder.exports.executor.pool_worker"
 #: A worker that is stopped first discards the file that it is writing.
 _STOP_SECONDS = 10.0
 
@@ -35,7 +35,7 @@ class ProcessPool:
             WorkerLost: if all workers that tried one task died.
         """
         waiting = deque(_Job(task) for task in divide_shard_tasks(tasks, self.workers))
-        workers = [_Worker() for _ in range(min(self.workers, len(waiting)))]
+        workers = [_PoolWorker() for _ in range(min(self.workers, len(waiting)))]
         try:
             for worker in workers:
                 worker.begin(waiting.popleft())
@@ -47,7 +47,7 @@ class ProcessPool:
                     except (EOFError, OSError):
                         workers.remove(worker)
                         worker.end()
-                        workers.append(_Worker())
+                        workers.append(_PoolWorker())
                         workers[-1].begin(worker.unfinished_job())
                         continue
                     if isinstance(message, Exception):
@@ -73,7 +73,7 @@ class _Job:
         self.done = set[str]()
 
 
-class _Worker:
+class _PoolWorker:
     """A worker process and the socket to it."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import polars as pl
 from recorder.errors import RecorderError
 from recorder.exports.planning.plan import FACTS, Sampling, select_frames
 from recorder.plurals import counted
-from recorder.row_digests import frames_digest, samples_digest
+from recorder.row_digests import compute_frames_digest, compute_samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
 from recorder.tenant import Tenant
@@ -154,11 +154,11 @@ class LakeFacts:
             .collect()
         )
         digests = [
-            frames_digest(zip(frame_ids, hashes, strict=True))
+            compute_frames_digest(zip(frame_ids, hashes, strict=True))
             for frame_ids, hashes in by_session.select("frame_id", "sha256").iter_rows()
         ]
         samples = [
-            samples_digest(zip(*row, strict=True)) if with_events else ""
+            compute_samples_digest(zip(*row, strict=True)) if with_events else ""
             for row in by_session.select("frame_id", "sha256", "event_id").iter_rows()
         ]
         digested = by_session.with_columns(

@@ -1,4 +1,4 @@
-"""Plan of an export: its sessions, their buckets, and the sampling of frames. Spec §4.3."""
+"""Plan of an export: sessions, buckets, sampled frames, versions of the writing libraries. Spec §4.3."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -101,7 +101,7 @@ SESSIONS = pl.Schema(
 EVENT_BYTES = pl.max_horizontal(pl.col("rows") * BYTES_PER_EVENT, "payload_bytes").sum()
 
 
-def writer_versions() -> dict[str, str]:
+def list_library_versions() -> dict[str, str]:
     """Return the versions of the libraries that the bytes of a file depend on."""
     return {
         "service": __version__,

@@ -1,4 +1,4 @@
-"""Selection of an export's sessions: filters, splits, deleted sessions. Spec §4.3."""
+"""Selection of an export's sessions: filters, splits, deleted ones, replayability awaited. Spec §4.3."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from recorder import clock
 from recorder.datasets.formats import FORMATS
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan, Sampling, make_export_plan
-from recorder.memory.queries.path_sessions import select_path
+from recorder.memory.queries.sessions_of_path import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
 from recorder.models.governance import PurgeRow

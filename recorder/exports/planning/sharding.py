@@ -1,4 +1,7 @@
-"""Files of a plan: the sessions of one workflow, hash bucket and split, in one kind. Design §4 (shards)."""
+"""Shards of a plan: files with the sessions of one workflow, hash bucket and split, in one kind.
+
+Design §4 (shards).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from recorder.datasets.formats import FileKind
-from recorder.datasets.schemas import fingerprint
+from recorder.datasets.schemas import fingerprint_dataset_schema
 from recorder.exports.planning.plan import (
     BYTES_PER_EVENT,
     DIGESTS,
@@ -16,9 +19,9 @@ from recorder.exports.planning.plan import (
     ROWS,
     SHARD_BYTES,
     Plan,
-    writer_versions,
+    list_library_versions,
 )
-from recorder.hashing import sha256_of
+from recorder.hashing import compute_sha256
 
 #: Bytes that one task reads and sorts in memory: two full shards, or a single larger one.
 BYTES_AT_ONCE = 2 * SHARD_BYTES
@@ -93,8 +96,8 @@ def _plan_shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
     base = {
         "format": plan.format,
         "kind": kind,
-        "schema": fingerprint(kind, plan.format),
-        "writer": writer_versions(),
+        "schema": fingerprint_dataset_schema(kind, plan.format),
+        "writer": list_library_versions(),
     }
     if kind != "events":
         base["sampling"] = plan.spec["frame_sampling"]
@@ -112,7 +115,7 @@ def _plan_shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
                 bucket=int(number),
                 bucket_bits=bits,
                 split=part,
-                content_key=sha256_of({**base, "sessions": _list_content(kind, sessions)}),
+                content_key=compute_sha256({**base, "sessions": _list_content(kind, sessions)}),
                 rows=int(sessions[ROWS[kind]].sum()),
                 sessions=sessions,
             )

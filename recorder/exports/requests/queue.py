@@ -17,10 +17,10 @@ from recorder.errors import (
 )
 from recorder.exports.destinations import open_destination
 from recorder.exports.planning.selection import count_awaited_sessions
+from recorder.exports.requests.export_wire_objects import emit_export_event
 from recorder.exports.requests.validation import draft_export
-from recorder.exports.requests.wire_objects import emit_export_event
 from recorder.ids import is_id
-from recorder.memory.queries.path_sessions import workflow_of_path
+from recorder.memory.queries.sessions_of_path import workflow_of_path
 from recorder.models.export import ExportRow, ExportWorkflowRow
 from recorder.models.export_request import ExportCreate
 from recorder.models.workflow import WorkflowRow

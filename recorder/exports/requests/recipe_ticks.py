@@ -18,7 +18,7 @@ from recorder.exports.requests.cron import read_recipe_cron
 from recorder.exports.requests.queue import probe_draft_destination, queue_draft_export
 from recorder.exports.requests.recipes import (
     ListedRecipe,
-    last_export,
+    find_last_export,
     note_recipe_export,
     recipe_draft_at,
     recipe_key,
@@ -105,4 +105,4 @@ def _note_recipe_tick_error(
             return None
         row.last_error = {"code": code, "message": message}
         db.add(row)
-        return ListedRecipe(row, last_export(db, row))
+        return ListedRecipe(row, find_last_export(db, row))

@@ -21,7 +21,7 @@ from recorder.errors import (
 )
 from recorder.exports.requests.cron import read_recipe_cron
 from recorder.exports.requests.queue import create_export, probe_draft_destination, require_exportable_draft
-from recorder.exports.requests.validation import dataset_name, draft_export
+from recorder.exports.requests.validation import draft_export, make_dataset_name
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
 from recorder.models.field_messages import make_field_message
@@ -60,7 +60,7 @@ class ListedRecipe:
     @property
     def dataset(self) -> str:
         """The dataset that its exports are versions of."""
-        return dataset_name(self.recipe.name, self.recipe.body["workflow"])
+        return make_dataset_name(self.recipe.name, self.recipe.body["workflow"])
 
     @property
     def error(self) -> dict[str, Any] | None:
@@ -144,7 +144,7 @@ def list_recipes(
     if mode is not None:
         statement = statement.where(RecipeRow.mode == mode)
     recipes = sorted(db.exec(statement), key=recipe_key)
-    return [ListedRecipe(recipe, last_export(db, recipe)) for recipe in recipes]
+    return [ListedRecipe(recipe, find_last_export(db, recipe)) for recipe in recipes]
 
 
 def run_recipe(runtime: Runtime, tenant: Tenant, name: str, *, origin: Origin) -> ExportRow:
@@ -203,7 +203,7 @@ def _find_recipe(db: DbSession, tenant: Tenant, name: str) -> RecipeRow:
     return row
 
 
-def last_export(db: DbSession, recipe: RecipeRow) -> ExportRow | None:
+def find_last_export(db: DbSession, recipe: RecipeRow) -> ExportRow | None:
     """Return the last export that a recipe made."""
     return None if recipe.last_export_id is None else db.get(ExportRow, recipe.last_export_id)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from recorder import clock, limits
 from recorder.errors import InvalidRange, InvalidTime, Problem, TooManyIds, ValidationFailed
-from recorder.hashing import sha256_of
+from recorder.hashing import compute_sha256
 from recorder.ids import is_id, new_timed_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import (
@@ -43,15 +43,15 @@ def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
         spec=spec,
         destination=body.destination.model_dump(exclude_none=True),
         tag=body.tag,
-        dataset=dataset_name(body.tag, workflows),
+        dataset=make_dataset_name(body.tag, workflows),
         request_id=current_request_id(),
         created_at=created_at,
     )
-    row.series_sha256 = export_series_of(row)
+    row.series_sha256 = compute_export_series(row)
     return row
 
 
-def dataset_name(tag: str | None, workflows: list[str]) -> str:
+def make_dataset_name(tag: str | None, workflows: list[str]) -> str:
     """Return the dataset that an export is a version of: its tag, else its workflows joined by `+`.
 
     A slug cannot hold `+`. Dagster takes it as a partition key, which must not hold `...`.
@@ -125,13 +125,13 @@ def _resolve_split(requested: SplitRule) -> dict[str, Any]:
     return requested.model_dump()
 
 
-def export_series_of(row: ExportRow) -> str:
+def compute_export_series(row: ExportRow) -> str:
     """Return the digest of the members that exports with common files share: the series.
 
     Filters may differ: an export after an exclusion or a deletion has most shards in common with its parent.
     """
     destination = {name: value for name, value in row.destination.items() if name != "expires_in"}
-    return sha256_of(
+    return compute_sha256(
         {
             "workflow": sorted(row.spec["workflow"]),
             "format": row.format,

@@ -1,4 +1,4 @@
-"""End of hosted exports: their files are deleted 30 days after they were completed. Contract §5."""
+"""Expiry of hosted exports: their files are deleted 30 days after they were completed. Contract §5."""
 
 from datetime import datetime, timedelta
 from functools import partial
@@ -9,7 +9,7 @@ from sqlmodel import col, or_, select
 from recorder import limits
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.exports.destinations import open_destination
-from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export
+from recorder.exports.runner.export_lease import ExportBusy, ExportClaim, claim_export
 from recorder.exports.runner.session_index import delete_export_index_rows
 from recorder.exports.runner.shard_store import plan_folder, read_shard_rows
 from recorder.models.export import ExportRow

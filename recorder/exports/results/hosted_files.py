@@ -1,4 +1,4 @@
-"""Manifest of a finished export with fresh addresses, and its hosted files. Contract §5."""
+"""Hosted files of a finished export, and its manifest with fresh addresses. Contract §5."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceD
 from recorder.exports.destinations import open_destination
 from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, call_within_time_limit
 from recorder.exports.manifest_builder import read_own_manifest
-from recorder.exports.requests.wire_objects import check_url_signature, signed_url
+from recorder.exports.requests.export_wire_objects import check_url_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.export_request import ExportFormat
 from recorder.models.workspace import WorkspaceRow

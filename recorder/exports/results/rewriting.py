@@ -17,14 +17,14 @@ from sqlmodel import col, select
 
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import format_manifest
-from recorder.datasets.schemas import fingerprint
+from recorder.datasets.schemas import fingerprint_dataset_schema
 from recorder.exports.card import dataset_card, read_statistics
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import open_executor
 from recorder.exports.manifest_builder import ExportFacts, Lineage, build_manifest, read_own_manifest
 from recorder.exports.planning.plan import Plan, plan_without_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
-from recorder.exports.runner.lease import ExportClaim
+from recorder.exports.runner.export_lease import ExportClaim
 from recorder.exports.runner.session_index import delete_session_index_rows, has_session
 from recorder.exports.runner.shard_store import (
     make_shard_task,
@@ -276,7 +276,7 @@ def _compare_files(plan: Plan, shorter: Plan, dropped: dict[str, str], document:
     before = plan_shards(plan)
     touched = {shard.path for shard in before if is_dropped(shard.sessions["session_id"]).any()}
     if any(
-        document["schema"][kind]["fingerprint"] != fingerprint(kind, plan.format)
+        document["schema"][kind]["fingerprint"] != fingerprint_dataset_schema(kind, plan.format)
         for kind in plan.file_format.kinds
     ):
         touched = {shard.path for shard in before}

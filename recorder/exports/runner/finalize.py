@@ -1,4 +1,4 @@
-"""End of an export: publication, failure, cancellation, removal of files; export entries for Dagster runs.
+"""End of an export: publication, failure, cancellation, removal of files; exports that Dagster runs start.
 
 A failed export changes its status at once. Its files are removed afterwards, by the run that has the lease or
 by the next one; until then `files_left` is set. Spec §2.5, §3.2.
@@ -20,9 +20,9 @@ from recorder.exports.manifest_builder import ExportFacts, build_manifest
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.requests.export_wire_objects import emit_export_event
 from recorder.exports.requests.queue import create_export
-from recorder.exports.requests.wire_objects import emit_export_event
-from recorder.exports.runner.lease import (
+from recorder.exports.runner.export_lease import (
     ExportCancelled,
     ExportClaim,
     claim_export,
@@ -31,7 +31,7 @@ from recorder.exports.runner.lease import (
 )
 from recorder.exports.runner.session_index import delete_export_index_rows
 from recorder.exports.runner.shard_store import (
-    Ledger,
+    ShardStore,
     count_delivered_rows,
     read_shard_rows,
     settle_reservation,
@@ -126,7 +126,7 @@ def remove_files(
     return row
 
 
-def missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
+def list_missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
     """Return the files that the destination lacks; none if the service may write but not list."""
     missing = {shard.path for shard in shards}
     try:
@@ -141,7 +141,7 @@ def publish_dataset(
     runtime: Runtime,
     export: ExportRow,
     claim: ExportClaim,
-    ledger: Ledger,
+    ledger: ShardStore,
     plan: Plan,
     shards: list[PlannedShard],
     destination: Destination,
@@ -217,7 +217,7 @@ def _make_dagster_origin(workspace_id: str) -> Origin:
     return Origin(workspace_id, "operator", "dagster")
 
 
-def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner: str) -> str:
+def requeue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner: str) -> str:
     """Queue an export for a run that begins at once; no other run can claim it in between.
 
     Returns:

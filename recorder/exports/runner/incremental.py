@@ -13,8 +13,8 @@ from recorder.exports.manifest_builder import Lineage, read_own_manifest
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.requests.validation import export_series_of
-from recorder.exports.runner.lease import ExportCancelled, ExportClaim
+from recorder.exports.requests.validation import compute_export_series
+from recorder.exports.runner.export_lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.shard_store import read_shard_rows, read_stored_export_plan, written_shard_of_row
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
@@ -69,7 +69,7 @@ def find_parent_export(runtime: Runtime, row: ExportRow) -> Parent | None:
         select(ExportRow.id)
         .where(
             *in_tenant(ExportRow, row.tenant),
-            ExportRow.series_sha256 == export_series_of(row),
+            ExportRow.series_sha256 == compute_export_series(row),
             ExportRow.status == "completed",
             col(ExportRow.expired_at).is_(None),
         )

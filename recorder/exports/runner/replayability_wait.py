@@ -16,7 +16,7 @@ from recorder.exports.planning.selection import (
     count_awaited_sessions,
     describe_awaited_sessions,
 )
-from recorder.exports.runner.lease import ExportClaim, lock_export
+from recorder.exports.runner.export_lease import ExportClaim, lock_export
 from recorder.models.export import ExportRow
 from recorder.storage.database import Database
 

@@ -16,10 +16,18 @@ from recorder.exports.planning.lake_stats import FactsMissing
 from recorder.exports.planning.plan import Plan, plan_without_sessions
 from recorder.exports.planning.selection import DeletedSessions, build_export_plan, find_deleted_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
-from recorder.exports.requests.validation import export_series_of
+from recorder.exports.requests.validation import compute_export_series
+from recorder.exports.runner.export_lease import (
+    LEASE_MS,
+    ExportCancelled,
+    ExportClaim,
+    claim_export,
+    is_export_over,
+    lock_export,
+)
 from recorder.exports.runner.finalize import (
     end_export_as_failed,
-    missing_files,
+    list_missing_files,
     publish_dataset,
     remove_files,
 )
@@ -30,16 +38,8 @@ from recorder.exports.runner.incremental import (
     lineage_since_parent,
     open_parent_export,
 )
-from recorder.exports.runner.lease import (
-    LEASE_MS,
-    ExportCancelled,
-    ExportClaim,
-    claim_export,
-    is_export_over,
-    lock_export,
-)
 from recorder.exports.runner.replayability_wait import wait_for_replayability
-from recorder.exports.runner.shard_store import Ledger, make_shard_task
+from recorder.exports.runner.shard_store import ShardStore, make_shard_task
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.plurals import counted
@@ -130,7 +130,7 @@ def run_export(
             row.started_at = row.started_at or clock.now()
             # Rows of an earlier release have no `split`.
             row.spec = {"split": SplitRule(validation=0, test=0).model_dump()} | row.spec
-            row.series_sha256 = export_series_of(row)
+            row.series_sha256 = compute_export_series(row)
         db.add(row)
     run = _ExportRun(runtime, row, claim, executor)
     with claim.kept_alive():
@@ -145,7 +145,7 @@ class _ExportRun:
         #: Row as it was claimed; changes are read and written through the claim.
         self._export = row
         self._claim = claim
-        self._ledger = Ledger(claim, runtime.blobs, workspace_id=row.workspace_id)
+        self._ledger = ShardStore(claim, runtime.blobs, workspace_id=row.workspace_id)
         self._executor = executor
 
     def finish(self) -> ExportRow:
@@ -234,7 +234,7 @@ class _ExportRun:
             while self._find_deleted_sessions(plan).ids:
                 # Deleted during this run: the shards that have them are written again.
                 plan, shards = self._write_without_deleted_sessions(plan, shards, destination)
-            missing = missing_files(shards, destination)
+            missing = list_missing_files(shards, destination)
             if not missing:
                 return plan, shards
             # Written, and removed by another writer before the export was complete.

@@ -1,4 +1,7 @@
-"""Progress of an export: stored plan, shards, and rows reserved in the quota. Design §3, spec §8.2."""
+"""Shard store: stored plan and shards of an export, and its rows reserved in the quota.
+
+Design §3, spec §8.2.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +19,10 @@ from recorder.exports.destinations import resolve_export_location
 from recorder.exports.manifest_builder import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.runner.lease import ExportCancelled, ExportClaim
+from recorder.exports.runner.export_lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import delete_session_index_rows, index_export_sessions
 from recorder.exports.writers import ShardTask, WrittenShard
-from recorder.hashing import sha256_of
+from recorder.hashing import compute_sha256
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
@@ -65,7 +68,7 @@ def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
 def store_export_plan(blobs: Blobs, plan: Plan, *, workspace_id: str, export_id: str) -> tuple[str, str]:
     """Store a plan under a name of its content, before the row that names it; return key and digest."""
     text = plan.to_json()
-    sha256 = sha256_of(text)
+    sha256 = compute_sha256(text)
     key = f"{plan_folder(workspace_id, export_id)}{sha256}.plan"
     blobs.put(key, zstandard.compress(text, 3))
     return key, sha256
@@ -130,7 +133,7 @@ def read_shard_rows(db: DbSession, export_id: str) -> list[ExportShardRow]:
     return list(db.exec(statement.order_by(col(ExportShardRow.path))))
 
 
-class Ledger:
+class ShardStore:
     """Stored progress of one export, from which the next run continues."""
 
     def __init__(self, claim: ExportClaim, blobs: Blobs, *, workspace_id: str) -> None:
@@ -185,11 +188,13 @@ class Ledger:
             row.is_indexed = True
             delete_session_index_rows(db, row.id, dropped or ())
             known = {shard.path: shard for shard in read_shard_rows(db, row.id)}
-            stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]
+            stale = [
+                shard for path, shard in known.items() if not _is_stored_shard_same(shard, planned.get(path))
+            ]
             for shard in stale:
                 db.delete(known.pop(shard.path))
             db.flush()
-            db.add_all(_make_row(row, shard) for path, shard in planned.items() if path not in known)
+            db.add_all(_make_shard_row(row, shard) for path, shard in planned.items() if path not in known)
             row.shards_total = len(planned)
             row.shards_done = sum(shard.is_done for shard in known.values())
         if before is not None and before != key:
@@ -251,7 +256,7 @@ def written_shard_of_row(shard: ExportShardRow) -> WrittenShard | None:
     return WrittenShard(shard.path, shard.rows, shard.size_bytes, shard.sha256, shard.reused_from)
 
 
-def _make_row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:
+def _make_shard_row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:
     return ExportShardRow(
         export_id=export.id,
         path=shard.path,
@@ -264,5 +269,5 @@ def _make_row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:
     )
 
 
-def _is_same(row: ExportShardRow, planned: PlannedShard | None) -> bool:
+def _is_stored_shard_same(row: ExportShardRow, planned: PlannedShard | None) -> bool:
     return planned is not None and planned.content_key == row.content_key

@@ -12,7 +12,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.exports.planning.selection import measure_export_selection
-from recorder.exports.runner.lease import (
+from recorder.exports.runner.export_lease import (
     LEASE_MS,
     ExportBusy,
     ExportClaim,

@@ -98,13 +98,13 @@ def read_events(path: Path, format: FormatName) -> Iterator[VerifiedEvent]:
     """
     with convert_to_unreadable():
         if format == "jsonl":
-            for line in _decode_lines(path, _EventLine):
+            for line in _decode_checked_lines(path, _EventLine):
                 ts_us = (line.ts - _EPOCH) // _MICROSECOND
                 key = (line.event_id, line.t_ms, ts_us, line.type, line.frame_id, line.payload)
                 bound = (line.bound_frame_id, line.frame_seq, line.is_action)
                 yield VerifiedEvent(line.session_id, *key, *bound)
             return
-        for batch in _read_batches(path, format, _EVENT.names, _ROWS_AT_ONCE):
+        for batch in _read_checked_batches(path, format, _EVENT.names, _ROWS_AT_ONCE):
             rows = pl.DataFrame(_cast_batch(batch, _EVENT)).with_columns(pl.col("ts").dt.epoch("us"))
             yield from map(VerifiedEvent._make, rows.iter_rows())
 
@@ -117,16 +117,16 @@ def read_frames(path: Path, format: FormatName) -> Iterator[VerifiedFrame]:
     """
     with convert_to_unreadable():
         if format == "jsonl":
-            for line in _decode_lines(path, _FrameLine):
+            for line in _decode_checked_lines(path, _FrameLine):
                 yield VerifiedFrame(line.session_id, line.frame_id, line.sha256, None)
             return
-        for batch in _read_batches(path, format, [*_FRAME.names, "image"], _IMAGES_AT_ONCE):
+        for batch in _read_checked_batches(path, format, [*_FRAME.names, "image"], _IMAGES_AT_ONCE):
             rows = pl.DataFrame(_cast_batch(batch, _FRAME)).iter_rows()
             for row, image_sha256 in zip(rows, _hash_images(batch.column("image")), strict=True):
                 yield VerifiedFrame._make((*row, image_sha256))
 
 
-def _decode_lines(path: Path, kind: type[Any]) -> Iterator[Any]:
+def _decode_checked_lines(path: Path, kind: type[Any]) -> Iterator[Any]:
     decoder = msgspec.json.Decoder(kind)
     for number, line in enumerate(jsonl.read_lines(path), 1):
         try:
@@ -135,7 +135,7 @@ def _decode_lines(path: Path, kind: type[Any]) -> Iterator[Any]:
             raise Unreadable(f"has no row of its kind in line {number}: {error}") from error
 
 
-def _read_batches(
+def _read_checked_batches(
     path: Path, format: FormatName, columns: list[str], rows_at_once: int
 ) -> Iterator[pa.RecordBatch]:
     module: Any = TABLE_FORMATS[format]

@@ -9,7 +9,12 @@ from typing import TypeVar
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.webdataset import Sample, read_webdataset_samples
 from recorder.exports.verify.checked_rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
-from recorder.row_digests import SessionRows, events_digest, frames_digest, samples_digest
+from recorder.row_digests import (
+    SessionRows,
+    compute_events_digest,
+    compute_frames_digest,
+    compute_samples_digest,
+)
 
 #: Most problems that are listed: a dataset that is wholly wrong needs no line for each of its pictures.
 MOST_PROBLEMS = 200
@@ -49,16 +54,20 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
         case "events":
             for session_id, events in groupby(read_events(path, format), key=_get_session_id):
                 keys = [event.key for event in _check_frame_bindings(events, name, contents)]
-                contents.sessions.append(SessionRows("events", session_id, len(keys), events_digest(keys)))
+                contents.sessions.append(
+                    SessionRows("events", session_id, len(keys), compute_events_digest(keys))
+                )
         case "frames":
             for session_id, frames in groupby(read_frames(path, format), key=_get_session_id):
                 pairs = [(frame.frame_id, frame.sha256) for frame in _check_images(frames, name, contents)]
-                contents.sessions.append(SessionRows("frames", session_id, len(pairs), frames_digest(pairs)))
+                contents.sessions.append(
+                    SessionRows("frames", session_id, len(pairs), compute_frames_digest(pairs))
+                )
         case "samples":
             for session_id, samples in groupby(read_webdataset_samples(path), key=_get_session_id):
                 bound = [sample[1:4] for sample in _check_images(samples, name, contents)]
                 contents.sessions.append(
-                    SessionRows("samples", session_id, len(bound), samples_digest(bound))
+                    SessionRows("samples", session_id, len(bound), compute_samples_digest(bound))
                 )
     return contents
 

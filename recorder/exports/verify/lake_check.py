@@ -25,11 +25,16 @@ from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.verify.checked_rows import read_events, read_frames
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST, open_dataset
-from recorder.hashing import sha256_of
-from recorder.memory.queries.path_sessions import select_path
+from recorder.hashing import compute_sha256
+from recorder.memory.queries.sessions_of_path import select_path
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.row_digests import EventKey, events_digest, frames_digest, samples_digest
+from recorder.row_digests import (
+    EventKey,
+    compute_events_digest,
+    compute_frames_digest,
+    compute_samples_digest,
+)
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.lake_reads import retry_lake_read
@@ -96,17 +101,17 @@ class PinnedLake:
                 bound = rows.join(frames, on=["session_id", "frame_seq"], how="left")
                 members = bound.sort("session_id", "t_ms", "event_id").select("session_id", *_KEY, *_BINDING)
                 return _digest_groups(
-                    members.with_columns(pl.col("ts").dt.epoch("us")).collect(), _digest_events
+                    members.with_columns(pl.col("ts").dt.epoch("us")).collect(), _digest_lake_events
                 )
             case "frames":
                 rows = self._select_sessions(self._scan_frames(), session_ids).sort(
                     "session_id", "t_ms", "frame_id"
                 )
                 return _digest_groups(
-                    rows.select("session_id", "frame_id", "sha256").collect(), frames_digest
+                    rows.select("session_id", "frame_id", "sha256").collect(), compute_frames_digest
                 )
             case _:
-                return _digest_groups(self._select_sampled_frames(session_ids), samples_digest)
+                return _digest_groups(self._select_sampled_frames(session_ids), compute_samples_digest)
 
     def _select_sampled_frames(self, session_ids: set[str]) -> pl.DataFrame:
         """Return the sampled frames with the ids of the events bound to them, in their order."""
@@ -134,10 +139,12 @@ class PinnedLake:
         return rows.filter(pl.col("workflow").is_in(self._workflows))
 
 
-def _digest_events(rows: Sequence[tuple[Any, ...]]) -> str:
+def _digest_lake_events(rows: Sequence[tuple[Any, ...]]) -> str:
     """Return one digest of the row set's members of events and of the frames that they are bound to."""
     cut = len(_KEY)
-    return events_digest([EventKey(*row[:cut]) for row in rows]) + sha256_of([row[cut:] for row in rows])
+    return compute_events_digest([EventKey(*row[:cut]) for row in rows]) + compute_sha256(
+        [row[cut:] for row in rows]
+    )
 
 
 def _digest_groups(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, str]:
@@ -158,7 +165,9 @@ def choose_sessions(
             col(SessionRow.workflow).in_(spec["workflow"]),
             or_(col(SessionRow.deleted_at).is_(None), col(SessionRow.deleted_at) >= row.created_at),
         )
-        chosen = {row.id: row.deleted_at for row in db.exec(sealed) if _passes_filters(row, filters)}
+        chosen = {
+            row.id: row.deleted_at for row in db.exec(sealed) if _passes_lake_check_filters(row, filters)
+        }
         allowed = in_lake - set(filters.get("exclude_session_ids", []))
         if "tag" in filters:
             tagged = select(TagRow.session_id).where(
@@ -175,7 +184,7 @@ def choose_sessions(
     return expected & allowed, (set(chosen) - expected) & allowed
 
 
-def _passes_filters(session: SessionRow, filters: dict[str, Any]) -> bool:
+def _passes_lake_check_filters(session: SessionRow, filters: dict[str, Any]) -> bool:
     """Return whether a session passes the filters of a resolved request."""
     assert session.started_at is not None and session.sealed_at is not None
     until = clock.parse_time(filters["until"], name="until")
@@ -329,11 +338,11 @@ def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) 
                 raise Unreadable("has another SHA-256 than the manifest says")
         match entry["kind"]:
             case "events":
-                return dict(_digest_rows(read_events(path, format), slice(1, None), _digest_events))
+                return dict(_digest_rows(read_events(path, format), slice(1, None), _digest_lake_events))
             case "frames":
-                return dict(_digest_rows(read_frames(path, format), slice(1, 3), frames_digest))
+                return dict(_digest_rows(read_frames(path, format), slice(1, 3), compute_frames_digest))
             case _:
-                return dict(_digest_rows(read_webdataset_samples(path), slice(1, 4), samples_digest))
+                return dict(_digest_rows(read_webdataset_samples(path), slice(1, 4), compute_samples_digest))
 
 
 def _digest_rows(

@@ -16,7 +16,7 @@ from recorder.datasets.sources import (
     FILE_ERRORS,
     DatasetSource,
     DestinationSource,
-    Directory,
+    SourceDirectory,
     copy_source_file,
     open_dataset_source,
 )
@@ -31,7 +31,7 @@ ANOTHER_MANIFEST = "The manifest is not the one that the export wrote; no file w
 _PIECE_BYTES = 4 * 1024 * 1024
 
 
-def open_dataset(source: str | Path | Directory) -> DatasetSource:
+def open_dataset(source: str | Path | SourceDirectory) -> DatasetSource:
     """Return the source of a dataset: a path, an address, or an opened destination.
 
     Raises:
@@ -69,7 +69,7 @@ class VerifyReport:
 
 
 def verify_manifest(
-    source: str | Path | Directory,
+    source: str | Path | SourceDirectory,
     *,
     manifest_sha256: str | None = None,
     on_progress: Progress | None = None,
@@ -102,7 +102,7 @@ def verify_manifest(
     if manifest_sha256 not in (None, digest):
         return VerifyReport("", digest, problems=[ANOTHER_MANIFEST])
     manifest = parse_manifest(text)
-    check = _Check(manifest, on_progress or (lambda done, total: None), read_file)
+    check = _ManifestCheck(manifest, on_progress or (lambda done, total: None), read_file)
     with tempfile.TemporaryDirectory(prefix="recorder-verify-") as folder:
         for shard in manifest.shards:
             try:
@@ -115,7 +115,7 @@ def verify_manifest(
     return check.finish()
 
 
-class _Check:
+class _ManifestCheck:
     """Running sums of a check, and its report."""
 
     def __init__(self, manifest: Manifest, on_progress: Progress, read_file: ReadFile) -> None:

@@ -45,7 +45,7 @@ class ReadingProcess:
         """
         self._memory_bytes = memory_bytes
         self._seconds = seconds
-        self._process = LimitedProcess(serve, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = LimitedProcess(serve_reading_requests, memory_bytes=memory_bytes, seconds=seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -76,12 +76,12 @@ class ReadingProcess:
         return f"takes more than {mebibytes} MiB of memory to read, or ends its reader; it was not read"
 
 
-def serve(memory_bytes: int) -> None:
+def serve_reading_requests(memory_bytes: int) -> None:
     """Read the files that standard input names, until it ends."""
-    serve_requests(_answer, memory_bytes)
+    serve_requests(_answer_reading_request, memory_bytes)
 
 
-def _answer(message: bytes) -> bytes:
+def _answer_reading_request(message: bytes) -> bytes:
     job = msgspec.json.decode(message, type=_FileToRead)
     try:
         reading = _Reading(read_contents(Path(job.path), job.name, job.kind, job.format))

@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from recorder.errors import Unavailable
+from recorder.governance.backup.backup_manifest import (
+    BackupFileEntry,
+    BackupManifest,
+    deployment_digest,
+    parse_backup_manifest,
+    parse_listing,
+)
 from recorder.governance.backup.errors import (
     BackupStoreUnusable,
     DamagedBackup,
     NoBackup,
     OtherDeployment,
     TargetInsideDeployment,
-)
-from recorder.governance.backup.manifest import (
-    BackupManifest,
-    FileEntry,
-    deployment_digest,
-    parse_backup_manifest,
-    parse_listing,
 )
 from recorder.ids import is_id
 from recorder.storage.blobs import Blobs
@@ -143,7 +143,7 @@ class BackupStore:
             raise DamagedBackup(f"the part {name[:12]}… has other bytes than were written")
         return data
 
-    def read_file(self, entry: FileEntry) -> Iterator[bytes]:
+    def read_file(self, entry: BackupFileEntry) -> Iterator[bytes]:
         """Yield the parts of a file.
 
         Raises:
@@ -157,7 +157,7 @@ class BackupStore:
         if size != entry.size:
             raise DamagedBackup(f"the file {entry.key} has another size than was written")
 
-    def read_listing(self, manifest: BackupManifest) -> Iterator[FileEntry]:
+    def read_listing(self, manifest: BackupManifest) -> Iterator[BackupFileEntry]:
         """Yield the files of a backup.
 
         Raises:

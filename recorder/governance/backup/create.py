@@ -17,20 +17,20 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.governance.backup.backup_store import BackupStore
-from recorder.governance.backup.errors import BackupBusy, DamagedBackup
-from recorder.governance.backup.lake_moment import FilesChanged, read_tables
-from recorder.governance.backup.manifest import (
+from recorder.governance.backup.backup_manifest import (
     VERSION,
+    BackupFileEntry,
     BackupManifest,
-    FileEntry,
     LakeVersion,
     Store,
     deployment_digest,
 )
+from recorder.governance.backup.backup_store import BackupStore
+from recorder.governance.backup.errors import BackupBusy, DamagedBackup
+from recorder.governance.backup.lake_moment import FilesChanged, read_tables
+from recorder.governance.backup.object_copies import OnProgress, copy_stored_objects
 from recorder.governance.backup.records import note_backup
 from recorder.governance.backup.snapshot import DatabaseSnapshot, Engine, open_database_snapshot
-from recorder.governance.backup.sources import OnProgress, copy_stored_objects
 from recorder.ids import new_timed_id
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
@@ -77,7 +77,7 @@ class _Contents:
     export_ids: set[str]
     audit_heads: dict[str, tuple[int, str]]
     lake: list[LakeVersion] = field(default_factory=list)
-    entries: list[FileEntry] = field(default_factory=list)
+    entries: list[BackupFileEntry] = field(default_factory=list)
 
 
 def create_backup(
@@ -122,7 +122,7 @@ class _BackupRun:
         self._runtime = runtime
         self._archive = BackupStore(to)
         self._on_progress, self._on_step = on_progress, on_step
-        self._known: dict[tuple[str, str], FileEntry] = {}
+        self._known: dict[tuple[str, str], BackupFileEntry] = {}
         self._lake_files = Blobs(runtime.lake.url)
 
     def run(self, keep_days: int | None) -> BackupReport:
@@ -223,7 +223,7 @@ class _BackupRun:
         for name, chunks in snapshot.read_database_files():
             parts, size = self._archive.put_stream(chunks)
             self._on_progress(size, size)
-            contents.entries.append(FileEntry("database", name, size, "", parts))
+            contents.entries.append(BackupFileEntry("database", name, size, "", parts))
         return contents
 
     def _list_objects(self, contents: _Contents) -> Iterator[tuple[Store, Sequence[StoredObject]]]:
@@ -253,12 +253,12 @@ class _BackupRun:
 
     def _copy_files(
         self, store: Store, blobs: Blobs, objects: Sequence[StoredObject]
-    ) -> Iterator[FileEntry | None]:
+    ) -> Iterator[BackupFileEntry | None]:
         return copy_stored_objects(
             self._archive, blobs, store, objects, known=self._known, on_progress=self._on_progress
         )
 
-    def _store_gone_sessions(self, contents: _Contents) -> FileEntry:
+    def _store_gone_sessions(self, contents: _Contents) -> BackupFileEntry:
         """Store the ids of sessions that were purged since the instant: some of their files are missing."""
         with self._runtime.database.transaction(write=False) as db:
             causes = dict(db.exec(select(PurgeRow.session_id, PurgeRow.cause)).all())
@@ -268,7 +268,7 @@ class _BackupRun:
         lines = [f"{session_id} {causes.get(session_id, 'erasure')}\n" for session_id in sorted(gone)]
         data = "".join(lines).encode()
         parts, size = self._archive.put_stream([data])
-        return FileEntry("changes", GONE, size, "", parts)
+        return BackupFileEntry("changes", GONE, size, "", parts)
 
     def _write_manifest(self, contents: _Contents) -> BackupManifest:
         settings = self._runtime.settings

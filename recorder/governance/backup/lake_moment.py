@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from recorder.errors import Unavailable
-from recorder.governance.backup.manifest import LakeVersion
+from recorder.governance.backup.backup_manifest import LakeVersion
 from recorder.sealing.lanes import Lane
 from recorder.storage.blobs import StoredObject
 from recorder.storage.lake import Lake

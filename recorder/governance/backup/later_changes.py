@@ -16,11 +16,11 @@ from sqlmodel import col, select, update
 
 from recorder import clock
 from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record_audit_entry
+from recorder.governance.backup.backup_manifest import BackupManifest
 from recorder.governance.backup.errors import AuditDoesNotFit
-from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
+from recorder.governance.purging.purge_rows import request_purge
 from recorder.governance.purging.purge_runs import run_purges
-from recorder.governance.purging.requests import request_purge
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import HoldRow, PurgeCause, PurgeRow
 from recorder.models.operations import AuditHeadRow, AuditRow
@@ -151,7 +151,7 @@ def apply_later_changes(
         gone: sessions that were purged while the backup was made, with the cause.
     """
     applied = AppliedChanges()
-    _hide_purged_sessions(runtime, gone)
+    _hide_later_purged_sessions(runtime, gone)
     for workspace_id, entries in changes.entries.items():
         with runtime.database.transaction(write=True) as db:
             if db.get(WorkspaceRow, workspace_id) is None:
@@ -160,7 +160,7 @@ def apply_later_changes(
             applied.entries += len(entries)
         for entry in entries:
             if entry.outcome == "success":
-                _apply_audit_entry(runtime, entry, applied)
+                _apply_later_entry(runtime, entry, applied)
         requests = [entry for entry in entries if entry.action == "privacy.request"]
         repeat_erasures(runtime, workspace_id, requests)
         applied.erasures += len(requests)
@@ -182,7 +182,7 @@ def _append_entries(db: DbSession, workspace_id: str, entries: list[AuditRow]) -
         db.add(AuditRow(**entry.model_dump()))
 
 
-def _apply_audit_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChanges) -> None:
+def _apply_later_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChanges) -> None:
     match entry.action:
         case "session.delete":
             applied.deleted_sessions += _delete_session(runtime, entry)
@@ -222,7 +222,7 @@ def _delete_session(runtime: Runtime, entry: AuditRow) -> bool:
     return True
 
 
-def _hide_purged_sessions(runtime: Runtime, gone: Mapping[str, str]) -> None:
+def _hide_later_purged_sessions(runtime: Runtime, gone: Mapping[str, str]) -> None:
     """Request the purge of sessions that were purged while the backup was made."""
     causes: dict[str, PurgeCause] = {
         cause: cause for cause in ("hard_delete", "deletion", "test_expiry", "retention", "erasure")

@@ -11,9 +11,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from recorder import clock
 from recorder.errors import RecorderError
+from recorder.governance.backup.backup_manifest import BackupManifest
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import NoBackup
-from recorder.governance.backup.manifest import BackupManifest
 from recorder.storage.durable_files import sync_path_to_disk
 
 #: Days that a backup may be kept.

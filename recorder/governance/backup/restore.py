@@ -18,11 +18,11 @@ from pathlib import Path
 from sqlalchemy import update
 from sqlmodel import delete
 
+from recorder.governance.backup.backup_manifest import BackupFileEntry, BackupManifest, Store
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import GONE
 from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
 from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_later_changes
-from recorder.governance.backup.manifest import BackupManifest, FileEntry, Store
 from recorder.governance.backup.snapshot import FILE, make_copy_statement
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow, SealPortionRow
@@ -174,7 +174,7 @@ def _require_empty_target(target: _Target, manifest: BackupManifest) -> None:
             raise NotEmpty(f"The store of {name}")
 
 
-def _work_on_files(entries: Iterable[FileEntry], work: Callable[[FileEntry], object]) -> int:
+def _work_on_files(entries: Iterable[BackupFileEntry], work: Callable[[BackupFileEntry], object]) -> int:
     """Call a function for each file, several at a time; return their number."""
     count = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="restore") as pool:
@@ -185,7 +185,7 @@ def _work_on_files(entries: Iterable[FileEntry], work: Callable[[FileEntry], obj
     return count
 
 
-def _check_file(archive: BackupStore, on_bytes: OnBytes, entry: FileEntry) -> None:
+def _check_file(archive: BackupStore, on_bytes: OnBytes, entry: BackupFileEntry) -> None:
     """Check that a file stays in its store, and that its parts are what was written.
 
     Raises:
@@ -196,7 +196,7 @@ def _check_file(archive: BackupStore, on_bytes: OnBytes, entry: FileEntry) -> No
         on_bytes(len(part))
 
 
-def _check_entry(entry: FileEntry) -> None:
+def _check_entry(entry: BackupFileEntry) -> None:
     """Check that a file of the list stays in its store.
 
     Raises:
@@ -229,15 +229,15 @@ def _restore_files(
     archive: BackupStore, manifest: BackupManifest, target: _Target, on_bytes: OnBytes
 ) -> dict[str, str]:
     """Write the files of a backup, the database last; return the sessions that were purged during it."""
-    database: list[FileEntry] = []
+    database: list[BackupFileEntry] = []
     gone: dict[str, str] = {}
 
-    def write(entry: FileEntry) -> None:
+    def write(entry: BackupFileEntry) -> None:
         data = list(archive.read_file(entry))
         target.open_store(entry.store).put_parts(entry.key, data)
         on_bytes(entry.size)
 
-    def select_objects() -> Iterator[FileEntry]:
+    def select_objects() -> Iterator[BackupFileEntry]:
         for entry in archive.read_listing(manifest):
             if entry.store == "database":
                 database.append(entry)
@@ -258,7 +258,7 @@ def _restore_files(
 
 
 def _restore_sqlite(
-    archive: BackupStore, entries: list[FileEntry], target: _Target, on_bytes: OnBytes
+    archive: BackupStore, entries: list[BackupFileEntry], target: _Target, on_bytes: OnBytes
 ) -> None:
     path = Path(target.staged.database_url.removeprefix("sqlite:///"))
     make_durable_folder(path.parent)
@@ -276,7 +276,7 @@ def _restore_sqlite(
 def _restore_postgres(
     archive: BackupStore,
     manifest: BackupManifest,
-    entries: list[FileEntry],
+    entries: list[BackupFileEntry],
     target: _Target,
     on_bytes: OnBytes,
 ) -> None:

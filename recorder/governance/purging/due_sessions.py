@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, exists, insert, or_, select
 
 from recorder.governance.holds import list_held_sessions
-from recorder.governance.purging.requests import describe_purge_request
+from recorder.governance.purging.purge_rows import describe_purge_request
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeCause, PurgeRow
 from recorder.models.session import SessionRow, SessionStatusRow

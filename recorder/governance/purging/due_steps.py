@@ -18,9 +18,9 @@ from sqlmodel import col, delete, select
 from recorder import clock
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError
-from recorder.exports.results.session_removal import remove_from_exports
+from recorder.exports.results.export_session_removal import remove_from_exports
+from recorder.governance.purging.purge_rows import advance_purges, lock_purges, update_purges
 from recorder.governance.purging.referring_batches import ReferringBatches
-from recorder.governance.purging.requests import advance_purges, lock_purges, update_purges
 from recorder.governance.purging.session_content import remove_session_contents
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.plurals import counted

@@ -16,7 +16,7 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.governance.purging.due_steps import PurgeReport, PurgeRun
-from recorder.governance.purging.requests import advance_purges
+from recorder.governance.purging.purge_rows import advance_purges
 from recorder.governance.purging.session_content import remove_session_contents
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime

@@ -9,14 +9,14 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder.governance.holds import forget_holds
-from recorder.governance.purging.requests import request_purges_of_recordings
-from recorder.memory.storage.session_removal import purge_sessions
+from recorder.governance.purging.purge_rows import request_purges_of_recordings
+from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import IdempotencyRow, OutboxRow, SealPortionRow, SweepRow
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow, TagRow
 from recorder.models.webhook import DeliveryRow
-from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_rows
-from recorder.replay_service.requests.session_removal import remove_some_replays
+from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_hot_rows
+from recorder.replay_service.requests.replay_removal import remove_some_replays
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.conditions import in_tenant
@@ -41,12 +41,12 @@ _EVENTS = 100
 _LONGEST_PAUSE_S = 0.1
 
 
-def object_folders(workspace_id: str, session_id: str) -> list[str]:
+def list_content_folders(workspace_id: str, session_id: str) -> list[str]:
     """Return the folders that hold objects of a session: its frames, and the progress of its sealing."""
     return [f"{kind}/{workspace_id}/{session_id}/" for kind in ("frames", "sealing")]
 
 
-def object_stores(runtime: Runtime) -> list[Blobs]:
+def list_content_stores(runtime: Runtime) -> list[Blobs]:
     """Return the stores that hold objects of sessions: frames and archived frames."""
     return [runtime.blobs, Blobs(runtime.settings.cold_url)]
 
@@ -69,8 +69,10 @@ def remove_session_contents(
     Raises:
         Unavailable: if a store or the database does not answer; what is left is removed by the next call.
     """
-    folders = [folder for purge in purges for folder in object_folders(purge.workspace_id, purge.session_id)]
-    for store in object_stores(runtime):
+    folders = [
+        folder for purge in purges for folder in list_content_folders(purge.workspace_id, purge.session_id)
+    ]
+    for store in list_content_stores(runtime):
         store.delete_below(*folders)
     has_more, began_s = True, time.monotonic()
     while has_more:
@@ -89,17 +91,17 @@ def remove_session_contents(
 def _remove_some_session_rows(db: DbSession, purges: Sequence[PurgeRow]) -> bool:
     """Remove rows of the sessions, a bounded number of each table; return whether some may be left."""
     session_ids = [purge.session_id for purge in purges]
-    has_more = delete_some_rows(db, session_ids, _ROWS)
+    has_more = delete_some_hot_rows(db, session_ids, _ROWS)
     removed = remove_some_replays(db, session_ids)
     if removed.ids:
-        _remove_outbox_events(db, removed.ids)  # a replay has three, a recovery two
+        _remove_session_outbox_events(db, removed.ids)  # a replay has three, a recovery two
         _remove_answers(db, removed.ids)
         has_more = True
     request_purges_of_recordings(db, purges, removed.recorded)
-    return _remove_outbox_events(db, session_ids) or has_more
+    return _remove_session_outbox_events(db, session_ids) or has_more
 
 
-def _remove_outbox_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
+def _remove_session_outbox_events(db: DbSession, subject_ids: Sequence[str]) -> bool:
     """Remove events of the outbox with their deliveries; return whether some may be left."""
     waiting = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(subject_ids)).limit(_EVENTS)
     ids = list(db.exec(waiting.order_by(col(OutboxRow.id)).with_for_update()))
@@ -137,7 +139,7 @@ def _remove_sessions(db: DbSession, purges: Sequence[PurgeRow]) -> None:
         # Sorted, since each graph's workflow is locked.
         for workflow in sorted({purge.workflow for purge in group}):
             of_graph = [purge.session_id for purge in group if purge.workflow == workflow]
-            purge_sessions(db, GraphScope(tenant, workflow), of_graph)
+            purge_sessions_from_graph(db, GraphScope(tenant, workflow), of_graph)
     for session_id in ids:
         # Its streams end.
         note_change(db, SessionRow, session_id)

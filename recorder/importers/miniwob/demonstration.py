@@ -1,4 +1,6 @@
-"""A demonstration file as a recording: one session, its screens, actions and outcome. Design §2 (importers).
+"""Import of MiniWoB++ demonstrations: folders of files, each as a recording of one session.
+
+Design §2 (importers).
 
 - Workflow: the task (the folder's name) in lower case, `-`, `.` and the like as `_`.
 - Frames: one for each state whose page differs from that of the frame before (in anything but the recorder's
@@ -21,13 +23,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from recorder.client.batches import CapturedFrame
 from recorder.client.client import Client
+from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import ValidationFailed
 from recorder.importers.miniwob.elements import (
-    canvas_size,
-    event_target,
+    compute_canvas_size,
     list_boxes,
+    make_event_target,
     make_snapshot,
     take_target_path,
 )
@@ -35,15 +37,15 @@ from recorder.importers.miniwob.format import (
     SUFFIXES,
     Demonstration,
     PageElement,
-    event_members,
+    convert_action,
     read_demonstration_file,
     whole_actions,
 )
 from recorder.importers.screen_drawing import ScreenBox, draw_screen
 from recorder.importers.upload import (
+    ImportedRecording,
     ImportReport,
     NothingToImport,
-    Recording,
     RecordingSource,
     UnreadableRecording,
     Upload,
@@ -70,7 +72,7 @@ def workflow_of_task(task: str, prefix: str = "") -> str:
 
 def read_demonstration(
     path: Path, *, started_at: datetime, workflow: str | None = None, workflow_prefix: str = ""
-) -> Recording:
+) -> ImportedRecording:
     """Return the recording of one file.
 
     Args:
@@ -90,7 +92,7 @@ def read_demonstration(
         frames, events = _convert_states(demonstration, prefix)
     except RecursionError as error:
         raise UnreadableRecording("its pages are nested too deep") from error
-    return Recording(
+    return ImportedRecording(
         workflow=slug,
         metadata={
             "task": task,
@@ -116,12 +118,12 @@ def _convert_states(
     frame_ids = [screens.show(state.dom, _round_ms(state.time)) for state in states]
     seen = whole_actions(states)
     events = []
-    for first, members in zip(seen, event_members(seen), strict=True):
+    for first, members in zip(seen, convert_action(seen), strict=True):
         # Where only the half after the handling was recorded, the page acted on is the one before it.
         shown = max(0, first.index - 1) if first.action.timing == 3 else first.index
         event = {"t_ms": _round_ms(states[first.index].time), **members, "frame_id": frame_ids[shown]}
         if targets[first.index]:
-            event["target"] = event_target(targets[first.index])
+            event["target"] = make_event_target(targets[first.index])
         events.append(event)
     return screens.frames, events
 
@@ -143,7 +145,7 @@ class _Screens:
         return str(self.frames[-1].item["id"])
 
     def _draw_frame(self, page: PageElement, t_ms: int) -> CapturedFrame:
-        drawn = list_boxes(page), canvas_size(page)
+        drawn = list_boxes(page), compute_canvas_size(page)
         if drawn not in self._pictures:
             self._pictures[drawn] = draw_screen(*drawn)
         width, height = drawn[1]
@@ -201,7 +203,7 @@ def import_folder(
         raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")
     files = demonstration_files(path)
     began = time.monotonic()
-    with Client(url, key) as client, shown_progress(len(files), progress) as on_done:
+    with Client(url, key) as client, show_import_progress(len(files), progress) as on_done:
         sources = demonstration_sources(files, workflow=workflow, workflow_prefix=workflow_prefix)
         report = upload_recordings(client, sources, parallel=parallel, on_done=on_done)
     return replace(report, seconds=round(time.monotonic() - began, 3))
@@ -242,7 +244,7 @@ def _compute_start(n: int) -> datetime:
 
 
 @contextmanager
-def shown_progress(total: int, wanted: bool) -> Iterator[Callable[[Upload], None]]:
+def show_import_progress(total: int, wanted: bool) -> Iterator[Callable[[Upload], None]]:
     """Show a bar on stderr; failures are named there with or without it."""
     console = Console(stderr=True)
     columns = (

@@ -1,4 +1,7 @@
-"""Elements of a MiniWoB page as DOM snapshot, as boxes to draw and as targets. Contract §3 (event item)."""
+"""MiniWoB page elements as snapshot, drawing boxes, names, selectors and event targets.
+
+Contract §3 (event item).
+"""
 
 import re
 from collections.abc import Iterator
@@ -51,7 +54,7 @@ def make_snapshot(dom: PageElement) -> dict[str, Any]:
     return {"v": 1, "format": "nodes", "html": _make_snapshot(dom)}
 
 
-def canvas_size(dom: PageElement) -> tuple[int, int]:
+def compute_canvas_size(dom: PageElement) -> tuple[int, int]:
     """Return width and height of the picture: the task's area, or the whole page without a task frame."""
     if any(node.id == "wrap" for node, _ in _walk_elements(dom)):
         return AREA
@@ -66,7 +69,7 @@ def list_boxes(dom: PageElement) -> tuple[ScreenBox, ...]:
     return tuple(box for node, ink in _walk_elements(dom) for box in _make_boxes(node, ink))
 
 
-def event_target(path: list[PageElement]) -> dict[str, Any]:
+def make_event_target(path: list[PageElement]) -> dict[str, Any]:
     """Return the last element of `path` as the target of an event, with selectors, the best first."""
     node = path[-1]
     kind, _, sort = node.tag.partition("_")

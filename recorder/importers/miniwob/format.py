@@ -1,4 +1,7 @@
-"""Demonstration files of MiniWoB++: one gzip JSON object each, decoded and checked. Design §2 (importers)."""
+"""Format of MiniWoB++ files: gzip JSON decoded, checked, and its actions turned into event members.
+
+Design §2 (importers).
+"""
 
 import gzip
 import re
@@ -44,7 +47,7 @@ class PageElement(msgspec.Struct):
     children: list["PageElement"] | None = None
 
 
-class Action(msgspec.Struct, frozen=True):
+class DemonstrationAction(msgspec.Struct, frozen=True):
     """Action of the person; `timing` 1 is before the page handled it, 3 after."""
 
     type: str
@@ -60,12 +63,12 @@ class Action(msgspec.Struct, frozen=True):
         return self.type, self.x, self.y, self.key_code, self.char_code
 
 
-class State(msgspec.Struct):
+class DemonstrationState(msgspec.Struct):
     """The page at one moment, and the action seen at it."""
 
     time: Milliseconds
     dom: PageElement
-    action: Action | None = None
+    action: DemonstrationAction | None = None
 
 
 class Demonstration(msgspec.Struct):
@@ -73,7 +76,7 @@ class Demonstration(msgspec.Struct):
 
     utterance: str
     raw_reward: int | float = msgspec.field(name="rawReward")
-    states: list[State]
+    states: list[DemonstrationState]
     reward: int | float | None = None
 
 
@@ -135,19 +138,19 @@ _TYPE = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenAction:
     """One action and the index of the state it was first seen at (before the page handled it)."""
 
     index: int
-    action: Action
+    action: DemonstrationAction
 
 
-def whole_actions(states: list[State]) -> list[Seen]:
+def whole_actions(states: list[DemonstrationState]) -> list[SeenAction]:
     """Return every action once: a timing-3 half joins its timing-1 half; a lone half counts by itself.
 
     Halves of nested actions (a click that causes a click) may follow each other as 1 1 3 3.
     """
-    seen: list[Seen] = []
+    seen: list[SeenAction] = []
     open_halves: list[tuple[Any, ...]] = []
     last_timing: int | None = None
     for index, state in enumerate(states):
@@ -160,12 +163,12 @@ def whole_actions(states: list[State]) -> list[Seen]:
             if action.timing == 1:
                 # Once a nest has begun to close, an older half in it has lost its other one.
                 open_halves = [*open_halves, action.identity] if last_timing == 1 else [action.identity]
-            seen.append(Seen(index, action))
+            seen.append(SeenAction(index, action))
         last_timing = action.timing
     return seen
 
 
-def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
+def convert_action(seen: list[SeenAction]) -> Iterator[dict[str, Any]]:
     """Yield the members `type` and `input` of each action's event; keys that are held down are tracked."""
     held = 0
     for n, first in enumerate(seen):
@@ -178,7 +181,7 @@ def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
             yield _make_pointer_event(action, held)
 
 
-def _find_typed_character(seen: list[Seen], n: int) -> str | None:
+def _find_typed_character(seen: list[SeenAction], n: int) -> str | None:
     """Return the character of this key: its own, or that of the keypress which follows a keydown."""
     action = seen[n].action
     if action.type == "keydown" and n + 1 < len(seen) and seen[n + 1].action.type == "keypress":
@@ -187,8 +190,8 @@ def _find_typed_character(seen: list[Seen], n: int) -> str | None:
     return chr(code) if 32 <= code < 0xD800 or 0xE000 <= code < 0x110000 else None
 
 
-def _make_key_event(action: Action, typed: str | None, held: int) -> tuple[dict[str, Any], int]:
-    key = typed or key_name(action.key_code)
+def _make_key_event(action: DemonstrationAction, typed: str | None, held: int) -> tuple[dict[str, Any], int]:
+    key = typed or find_key_name(action.key_code)
     bit = _BITS.get(key or "", 0)
     if action.type == "keydown" and not typed:
         held |= bit
@@ -212,7 +215,7 @@ def _make_key_event(action: Action, typed: str | None, held: int) -> tuple[dict[
     return members, held
 
 
-def _make_pointer_event(action: Action, held: int) -> dict[str, Any]:
+def _make_pointer_event(action: DemonstrationAction, held: int) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if action.x is not None and action.y is not None:
         given["point"] = [action.x, action.y]
@@ -229,7 +232,7 @@ def _map_event_type(dom_type: str) -> str:
     return re.sub(r"[^a-z0-9_.]", "_", f"dom.{known.lower()}")[:64]
 
 
-def key_name(key_code: int | None) -> str | None:
+def find_key_name(key_code: int | None) -> str | None:
     """Return the `KeyboardEvent.key` of a legacy code; None for a code without one."""
     if key_code is None:
         return None

@@ -9,11 +9,11 @@ from typing import Any
 from recorder import clock
 from recorder.errors import NotFound
 from recorder.memory.drift.detector import DetectorState, detect_alarms
-from recorder.memory.drift.payloads import describe_alarm
+from recorder.memory.drift.payloads import make_alarm_payload
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.queries.columns import read_graph_columns
-from recorder.memory.storage.versions import read_head
+from recorder.memory.storage.versions import read_newest_version
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope
 
@@ -65,7 +65,7 @@ def backtest_history(
         NotFound: if there is no such workflow.
     """
     with database.transaction(write=False) as db:
-        head = read_head(db, scope)
+        head = read_newest_version(db, scope)
         if head is None:
             raise NotFound("workflow")
         columns = read_graph_columns(db, scope, head.version)
@@ -74,7 +74,7 @@ def backtest_history(
     terms = judged = 0
     for check in detect_alarms(history, DetectorState(), rules, from_the_start=True):
         for alarm in check.alarms:
-            type, _, data = describe_alarm(alarm, history, columns, workflow=scope.workflow)
+            type, _, data = make_alarm_payload(alarm, history, columns, workflow=scope.workflow)
             began_at = clock.from_ms(int(history.started_ms[alarm.position]))
             alarms.append(PastAlarm(alarm.position + 1, began_at, type, data.model_dump(mode="json")))
         terms += 1

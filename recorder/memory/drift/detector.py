@@ -14,7 +14,7 @@ from recorder.memory.drift.falls import Fall, compute_fall_evidence, find_falls
 from recorder.memory.drift.growth import Growth, find_growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch, inherit_watches, list_watched_subjects
+from recorder.memory.drift.watched_subjects import SubjectWatch, inherit_watches, list_watched_subjects
 
 Alarm = Fall | Growth
 
@@ -38,7 +38,7 @@ class TermCheck:
     """Result of a check of one term: its alarms in the order of the sessions, and the state after it."""
 
     alarms: list[Alarm]
-    watched: list[Watch]
+    watched: list[SubjectWatch]
     state: DetectorState
 
 
@@ -110,7 +110,7 @@ def _list_reported(changes: dict[int, NoticedChange]) -> set[int]:
 def _find_candidate_alarms(
     history: History,
     term: Term,
-    watched: list[Watch],
+    watched: list[SubjectWatch],
     changes: dict[int, NoticedChange],
     reported: frozenset[int],
     judged: tuple[int, int],

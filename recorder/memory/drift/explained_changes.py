@@ -12,7 +12,7 @@ from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch, watch_without_subjects
+from recorder.memory.drift.watched_subjects import SubjectWatch, watch_without_subjects
 
 #: Share of the sessions of the rarer of two subjects from which on they change together.
 _SHARED = 0.5
@@ -43,8 +43,8 @@ def is_fall_explained(
 
 
 def leave_out_reported(
-    history: History, watch: Watch, changes: Collection[NoticedChange], rules: DriftRules
-) -> Watch:
+    history: History, watch: SubjectWatch, changes: Collection[NoticedChange], rules: DriftRules
+) -> SubjectWatch:
     """Return a watch among the sessions that no reported change of another subject is about.
 
     What most sessions have now is not left out: it is no addition to the other work, but takes its place.
@@ -63,7 +63,7 @@ def is_growth_explained(
     history: History,
     growth: Growth,
     changes: Collection[NoticedChange],
-    watches: list[Watch],
+    watches: list[SubjectWatch],
     rules: DriftRules,
 ) -> bool:
     """Return whether a change, noticed before or under way, explains why a subject grew."""

@@ -1,4 +1,7 @@
-"""Evidence that the rate of a subject fell: its sightings and misses. Docs: docs/drift.md."""
+"""Statistical evidence for falls: sightings and misses of a subject, and the return of a fallen one.
+
+Docs: docs/drift.md.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ import numpy.typing as npt
 
 from recorder.memory.drift.history import DAY_MS, History
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch
+from recorder.memory.drift.watched_subjects import SubjectWatch
 from recorder.memory.graph.inverted_index import Ints
 
 _LONG_AGO = -(2**62)
@@ -25,7 +28,7 @@ class Trail:
     last_seen_ms: Ints
 
     @classmethod
-    def read(cls, history: History, watch: Watch, end: int) -> "Trail":
+    def read(cls, history: History, watch: SubjectWatch, end: int) -> "Trail":
         """Read the sessions before position `end`.
 
         One that began more than a day before the subject was last seen is passed over, whether it has it or
@@ -63,7 +66,7 @@ class FallEvidence:
     sums: Reals
 
     @classmethod
-    def weigh(cls, trail: Trail, watch: Watch, first: int, rules: DriftRules) -> "FallEvidence":
+    def weigh(cls, trail: Trail, watch: SubjectWatch, first: int, rules: DriftRules) -> "FallEvidence":
         """Weigh the sessions from `first` on."""
         sighting, miss = trail.is_sighting[first:], trail.is_miss[first:]
         seen = watch.seen + np.cumsum(sighting) - sighting

@@ -1,4 +1,7 @@
-"""Falls: watched subjects that stopped (misses in a row) or dropped (evidence). Spec §6.1, docs/drift.md."""
+"""Falls: watched subjects that stopped (misses in a row) or dropped (lower rate).
+
+Spec §6.1, docs/drift.md.
+"""
 
 import math
 from dataclasses import dataclass
@@ -10,10 +13,10 @@ from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch
+from recorder.memory.drift.watched_subjects import SubjectWatch
 from recorder.memory.graph.inverted_index import Ints
 
-View = tuple[Watch, Trail]
+View = tuple[SubjectWatch, Trail]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Fall:
 
     position: int
     kind: Literal["stopped", "dropped"]
-    watch: Watch
+    watch: SubjectWatch
     #: Positions of the sessions that count: those since it was last seen, or since its rate fell.
     window: Ints
     #: How many of them have it; 0 where it stopped.
@@ -45,13 +48,13 @@ class Fall:
     def as_change(self, *, is_reported: bool) -> NoticedChange:
         """Return the change, for later alarms to be compared with."""
         since = int(self.window[0])
-        most = highest_remaining_rate(self.seen, len(self.window))
+        most = compute_highest_remaining_rate(self.seen, len(self.window))
         return NoticedChange(
             self.subject, False, since, self.position, self.watch.frequency, most, is_reported
         )
 
 
-def highest_remaining_rate(seen: int, sessions: int) -> float:
+def compute_highest_remaining_rate(seen: int, sessions: int) -> float:
     """Return the highest rate that so many sightings allow (95 %)."""
     from scipy.special import betaincinv
 
@@ -60,8 +63,8 @@ def highest_remaining_rate(seen: int, sessions: int) -> float:
 
 def find_falls(
     history: History,
-    watch: Watch,
-    besides: Watch,
+    watch: SubjectWatch,
+    besides: SubjectWatch,
     *,
     begin: int,
     end: int,
@@ -140,13 +143,13 @@ def _find_drop(history: History, views: list[View], first: int, begin: int, rule
     return None
 
 
-def misses_so_far(history: History, watch: Watch, end: int) -> int:
+def misses_so_far(history: History, watch: SubjectWatch, end: int) -> int:
     """Count the sessions before position `end` that missed a subject since it was last seen."""
     runs = Trail.read(history, watch, end).runs(watch.watched_from - watch.start)
     return int(runs[-1]) if len(runs) else 0
 
 
-def compute_fall_evidence(history: History, watch: Watch, end: int, rules: DriftRules) -> float:
+def compute_fall_evidence(history: History, watch: SubjectWatch, end: int, rules: DriftRules) -> float:
     """Return the evidence at position `end` that a subject fell; 1 is an alarm (ratio of logarithms)."""
     trail, first = Trail.read(history, watch, end), watch.watched_from - watch.start
     if not watch.seen or first >= len(trail.is_miss):

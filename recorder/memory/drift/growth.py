@@ -9,7 +9,7 @@ import numpy as np
 from recorder.memory.drift.baseline_terms import Term
 from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import EDGE, KINDS, NODE, Subject
+from recorder.memory.drift.subjects import EDGE, KINDS, NODE, DriftSubject
 from recorder.memory.drift.thresholds import DriftRules, sightings_needed, unseen_subjects
 from recorder.memory.graph.inverted_index import Ints
 
@@ -133,7 +133,7 @@ def _find_settled_position(
     gained = len(sightings) / (last + 1 - first)
     position = last
     for node in around:
-        number = history.subjects.find(Subject("node", (node,)))
+        number = history.subjects.find(DriftSubject("node", (node,)))
         assert number is not None
         before = min(0.99, float(history.has(number, term.start, term.end).mean()))
         lost = max(before - gained, before / 10)
@@ -162,7 +162,7 @@ def _list_left_out(history: History, subject: int, term: Term, sightings: Ints) 
     rate = len(sightings) / (sightings[-1] + 1 - sightings[0])
     around = []
     for node in sorted(between):
-        number = subjects.find(Subject("node", (node,)))
+        number = subjects.find(DriftSubject("node", (node,)))
         if number is None:
             continue
         before = float(history.has(number, term.start, term.end).mean())

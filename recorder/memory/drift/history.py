@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.drift.subjects import Subjects
+from recorder.memory.drift.subjects import DriftSubjects
 from recorder.memory.graph.inverted_index import Ints
 
 DAY_MS = 86_400_000
@@ -28,7 +28,7 @@ class History:
     started_ms: Ints
     #: One number for each actor.
     actor: Ints
-    subjects: Subjects
+    subjects: DriftSubjects
 
     def __len__(self) -> int:
         return len(self.seal_seq)

@@ -1,4 +1,4 @@
-"""Drift checks of live graphs: what came since the last check, its alarms, and what is watched. Spec §6.1."""
+"""Drift monitor of live graphs: which are due for a check, the check itself, and its summary. Spec §6.1."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from sqlmodel import select
 from recorder.memory.drift.detector import DetectorState, TermCheck, detect_alarms
 from recorder.memory.drift.falls import misses_so_far
 from recorder.memory.drift.history import History
-from recorder.memory.drift.payloads import describe_alarm
+from recorder.memory.drift.payloads import make_alarm_payload
 from recorder.memory.drift.store import (
     lock_drift_state,
-    make_detector_state,
+    make_subject_id,
     read_alarms,
     read_drift_state,
     read_history,
+    restore_detector_state,
     store_drift_alarm,
     store_drift_state,
-    subject_id_of,
 )
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.drift.watched_subjects import Watch, list_watched_subjects
+from recorder.memory.drift.watched_subjects import SubjectWatch, list_watched_subjects
 from recorder.memory.queries.columns import GraphColumns, read_graph_columns
-from recorder.memory.storage.versions import read_head
+from recorder.memory.storage.versions import read_newest_version
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -73,12 +73,12 @@ class _GraphReading:
     looked_seq: int
 
 
-def due_graphs(db: DbSession) -> Iterator[GraphScope]:
+def list_graphs_to_check(db: DbSession) -> Iterator[GraphScope]:
     """Yield the graphs that have new sessions since their last check."""
     workflows = select(WorkflowRow.workspace_id, WorkflowRow.mode, WorkflowRow.workflow)
     for workspace_id, mode, workflow in sorted(db.exec(workflows).all()):
         scope = GraphScope(Tenant(workspace_id, mode), workflow)
-        head, state = read_head(db, scope), read_drift_state(db, scope)
+        head, state = read_newest_version(db, scope), read_drift_state(db, scope)
         if head is not None and head.up_to_seal_seq > (0 if state is None else state.looked_seq):
             yield scope
 
@@ -106,13 +106,13 @@ def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RU
 
 
 def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:
-    head, row = read_head(db, scope), read_drift_state(db, scope)
+    head, row = read_newest_version(db, scope), read_drift_state(db, scope)
     looked_seq = 0 if row is None else row.looked_seq
     if head is None or head.up_to_seal_seq <= looked_seq:
         return None
     columns = read_graph_columns(db, scope, head.version)
     history = read_history(db, scope, columns)
-    state = make_detector_state(row, read_alarms(db, scope), history, columns)
+    state = restore_detector_state(row, read_alarms(db, scope), history, columns)
     return _GraphReading(columns, history, state, head.up_to_seal_seq, looked_seq)
 
 
@@ -120,7 +120,7 @@ def _queue_alarms(
     db: DbSession, scope: GraphScope, check: TermCheck, reading: _GraphReading
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for alarm in check.alarms:
-        type, subject_id, data = describe_alarm(
+        type, subject_id, data = make_alarm_payload(
             alarm, reading.history, reading.columns, workflow=scope.workflow
         )
         event = add_outbox_event(
@@ -148,13 +148,13 @@ def _summarize_drift_check(
     return DriftCheck(scope, sessions, term.end - term.start if term else 0, watched, alarms)
 
 
-def _list_watched(reading: _GraphReading, watches: list[Watch]) -> list[WatchedSubject]:
+def _list_watched(reading: _GraphReading, watches: list[SubjectWatch]) -> list[WatchedSubject]:
     history = reading.history
     subjects = [history.subjects.describe(watch.subject) for watch in watches]
     return [
         WatchedSubject(
             kind=subject.kind,
-            subject_id=subject_id_of(subject, reading.columns),
+            subject_id=make_subject_id(subject, reading.columns),
             frequency=watch.frequency,
             misses=misses_so_far(history, watch, len(history)),
             needed=watch.needed,
@@ -176,13 +176,13 @@ def read_last_drift_check(
 ) -> LastCheck | None:
     """Return the figures of a graph as the last check left them; None before the first one."""
     with database.transaction(write=False) as db:
-        head, row = read_head(db, scope), read_drift_state(db, scope)
+        head, row = read_newest_version(db, scope), read_drift_state(db, scope)
         if head is None or row is None:
             return None
         columns = read_graph_columns(db, scope, head.version)
         history = read_history(db, scope, columns)
         stored = read_alarms(db, scope)
-        state = make_detector_state(row, stored, history, columns)
+        state = restore_detector_state(row, stored, history, columns)
     reading = _GraphReading(columns, history, state, head.up_to_seal_seq, row.looked_seq)
     term = state.term
     watches = list_watched_subjects(history, term, rules) if term and term.end <= len(history) else []

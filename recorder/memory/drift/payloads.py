@@ -7,9 +7,9 @@ from recorder.memory.drift.detector import Alarm
 from recorder.memory.drift.falls import Fall
 from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
-from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, subject_id_of
-from recorder.memory.drift.subjects import PATH, Kind, Subject
-from recorder.memory.drift.thresholds import most_expected
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, make_subject_id
+from recorder.memory.drift.subjects import PATH, DriftSubject, Kind
+from recorder.memory.drift.thresholds import compute_most_expected
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.models.drift import (
@@ -31,11 +31,11 @@ _VERBS: dict[Kind, str] = {
 }
 
 
-def describe_alarm(
+def make_alarm_payload(
     alarm: Alarm, history: History, columns: GraphColumns, *, workflow: str
 ) -> tuple[str, str, NewNodeData | PathDisappearedData]:
     """Return type of the event, id of its subject, and its data."""
-    subject_id = subject_id_of(history.subjects.describe(alarm.subject), columns)
+    subject_id = make_subject_id(history.subjects.describe(alarm.subject), columns)
     if isinstance(alarm, Fall):
         return PATH_DISAPPEARED, subject_id, _describe_fall(alarm, history, columns, workflow)
     return NEW_NODE, subject_id, _describe_growth(alarm, history, columns, workflow)
@@ -95,7 +95,7 @@ def _find_commonest_path(history: History, fall: Fall) -> int:
 def _describe_growth(growth: Growth, history: History, columns: GraphColumns, workflow: str) -> NewNodeData:
     subject, seen = history.subjects.describe(growth.subject), len(growth.sightings)
     places = np.arange(growth.window_start, int(growth.sightings[-1]) + 1)
-    expected = round(most_expected(growth.baseline_seen, growth.baseline, len(places)), 1)
+    expected = round(compute_most_expected(growth.baseline_seen, growth.baseline, len(places)), 1)
     sentence = (
         f"{seen} of the last {len(places)} sessions {_VERBS[subject.kind]}, "
         f"{growth.baseline_seen or 'none'} of the {growth.baseline} of the baseline; "
@@ -128,7 +128,7 @@ def _describe_growth(growth: Growth, history: History, columns: GraphColumns, wo
     )
 
 
-def _name_subject(subject: Subject, columns: GraphColumns) -> PathSubject | NodeSubject | EdgeSubject:
+def _name_subject(subject: DriftSubject, columns: GraphColumns) -> PathSubject | NodeSubject | EdgeSubject:
     if subject.kind == "path":
         return PathSubject(path_id=columns.paths[subject.key[0]].path_id)
     ids = [columns.nodes[number].node_id for number in subject.key]

@@ -1,4 +1,4 @@
-"""State and alarms of drift detection in SQL, and the history it reads. Spec §6.1.
+"""Drift detection in SQL: alarms, the detector's state stored and restored, its history read. Spec §6.1.
 
 Rows hold numbers of sealing and ids, never places or counters: those follow from the sessions as they are.
 """
@@ -15,7 +15,7 @@ from recorder.memory.drift.baseline_terms import Inherited, Term
 from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.detector import DetectorState
 from recorder.memory.drift.history import NO_ACTOR, History
-from recorder.memory.drift.subjects import Subject, list_drift_subjects
+from recorder.memory.drift.subjects import DriftSubject, list_drift_subjects
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.versions import in_scope, scope_columns
@@ -77,7 +77,7 @@ def store_drift_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_s
     db.add(row)
 
 
-def subject_id_of(subject: Subject, columns: GraphColumns) -> str:
+def make_subject_id(subject: DriftSubject, columns: GraphColumns) -> str:
     """Return the id of a path or node; of an edge the ids of both ends, joined by `>`."""
     if subject.kind == "path":
         return columns.paths[subject.key[0]].path_id
@@ -95,15 +95,15 @@ class _Numbers:
     def find(self, subject_id: str) -> int | None:
         """Return the number of a subject; None if no session has it."""
         if subject_id in self._paths:
-            return self._history.subjects.find(Subject("path", (self._paths[subject_id],)))
+            return self._history.subjects.find(DriftSubject("path", (self._paths[subject_id],)))
         ends = [self._nodes.get(node_id) for node_id in subject_id.split(">")]
         known = tuple(number for number in ends if number is not None)
         if len(known) < len(ends):
             return None
-        return self._history.subjects.find(Subject("edge" if len(known) == 2 else "node", known))
+        return self._history.subjects.find(DriftSubject("edge" if len(known) == 2 else "node", known))
 
 
-def make_detector_state(
+def restore_detector_state(
     row: DriftStateRow | None, alarms: Sequence[DriftAlarmRow], history: History, columns: GraphColumns
 ) -> DetectorState:
     """Return the state of drift detection, in positions of the sessions and numbers of the present graph."""
@@ -157,7 +157,7 @@ def store_drift_state(
     seqs = history.seal_seq
 
     def id_of(number: int) -> str:
-        return subject_id_of(history.subjects.describe(number), columns)
+        return make_subject_id(history.subjects.describe(number), columns)
 
     row.changes = [
         [

@@ -20,7 +20,7 @@ PATH, NODE, EDGE = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class DriftSubject:
     """A path or a node by its number in the graph, or an edge by the numbers of both ends."""
 
     kind: Kind
@@ -28,7 +28,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Subjects:
+class DriftSubjects:
     """One row for each subject of a graph, with the variants that have it."""
 
     #: Place in KINDS.
@@ -45,13 +45,13 @@ class Subjects:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def describe(self, number: int) -> Subject:
+    def describe(self, number: int) -> DriftSubject:
         """Return the subject with this number."""
         ends = (int(self.first[number]), int(self.second[number]))
         kind = KINDS[self.kind[number]]
-        return Subject(kind, ends if kind == "edge" else ends[:1])
+        return DriftSubject(kind, ends if kind == "edge" else ends[:1])
 
-    def find(self, subject: Subject) -> int | None:
+    def find(self, subject: DriftSubject) -> int | None:
         """Return the number of a subject; None if no variant has it."""
         second = subject.key[1] if subject.kind == "edge" else -1
         is_kind = self.kind == KINDS.index(subject.kind)
@@ -86,7 +86,7 @@ class Subjects:
         return frozenset(self.first[sort_distinct(self.owner[is_visited])].tolist())
 
 
-def list_drift_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: Ints) -> Subjects:
+def list_drift_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: Ints) -> DriftSubjects:
     """Return the subjects of variants.
 
     Args:
@@ -110,7 +110,7 @@ def list_drift_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: 
     is_first = np.ones(len(kind), dtype=np.bool_)
     is_first[1:] = (np.diff(pairs[:3], axis=1) != 0).any(axis=0)
     starts = np.flatnonzero(is_first)
-    return Subjects(
+    return DriftSubjects(
         kind=kind[starts],
         first=first[starts],
         second=second[starts],

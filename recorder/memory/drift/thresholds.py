@@ -79,7 +79,7 @@ def unseen_subjects(counts: Ints) -> float:
     return max(1.0, once * (once - 1) / (2 * (twice + 1)))
 
 
-def most_expected(seen: int, sessions: int, window: int) -> float:
+def compute_most_expected(seen: int, sessions: int, window: int) -> float:
     """Return the most sessions of a window that may have a subject, given its baseline (95 %)."""
     from scipy.special import betaincinv
 

@@ -13,7 +13,7 @@ from recorder.memory.graph.inverted_index import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class SubjectWatch:
     """A subject and what is expected of it."""
 
     subject: int
@@ -40,7 +40,7 @@ class Watch:
         return self.seen / self.sessions if self.sessions else 0.0
 
 
-def list_watched_subjects(history: History, term: Term, rules: DriftRules) -> list[Watch]:
+def list_watched_subjects(history: History, term: Term, rules: DriftRules) -> list[SubjectWatch]:
     """Return the subjects that a term watches, the most common first; then those of the term before."""
     counts = history.counts(term.start, term.end)
     sessions = term.end - term.start
@@ -65,8 +65,8 @@ def _count_distinct_subjects(history: History, numbers: Ints, term: Term) -> int
 
 def _make_watch(
     history: History, entry: Inherited, watched: int, rules: DriftRules, *, is_inherited: bool
-) -> Watch:
-    watch = Watch(
+) -> SubjectWatch:
+    watch = SubjectWatch(
         subject=entry.subject,
         start=entry.start,
         end=entry.end,
@@ -81,8 +81,8 @@ def _make_watch(
 
 
 def watch_without_subjects(
-    history: History, watch: Watch, subjects: tuple[int, ...], rules: DriftRules
-) -> Watch:
+    history: History, watch: SubjectWatch, subjects: tuple[int, ...], rules: DriftRules
+) -> SubjectWatch:
     """Return the same watch among the sessions that have none of some subjects."""
     is_left = ~history.has_any(subjects, watch.start, watch.end)
     sessions = int(is_left.sum())
@@ -95,7 +95,7 @@ def watch_without_subjects(
 
 
 def inherit_watches(
-    watches: list[Watch], suspects: set[int], changes: dict[int, NoticedChange], start: int
+    watches: list[SubjectWatch], suspects: set[int], changes: dict[int, NoticedChange], start: int
 ) -> tuple[Inherited, ...]:
     """Return the subjects that keep their baseline for one more term.
 

@@ -1,4 +1,4 @@
-"""Capacity of a graph: the memory that its states and ways may take, and what counts for the rest. Spec §2.6.
+"""Capacity of a graph: its memory bound, and the stand-in steps for what is beyond it. Spec §2.6.
 
 A graph without room keeps what it has. An unseen micro-state then counts as the exemplar of the nearest node,
 or as a node for other steps of its kind, and a session that goes an unseen way counts without its way. So
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from recorder import limits
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
-from recorder.memory.steps.action_tokens import key_of_texts
+from recorder.memory.steps.action_tokens import hash_texts
 from recorder.memory.steps.session_steps import Step
 
 #: Postings that may be read to find the nearest nodes of a batch's unseen micro-states: 1 to 3 s of CPU.
@@ -19,7 +19,7 @@ _COMPARISONS = 300_000_000
 #: Steps of all traces of a graph: they take no memory while sessions are sealed, but do in a rebuild.
 _TRACE_STEPS = 30_000_000
 #: Trace of the sessions whose ways were not kept; it has no steps.
-UNKEPT_TRACE = key_of_texts("way that was not kept")
+UNKEPT_TRACE = hash_texts("way that was not kept")
 
 #: Estimated bytes of objects in memory, as measured on CPython 3.12 and 64 bits: an integer with its place in
 #: a tuple, and each kind of object without what it lists. A rebuild also holds the features of a micro-state.
@@ -55,7 +55,7 @@ DEFAULT_CAPACITY = GraphCapacity.of_megabytes(limits.GRAPH_MEMORY_MB)
 
 def compute_other_act(kind: str) -> int:
     """Return the act of the node for other steps of a kind: no step has it, as no type holds a space."""
-    return key_of_texts("other steps", kind)
+    return hash_texts("other steps", kind)
 
 
 def make_other_step(step: Step) -> Step:

@@ -55,7 +55,7 @@ def group_variants(
                 count += 1
         rounds += 1
         if len(rest) and rounds <= bounds.rounds:
-            nearest, cosine = find_nearest(vectors[some], vectors[rest])
+            nearest, cosine = find_nearest_neighbours(vectors[some], vectors[rest])
             is_near = cosine >= PATH_COSINE
             groups[rest[is_near]] = groups[some[nearest[is_near]]]
             rest = rest[~is_near]
@@ -64,7 +64,9 @@ def group_variants(
     return groups
 
 
-def find_nearest(known: Any, vectors: Any, *, max_mebibytes: float = _MAX_MEBIBYTES) -> tuple[Ints, Floats]:
+def find_nearest_neighbours(
+    known: Any, vectors: Any, *, max_mebibytes: float = _MAX_MEBIBYTES
+) -> tuple[Ints, Floats]:
     """Return for each vector the nearest known one and its cosine; of equals the first.
 
     Args:

@@ -1,4 +1,6 @@
-"""Directly-follows graph and variants: the only place where edges and variants are counted. Spec §2.6.
+"""Directly-follows graph, counted from sessions or from an event log: edges, variants, nodes and times.
+
+Spec §2.6.
 
 `count_directly_follows_graph` counts sessions that are walks through numbered nodes; the views of a memory
 graph use it. `aggregate_log` makes such walks of the rows of an event log, in any order, and uses it too; the

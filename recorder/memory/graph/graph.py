@@ -22,7 +22,7 @@ from recorder.memory.graph.capacity import (
 from recorder.memory.graph.node_labels import LabelText, NodeLabels
 from recorder.memory.graph.nodes import Node, NodeIndex, select_compared_features
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
-from recorder.memory.steps.action_tokens import signed
+from recorder.memory.steps.action_tokens import make_signed_key
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import GraphScope
 
@@ -73,10 +73,10 @@ class GraphChange:
 
 def trace_key(steps: Iterable[int]) -> int:
     """Hash a sequence of micro-states: the key is the same in every graph and after every rebuild."""
-    return signed(xxhash.xxh64_intdigest(array("q", steps).tobytes()))
+    return make_signed_key(xxhash.xxh64_intdigest(array("q", steps).tobytes()))
 
 
-def drop_repeats(numbers: Iterable[int]) -> tuple[int, ...]:
+def drop_repeated_nodes(numbers: Iterable[int]) -> tuple[int, ...]:
     """Return the numbers without those that equal the one before."""
     distinct: list[int] = []
     for number in numbers:
@@ -250,7 +250,7 @@ class Graph:
 
     def _sequence(self, steps: Iterable[int]) -> tuple[int, ...]:
         number_of = self.node_index.number_of
-        return drop_repeats(number_of[key] for key in steps)
+        return drop_repeated_nodes(number_of[key] for key in steps)
 
     def _variant_key(self, sequence: Iterable[int]) -> int:
         nodes = self.nodes

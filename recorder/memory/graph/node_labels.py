@@ -1,4 +1,4 @@
-"""Labels of nodes: which texts of recorded pages may name a node, and what each node is called. Spec §2.6.
+"""Labels of nodes in a graph: which texts of sessions are shared by enough actors to be shown. Spec §2.6.
 
 A text names a node where at least `MIN_SESSIONS` sessions share it, of two actors where the workflow has two.
 So many sessions are kept for each text as prove that, and no more.
@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from recorder.memory.graph.capacity import TEXT_BYTES
-from recorder.memory.steps.action_tokens import key_of_texts, text_template_of
+from recorder.memory.steps.action_tokens import hash_texts, text_template_of
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.step_labels import make_step_label
 
@@ -55,9 +55,9 @@ class LabelText(NamedTuple):
     actor: int
 
 
-def actor_key(actor_id: str | None) -> int:
+def compute_actor_key(actor_id: str | None) -> int:
     """Return the key by which actors are distinguished."""
-    return key_of_texts("actor", actor_id) if actor_id else 0
+    return hash_texts("actor", actor_id) if actor_id else 0
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.capacity import NODE_BYTES, NUMBER_BYTES, STATE_BYTES, compute_other_act
 from recorder.memory.graph.exemplars import SCREEN_JACCARD, ExemplarIndex
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
-from recorder.memory.steps.action_tokens import key_of_texts
+from recorder.memory.steps.action_tokens import hash_texts
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.tenant import GraphScope
 
@@ -48,10 +48,10 @@ class Node:
     merged_into: int | None = None
 
 
-def content_id(prefix: str, *content: object) -> str:
+def make_content_id(prefix: str, *content: object) -> str:
     """Return an id made of the first 100 bits of BLAKE2 over some content, such as `nde_…`."""
     digest = hashlib.blake2b(canonical_json(content), digest_size=16).digest()
-    return f"{prefix}_{ids.encode(int.from_bytes(digest, 'big') >> 28)[6:]}"
+    return f"{prefix}_{ids.encode_ulid(int.from_bytes(digest, 'big') >> 28)[6:]}"
 
 
 def select_compared_features(features: Sequence[int]) -> tuple[int, ...]:
@@ -59,21 +59,21 @@ def select_compared_features(features: Sequence[int]) -> tuple[int, ...]:
     return tuple(features[:COMPARED_FEATURES])
 
 
-def make_unused_id(prefix: str, scope: GraphScope, taken: Container[str], *content: object) -> str:
+def make_unused_graph_id(prefix: str, scope: GraphScope, taken: Container[str], *content: object) -> str:
     """Return an id for a new node or path; existing ones keep theirs.
 
     After a rebuild an id may belong to a thing whose content has changed; then a number is counted in.
     """
     names = (scope.workspace_id, scope.mode, scope.workflow)
-    made = content_id(prefix, *names, *content)
+    made = make_content_id(prefix, *names, *content)
     again = 0
     while made in taken:
         again += 1
-        made = content_id(prefix, *names, *content, again)
+        made = make_content_id(prefix, *names, *content, again)
     return made
 
 
-def live_number(nodes: Sequence[Node], number: int) -> int:
+def find_live_node(nodes: Sequence[Node], number: int) -> int:
     """Return the node that represents this one: itself, or the one it was merged into, through all merges."""
     merged_into = nodes[number].merged_into
     while merged_into is not None:
@@ -110,7 +110,7 @@ class NodeIndex:
 
     def assign(self, step: Step) -> Node | None:
         """Give a micro-state its node; returns the node if it had to be made."""
-        act, features = key_of_texts(step.action, step.target), select_compared_features(step.features)
+        act, features = hash_texts(step.action, step.target), select_compared_features(step.features)
         number = self.nearest(act, features)
         if number is not None:
             self.number_of[step.micro_key] = number
@@ -119,7 +119,7 @@ class NodeIndex:
 
     def find_stand_in(self, step: Step) -> int | None:
         """Return the exemplar of the node that a micro-state would join; None if it would join none."""
-        act, features = key_of_texts(step.action, step.target), select_compared_features(step.features)
+        act, features = hash_texts(step.action, step.target), select_compared_features(step.features)
         number = self.nearest(act, features)
         return None if number is None else self.nodes[number].micro_key
 
@@ -131,7 +131,7 @@ class NodeIndex:
         number = len(self.nodes)
         node = Node(
             number=number,
-            node_id=make_unused_id("nde", self.scope, self._ids, ALGO_VERSION, act, features),
+            node_id=make_unused_graph_id("nde", self.scope, self._ids, ALGO_VERSION, act, features),
             label=step.label,
             kind=step.action,
             micro_key=step.micro_key,
@@ -191,7 +191,7 @@ class MergeCandidate:
     features: Sequence[int]
 
 
-def merged_nodes(shown: Iterable[MergeCandidate], bounds: GraphBounds = GRAPH_BOUNDS) -> dict[int, int]:
+def find_merged_nodes(shown: Iterable[MergeCandidate], bounds: GraphBounds = GRAPH_BOUNDS) -> dict[int, int]:
     """Return the nodes that are merged, each with the older node that it is merged into."""
     by_act: defaultdict[int, list[MergeCandidate]] = defaultdict(list)
     for state in shown:

@@ -13,12 +13,12 @@ import xxhash
 
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.capacity import EDGE_BYTES, NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
-from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
+from recorder.memory.graph.communities import PATH_COSINE, find_nearest_neighbours, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import Node, make_unused_id
+from recorder.memory.graph.nodes import Node, make_unused_graph_id
 from recorder.memory.graph.shown_way import VariantTable, choose_shown_way
-from recorder.memory.steps.action_tokens import signed
+from recorder.memory.steps.action_tokens import make_signed_key
 from recorder.tenant import GraphScope
 
 #: Path of the sessions without any step: none.
@@ -61,7 +61,7 @@ class Path:
 
 def variant_key(node_ids: Iterable[str]) -> int:
     """Hash a sequence of nodes: the key is the same in whatever order they were made."""
-    return signed(xxhash.xxh64_intdigest("\n".join(node_ids).encode()))
+    return make_signed_key(xxhash.xxh64_intdigest("\n".join(node_ids).encode()))
 
 
 def _split_by_nodes(sequences: Sequence[tuple[int, ...]]) -> Iterator[slice]:
@@ -197,7 +197,7 @@ class PathIndex:
         nearest, cosines = np.zeros(len(unseen), dtype=np.int64), np.full(len(unseen), -1.0)
         for some in self._split_by_features(known):
             rows = self._features.vectors([self.variants[known[index]].features for index in some])
-            places, values = find_nearest(rows, vectors)
+            places, values = find_nearest_neighbours(rows, vectors)
             # Of equals the first.
             is_nearer = values > cosines
             nearest[is_nearer] = some.start + places[is_nearer]
@@ -247,7 +247,7 @@ class PathIndex:
     def _new_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
         leader = self.choose_leader(keys)
         node_ids = [nodes[number].node_id for number in leader.nodes]
-        path_id = make_unused_id("pth", self.scope, self._ids, node_ids)
+        path_id = make_unused_graph_id("pth", self.scope, self._ids, node_ids)
         path = Path(len(self.paths), path_id, leader.variant_key, leader.nodes)
         self._keep_path(path)
         for key in keys:

@@ -1,4 +1,7 @@
-"""Rebuild of a graph from the sessions it holds, with its ids kept. Spec §4.2; contract §4."""
+"""Rebuild of a graph, computed without a database: fresh nodes and paths under the old ids.
+
+Spec §4.2; contract §4.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +11,14 @@ from typing import Literal
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.exemplars import ExemplarIndex
-from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeats
+from recorder.memory.graph.graph import Graph, MicroState, StateTrace, drop_repeated_nodes
 from recorder.memory.graph.nodes import (
     MergeCandidate,
     Node,
     NodeIndex,
-    live_number,
-    make_unused_id,
-    merged_nodes,
+    find_live_node,
+    find_merged_nodes,
+    make_unused_graph_id,
 )
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
@@ -112,7 +115,7 @@ def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
     variants: dict[int, tuple[tuple[int, ...], int]] = {}
     # By content, which decides among variants of equally many sessions: ids tell of the order things came in.
     for trace in sorted(recorded.traces, key=lambda trace: trace.trace_key):
-        sequence = drop_repeats(index.number_of[key] for key in trace.steps)
+        sequence = drop_repeated_nodes(index.number_of[key] for key in trace.steps)
         key = _compute_variant_key(index.nodes, sequence)
         counted = variants.get(key, (sequence, 0))[1] + recorded.sessions.get(trace.trace_key, 0)
         variants[key] = (sequence, counted)
@@ -142,8 +145,8 @@ def _compute_variant_key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
 def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
     """Return the nodes with those alike merged into the older, each led by its most frequent state."""
     acts = [node.act for node in recorded.nodes]
-    live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
-    merged = merged_nodes(
+    live = {state.micro_key: find_live_node(recorded.nodes, state.node) for state in states}
+    merged = find_merged_nodes(
         (
             MergeCandidate(live[state.micro_key], acts[state.node], state.micro_key, state.features or ())
             for state in states
@@ -191,7 +194,7 @@ def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIn
     """Make nodes, starting with the most frequent micro-states, each numbered as most of it was."""
     weights = _sessions_through(recorded)
     scratch = _group_states_into_nodes(recorded, states, weights)
-    old_of = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
+    old_of = {state.micro_key: find_live_node(recorded.nodes, state.node) for state in states}
     heirs = match_ids(old_of, scratch.number_of, weights, free=len(recorded.nodes))
     nodes = {
         node.number: replace(node, merged_into=heirs.merged.get(node.number, node.merged_into))
@@ -207,7 +210,9 @@ def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIn
         if number in nodes:
             node_id = nodes[number].node_id
         else:
-            node_id = make_unused_id("nde", recorded.scope, used_ids, ALGO_VERSION, made.act, made.features)
+            node_id = make_unused_graph_id(
+                "nde", recorded.scope, used_ids, ALGO_VERSION, made.act, made.features
+            )
             used_ids.add(node_id)
         nodes[number] = replace(made, number=number, node_id=node_id)
     index = NodeIndex(recorded.scope, recorded.bounds)
@@ -240,7 +245,7 @@ def _group_states_into_nodes(
             )
             index.restore([made], [])
         index.number_of[state.micro_key] = number
-    merged = merged_nodes(
+    merged = find_merged_nodes(
         (
             MergeCandidate(number, index.nodes[number].act, state.micro_key, state.features or ())
             for state in ordered
@@ -305,7 +310,7 @@ def _with_lasting_numbers(
             path_id = paths[number].path_id
         else:
             node_ids = [graph.nodes[node].node_id for node in leader.nodes]
-            path_id = make_unused_id("pth", recorded.scope, used_ids, node_ids)
+            path_id = make_unused_graph_id("pth", recorded.scope, used_ids, node_ids)
             used_ids.add(path_id)
         paths[number] = Path(number, path_id, leader.variant_key, leader.nodes)
     number_of = {key: number for number, keys in members.items() for key in keys}

@@ -1,4 +1,4 @@
-"""Shown way of a path: the variant of one session that most of its sessions resemble. Contract §4.
+"""Shown way of a path: its variant, edits from it to the others, and its optional nodes. Contract §4.
 
 An edit is a node put in, left out or exchanged. Leaving out an optional node is free, and so is coming back
 to a node: neither makes a session go another way. A node that most sessions leave out is not optional but a
@@ -83,12 +83,12 @@ def choose_shown_way(ways: VariantTable) -> Way:
     best, most = 0, -1
     for row in _list_candidates(judged):
         nodes = ways.sequence(row)
-        edits = count_edits(nodes, list_optional(nodes, ways), judged)
+        edits = count_edits(nodes, list_optional_nodes(nodes, ways), judged)
         near = int(judged.sessions[edits <= MAX_EDITS].sum())
         if near > most:
             best, most = row, near
     nodes = ways.sequence(best)
-    optional = list_optional(nodes, ways)
+    optional = list_optional_nodes(nodes, ways)
     return Way(best, nodes, optional, count_edits(nodes, optional, ways))
 
 
@@ -107,14 +107,14 @@ def _list_candidates(ways: VariantTable) -> list[int]:
     return sorted(best.tolist())
 
 
-def list_optional(nodes: Ints, ways: VariantTable) -> Mask:
+def list_optional_nodes(nodes: Ints, ways: VariantTable) -> Mask:
     """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
-    return find_optional(np.array(missed, dtype=np.int64), total)
+    return find_optional_nodes(np.array(missed, dtype=np.int64), total)
 
 
-def find_optional(left_out: Ints, total: int) -> Mask:
+def find_optional_nodes(left_out: Ints, total: int) -> Mask:
     """Return which nodes are optional if so many of all sessions leave each of them out."""
     optional: Mask = (left_out > 0) & (left_out >= OPTIONAL_SHARE * total) & (2 * left_out <= total)
     return optional
@@ -149,7 +149,7 @@ def split_ways(ways: VariantTable) -> list[Ints]:
     open_parts = [np.arange(len(ways.sizes))]
     while open_parts:
         rows = open_parts.pop()
-        divided = _find_divergent_variants(ways.select_rows(rows))
+        divided = _find_variants_off_shown_way(ways.select_rows(rows))
         if divided is None:
             parts.append(rows)
         else:
@@ -157,7 +157,7 @@ def split_ways(ways: VariantTable) -> list[Ints]:
     return parts
 
 
-def _find_divergent_variants(ways: VariantTable) -> Mask | None:
+def _find_variants_off_shown_way(ways: VariantTable) -> Mask | None:
     """Return which variants go another way than the one shown; None if too few do."""
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:

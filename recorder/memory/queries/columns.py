@@ -21,8 +21,8 @@ from sqlmodel import col
 from recorder import clock
 from recorder.memory.graph.capacity import UNKEPT_TRACE
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.structure import Structure, no_rows, read_structure
-from recorder.memory.storage.graph_store import read_rows
+from recorder.memory.queries.structure import Structure, make_empty_column, read_structure
+from recorder.memory.storage.graph_store import read_graph_rows
 from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt_since
 from recorder.models.memory import SessionPathRow
 from recorder.tenant import GraphScope
@@ -46,7 +46,7 @@ Strings = npt.NDArray[np.bytes_]
 Mask = npt.NDArray[np.bool_]
 
 
-def _no_ids() -> Strings:
+def _make_empty_id_column() -> Strings:
     return np.zeros(0, dtype="S30")
 
 
@@ -63,23 +63,23 @@ class GraphColumns(Structure):
     """One graph at one version: a row for every session that is or was in it."""
 
     version: int = 0
-    session_id: Strings = field(default_factory=_no_ids)
-    added: Ints = field(default_factory=no_rows)
-    removed: Ints = field(default_factory=no_rows)
-    trace: Ints = field(default_factory=no_rows)
+    session_id: Strings = field(default_factory=_make_empty_id_column)
+    added: Ints = field(default_factory=make_empty_column)
+    removed: Ints = field(default_factory=make_empty_column)
+    trace: Ints = field(default_factory=make_empty_column)
     #: Places in OUTCOMES and ACTOR_KINDS.
-    outcome: Ints = field(default_factory=no_rows)
-    actor: Ints = field(default_factory=no_rows)
-    duration_ms: Ints = field(default_factory=no_rows)
-    started_ms: Ints = field(default_factory=no_rows)
-    sealed_ms: Ints = field(default_factory=no_rows)
-    seal_seq: Ints = field(default_factory=no_rows)
+    outcome: Ints = field(default_factory=make_empty_column)
+    actor: Ints = field(default_factory=make_empty_column)
+    duration_ms: Ints = field(default_factory=make_empty_column)
+    started_ms: Ints = field(default_factory=make_empty_column)
+    sealed_ms: Ints = field(default_factory=make_empty_column)
+    seal_seq: Ints = field(default_factory=make_empty_column)
     #: Times of row r are `step_ms[time_start[r]:time_start[r + 1]]`: to the first step of its trace, between
     #: steps, and from the last to the end.
     time_start: Ints = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
-    step_ms: Ints = field(default_factory=no_rows)
+    step_ms: Ints = field(default_factory=make_empty_column)
     #: The rows by (path, duration): medians of any selection are then a matter of counting.
-    order: Ints = field(default_factory=no_rows)
+    order: Ints = field(default_factory=make_empty_column)
     #: What queries made of this version, by name; kept as long as it is.
     derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     lasting: KeptValues = field(default_factory=KeptValues, repr=False, compare=False)
@@ -241,7 +241,7 @@ def _read_session_rows(db: DbSession, scope: GraphScope, *conditions: Any) -> Se
     row = SessionPathRow
     columns = (row.session_id, row.version, row.removed_version, row.trace_key, row.outcome, row.actor_kind)
     numbers = (row.duration_ms, row.started_at, row.sealed_at, row.seal_seq, row.step_ms)
-    return read_rows(db, scope, *columns, *numbers, where=conditions)
+    return read_graph_rows(db, scope, *columns, *numbers, where=conditions)
 
 
 def _make_columns(rows: Sequence[Any], trace_number: dict[int, int]) -> dict[str, Any]:
@@ -289,7 +289,7 @@ class SessionLookup:
         return rows
 
 
-def session_lookup_of(columns: GraphColumns) -> SessionLookup:
+def make_session_lookup(columns: GraphColumns) -> SessionLookup:
     """Return the look-up of a graph; made once for each version."""
     return columns.derive("lookup", _make_lookup)
 

@@ -12,7 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.paths import describe_session_paths, outcome_fractions, select_session_rows
+from recorder.memory.queries.common_paths import (
+    compute_outcome_fractions,
+    describe_session_paths,
+    select_session_rows,
+)
 from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, graph_view_of
 from recorder.models.memory import (
     Change,
@@ -107,7 +111,7 @@ class _Half:
             until=self._side.until,
             actor_kind=self._side.actor_kind,
             session_count=self.view.sessions,
-            outcomes=None if is_empty else outcome_fractions(self.view.outcomes),
+            outcomes=None if is_empty else compute_outcome_fractions(self.view.outcomes),
             median_duration_ms=self._median_ms,
         )
 
@@ -169,7 +173,7 @@ def _count_sessions(part: ViewNode | ViewEdge | None) -> int:
 
 
 def _read_outcome_shares(part: ViewNode | None) -> Any:
-    return None if part is None else outcome_fractions(part.outcomes)
+    return None if part is None else compute_outcome_fractions(part.outcomes)
 
 
 def _describe_change(selected: _Half, against: _Half, in_selected: int, in_against: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fit of paths: sessions that took exactly the shown way, variants, optional nodes. Contract §4."""
+"""Fit of a path to its shown way: counts of variants and of sessions that took it exactly. Contract §4."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH, variant_key
-from recorder.memory.graph.shown_way import find_optional
+from recorder.memory.graph.shown_way import find_optional_nodes
 from recorder.memory.queries.columns import GraphColumns, Mask
 
 _NO_VARIANT = -1
@@ -30,7 +30,7 @@ class ShownWays:
         return np.where(is_on_path, sessions_of[self.variant], 0)
 
 
-def shown_ways(columns: GraphColumns) -> ShownWays:
+def derive_shown_ways(columns: GraphColumns) -> ShownWays:
     """Return the shown ways of a graph; made once for each version."""
     return columns.derive("shown ways", _read_ways)
 
@@ -64,6 +64,6 @@ def _read_ways(columns: GraphColumns) -> ShownWays:
         # A way may come to a node twice; it is listed once.
         way = np.array(list(dict.fromkeys(path.nodes)), dtype=np.int64)
         visits = [visitors.get(number * width + node, 0) for node in way.tolist()]
-        mask = find_optional(total - np.array(visits, dtype=np.int64), total)
+        mask = find_optional_nodes(total - np.array(visits, dtype=np.int64), total)
         optional.append(tuple(way[mask].tolist()))
     return ShownWays(variant, optional)

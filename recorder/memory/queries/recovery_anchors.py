@@ -99,7 +99,7 @@ def find_recovery_anchors(
     left = _left_at(visits, failed, evidence)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
     succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
-    passed = _first_visits(list_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
+    passed = _find_first_visits(list_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
     return _list_recovery_anchors(
         columns, counts, passed, len(rows), "cross_session", read_successes, witnesses
     )
@@ -158,7 +158,7 @@ def _left_at(visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
     return last.only(evidence.is_followed[last.node])
 
 
-def _first_visits(visits: Visits, is_wanted: Mask) -> Visits:
+def _find_first_visits(visits: Visits, is_wanted: Mask) -> Visits:
     """Return the first visit of each session to each of some nodes."""
     wanted = visits.only(is_wanted[visits.node])
     keys = wanted.owner * len(is_wanted) + wanted.node

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recorder.memory.graph.inverted_index import Floats, Ints
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, session_lookup_of
+from recorder.memory.queries.columns import OUTCOMES, GraphColumns, make_session_lookup
 from recorder.memory.queries.step_vectors import step_vectors
 
 #: Decimals of a similarity: the order in which floats were summed must decide no tie.
@@ -35,7 +35,7 @@ class SimilarityIndex:
 
     def __init__(self, columns: GraphColumns) -> None:
         self._columns = columns
-        rows = session_lookup_of(columns).rows
+        rows = make_session_lookup(columns).rows
         # Nothing is known of the ways that were not kept.
         rows = rows[~columns.is_unkept[rows]]
         variants = columns.variant[rows]
@@ -81,8 +81,8 @@ class SimilarityIndex:
     def _similarity(self, variant: int) -> Floats:
         """Compute the similarity of every line to a variant."""
         line = int(self._vectors.line_of[variant])
-        others = _multiply(self._vectors.others, line)
-        cosines = np.round(others + _multiply(self._vectors.actions, line), _DECIMALS)
+        others = _multiply_vectors(self._vectors.others, line)
+        cosines = np.round(others + _multiply_vectors(self._vectors.actions, line), _DECIMALS)
         is_similar = (cosines >= _LEAST_SIMILARITY) & (others >= _LEAST_BESIDE_ACTIONS)
         similarity: Floats = np.where(is_similar, np.minimum(cosines, 1.0), 0.0)
         # Also where it has no nodes, and so no features.
@@ -106,7 +106,7 @@ class SimilarityIndex:
         return rows[is_other], values[is_other]
 
 
-def _multiply(matrix: Any, line: int) -> Floats:
+def _multiply_vectors(matrix: Any, line: int) -> Floats:
     """Return the products of every line of a sparse matrix with one of them."""
     features = slice(matrix.indptr[line], matrix.indptr[line + 1])
     dense = np.zeros(matrix.shape[1], dtype=np.float32)

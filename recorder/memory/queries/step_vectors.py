@@ -1,4 +1,4 @@
-"""Vectors of variants over screens, actions, nodes and parts of screens. Contract §4 (similar).
+"""Vectors for similarity queries: grams of screens, actions and nodes of each variant. Contract §4 (similar).
 
 There are seven blocks: the screens, actions and nodes of a variant, the pairs of each that follow each
 other, and the parts of its screens. A block of pairs weighs half as much as another one. Within a block all
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from recorder.memory.graph.distinct_values import sort_distinct
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.structure import no_rows
+from recorder.memory.queries.structure import make_empty_column
 
 #: Blocks: screens, actions and nodes, each alone and in pairs; parts of screens.
 _ACTIONS, _ACTION_PAIRS, _PARTS = 2, 3, 6
@@ -44,14 +44,14 @@ class StepVectors:
     """Features of variants, as sparse lines of length 1; a variant without nodes has none."""
 
     #: Variant of each line, and the line of each variant or -1.
-    variants: Ints = field(default_factory=no_rows)
-    line_of: Ints = field(default_factory=no_rows)
+    variants: Ints = field(default_factory=make_empty_column)
+    line_of: Ints = field(default_factory=make_empty_column)
     #: The lines in two matrices: features of actions, and all others.
     actions: Any = field(default_factory=_make_empty_matrix)
     others: Any = field(default_factory=_make_empty_matrix)
     #: The features by gram, ascending, each with its column in both.
-    grams: Ints = field(default_factory=no_rows)
-    column_of: Ints = field(default_factory=no_rows)
+    grams: Ints = field(default_factory=make_empty_column)
+    column_of: Ints = field(default_factory=make_empty_column)
 
 
 def step_vectors(columns: GraphColumns) -> StepVectors:

@@ -13,10 +13,10 @@ from sqlalchemy import LargeBinary, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
-from recorder.memory.graph.graph import drop_repeats
+from recorder.memory.graph.graph import drop_repeated_nodes
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.storage.graph_store import read_labels, read_rows
+from recorder.memory.storage.graph_store import read_graph_rows, read_labels
 from recorder.models.memory import (
     GraphMicroStateRow,
     GraphNodeRow,
@@ -52,7 +52,7 @@ class PathInfo(NamedTuple):
     live: int
 
 
-def no_rows() -> Ints:
+def make_empty_column() -> Ints:
     """Return a column of no rows."""
     return np.zeros(0, dtype=np.int64)
 
@@ -68,16 +68,16 @@ class Structure:
     nodes: list[NodeInfo] = field(default_factory=list)
     paths: list[PathInfo] = field(default_factory=list)
     #: The live path of each variant; NO_PATH for that of no nodes.
-    variant_path: Ints = field(default_factory=no_rows)
+    variant_path: Ints = field(default_factory=make_empty_column)
     #: The nodes of variant v are `variant_nodes[variant_start[v]:variant_start[v + 1]]`: live numbers, no two
     #: equal neighbours.
     variant_start: Ints = field(default_factory=_no_offsets)
-    variant_nodes: Ints = field(default_factory=no_rows)
+    variant_nodes: Ints = field(default_factory=make_empty_column)
     #: The variant of each trace.
-    trace_variant: Ints = field(default_factory=no_rows)
+    trace_variant: Ints = field(default_factory=make_empty_column)
     #: For each node of its variant, the place of the step at which a trace enters it; offsets as above.
     trace_start: Ints = field(default_factory=_no_offsets)
-    trace_entry: Ints = field(default_factory=no_rows)
+    trace_entry: Ints = field(default_factory=make_empty_column)
     variant_number: dict[int, int] = field(default_factory=dict, repr=False)
     trace_number: dict[int, int] = field(default_factory=dict, repr=False)
 
@@ -93,7 +93,9 @@ def read_structure(db: DbSession, scope: GraphScope, previous: Structure, since:
     """
     nodes, paths = _read_nodes(db, scope), _read_paths(db, scope)
     lives = [node.live for node in nodes]
-    paths = [path._replace(nodes=drop_repeats(lives[number] for number in path.nodes)) for path in paths]
+    paths = [
+        path._replace(nodes=drop_repeated_nodes(lives[number] for number in path.nodes)) for path in paths
+    ]
     variants = _read_variants(db, scope, previous, since)
     return {
         "nodes": nodes,
@@ -117,7 +119,7 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     row = GraphNodeRow
     columns = (row.number, row.node_id, row.label, row.kind, row.merged_into, row.act, row.screen)
     parts = func.substr(row.features, 1, 8 * _SCREEN_PARTS, type_=LargeBinary).label("parts")
-    rows = read_rows(db, scope, *columns, parts)
+    rows = read_graph_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
     live = resolve_merges([row.merged_into for row in rows])
     texts = read_labels(db, scope)
@@ -139,7 +141,7 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
 
 def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
     row = GraphPathRow
-    rows = read_rows(db, scope, row.number, row.path_id, row.nodes, row.merged_into)
+    rows = read_graph_rows(db, scope, row.number, row.path_id, row.nodes, row.merged_into)
     rows = sorted(rows, key=lambda row: row.number)
     live = resolve_merges([row.merged_into for row in rows])
     return [PathInfo(row.path_id, tuple(row.nodes), live[row.number]) for row in rows]
@@ -147,7 +149,7 @@ def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
 
 def _read_variants(db: DbSession, scope: GraphScope, previous: Structure, since: int) -> dict[str, Any]:
     row = GraphVariantRow
-    rows = read_rows(
+    rows = read_graph_rows(
         db, scope, row.variant_key, row.nodes, row.path, where=[col(row.created_version) > since]
     )
     numbers = dict(previous.variant_number)
@@ -167,7 +169,7 @@ def _read_traces(
     db: DbSession, scope: GraphScope, previous: Structure, since: int, variant_number: dict[int, int]
 ) -> dict[str, Any]:
     row = GraphTraceRow
-    rows = read_rows(
+    rows = read_graph_rows(
         db, scope, row.trace_key, row.steps, row.variant_key, where=[col(row.created_version) > since]
     )
     numbers = dict(previous.trace_number)
@@ -186,9 +188,9 @@ def _read_traces(
 def _find_entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> tuple[Ints, Ints]:
     """Return the positions of steps at which each trace enters a node, and how many it enters."""
     if not any(steps):
-        return no_rows(), np.zeros(len(steps), dtype=np.int64)
+        return make_empty_column(), np.zeros(len(steps), dtype=np.int64)
     row = GraphMicroStateRow
-    states = np.array(read_rows(db, scope, row.micro_key, row.node), dtype=np.int64).reshape(-1, 2)
+    states = np.array(read_graph_rows(db, scope, row.micro_key, row.node), dtype=np.int64).reshape(-1, 2)
     states = states[np.argsort(states[:, 0])]
     lengths = np.array([len(packed) // 8 for packed in steps], dtype=np.int64)
     flat = np.frombuffer(b"".join(steps), dtype="<i8")

@@ -64,7 +64,7 @@ def _shorten_exact_name(text: str) -> str:
     words = " ".join(replace_unstorable_characters(text).split())
     if len(words) <= _NAME_CHARACTERS:
         return words
-    return f"{words[:_NAME_CHARACTERS]}~{key_of_texts(words)}"
+    return f"{words[:_NAME_CHARACTERS]}~{hash_texts(words)}"
 
 
 @lru_cache(maxsize=65_536)
@@ -105,13 +105,13 @@ def replace_unstorable_characters(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-def key_of_texts(*parts: str) -> int:
+def hash_texts(*parts: str) -> int:
     """Return a signed 64-bit key of some texts, the same on every machine (xxh64)."""
     digest = xxhash.xxh64_intdigest("\0".join(parts).encode("utf-8", "replace"))
-    return signed(digest)
+    return make_signed_key(digest)
 
 
-def signed(value: int) -> int:
+def make_signed_key(value: int) -> int:
     """Return an unsigned 64-bit number as the signed one that databases store."""
     return value - 2**64 if value >= 2**63 else value
 
@@ -161,7 +161,7 @@ SCREEN_ROLES = CONTROL_ROLES | frozenset(
 )
 
 
-def element_role_of(tag: str, attrs: Mapping[str, Any]) -> str:
+def find_acted_role(tag: str, attrs: Mapping[str, Any]) -> str:
     """Return the role an element states, if it counts here, else the one its tag implies; may be empty.
 
     Args:
@@ -249,7 +249,7 @@ def _describe_step_target(
 ) -> tuple[str, StepTexts]:
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
-    role = (target.get("role") or element_role_of(tag, attrs)).lower()
+    role = (target.get("role") or find_acted_role(tag, attrs)).lower()
     identity = _describe_identity(attrs)
     name = target.get("name") if role in CONTROL_ROLES else None
     given_name = None

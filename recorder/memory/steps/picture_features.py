@@ -7,7 +7,7 @@ cursor, a line of text. Both come from the cells that a picture is read into onc
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from recorder.memory.steps.action_tokens import key_of_texts
+from recorder.memory.steps.action_tokens import hash_texts
 
 #: Rises when equal pictures would get other features than before.
 PICTURE_VERSION = 2
@@ -61,4 +61,4 @@ def _merge_cells(cells: bytes) -> list[int]:
 
 @lru_cache(maxsize=1_024)
 def _make_picture_feature(grid: str, is_below: int, index: int, is_rise: int) -> int:
-    return key_of_texts(grid, str(is_below), str(index), str(is_rise))
+    return hash_texts(grid, str(is_below), str(index), str(is_rise))

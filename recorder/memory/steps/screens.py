@@ -1,4 +1,4 @@
-"""Screens: digests of snapshots, and the screen on which each event happened. Spec §2.6; design §3.
+"""Screens of a session: snapshot or address read as role tokens, and the frame of each event. Spec §2.6.
 
 Two digests of a screen, both versioned: `state_key` is its structure without text (graph nodes, keyframes),
 `state_tokens` are its roles and names (comparison in replays).
@@ -17,8 +17,8 @@ import xxhash
 from recorder.memory.steps.action_tokens import (
     FIELD_ROLES,
     SCREEN_ROLES,
-    element_role_of,
-    key_of_texts,
+    find_acted_role,
+    hash_texts,
     normal_name,
     text_template_of,
     url_template,
@@ -104,7 +104,7 @@ def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
     client_key = event.get("state_key")
     if client_key:
         # Hashed, for the client's key may say anything, and screens outlive sessions.
-        feature = key_of_texts("client", client_key)
+        feature = hash_texts("client", client_key)
         return Screen(_state_key("c", [feature]), (feature,), ())
     if frame is not None and frame.state_key is not None:
         return frame
@@ -166,9 +166,9 @@ def _state_key(source: str, hashes: list[int]) -> str:
 @lru_cache(maxsize=4_096)
 def _screen_of_address(url: str | None, title: str | None) -> Screen:
     """Return the screen that an address and a title describe; `NO_SCREEN` without both."""
-    features = [key_of_texts("url", url_template(url))] if url else []
+    features = [hash_texts("url", url_template(url))] if url else []
     if title:
-        features.append(key_of_texts("title", text_template_of(normal_name(title))))
+        features.append(hash_texts("title", text_template_of(normal_name(title))))
     if not features:
         return NO_SCREEN
     features.sort()
@@ -205,7 +205,7 @@ def _read_dom(dom: Mapping[str, Any] | None) -> _DomReading | None:
             continue
         token = _make_token(tag[:64], _attribute_text_of(attrs, "id"), _attribute_text_of(attrs, "class"))
         pairs.add(_make_pair_key(parent, token))
-        role = element_role_of(tag, attrs)
+        role = find_acted_role(tag, attrs)
         if tag == "title" and parent.startswith("head"):
             role = "title"
         if role:
@@ -230,7 +230,7 @@ def _make_token(tag: str, identity: str, classes: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _make_pair_key(parent: str, child: str) -> int:
-    return key_of_texts(parent, child)
+    return hash_texts(parent, child)
 
 
 def _screen_tokens(named: list[tuple[str, Mapping[str, Any], list[Any]]]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from recorder.event_types import TYPING, step_type
-from recorder.memory.steps.action_tokens import action_token, describe_target, key_of_texts
+from recorder.memory.steps.action_tokens import action_token, describe_target, hash_texts
 from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
@@ -188,7 +188,7 @@ class StepBuilder:
             double.t_in_ms = act.t_ms
             double.screen_key, double.features = clicked.screen_key, clicked.features
             double.frame_id = clicked.frame_id
-            double.micro_key = key_of_texts(double.screen_key, double.action, double.target)
+            double.micro_key = hash_texts(double.screen_key, double.action, double.target)
 
     def _is_repeated(self, last: Step, step: Step) -> bool:
         return (self._collapse and last.micro_key == step.micro_key) or _continues_typing(last, step)
@@ -215,7 +215,7 @@ def _make_session_step(event: Mapping[str, Any], action: str, frame: FrameScreen
     target, texts = describe_target(action, event, () if frame is None else frame.locations)
     return Step(
         pos=0,
-        micro_key=key_of_texts(screen_key, action, target),
+        micro_key=hash_texts(screen_key, action, target),
         screen_key=screen_key,
         action=action,
         target=target,

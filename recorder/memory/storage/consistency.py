@@ -16,12 +16,12 @@ from sqlmodel import col, exists, select
 from recorder.memory.graph.capacity import GraphCapacity
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.paths import describe_session_paths
+from recorder.memory.queries.common_paths import describe_session_paths
 from recorder.memory.steps.action_tokens import step_texts_of_label
 from recorder.memory.steps.session_steps import STEP_COLUMNS, Step
-from recorder.memory.storage.graph_store import read_rows
+from recorder.memory.storage.graph_store import read_graph_rows
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.versions import in_scope, read_head
+from recorder.memory.storage.versions import in_scope, read_newest_version
 from recorder.models.memory import GraphPathRow, GraphPauseRow, GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -135,8 +135,10 @@ class GraphCheck:
 def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
     """Compare the counters of a graph with its sessions, in one transaction; return the differences."""
     row = SessionPathRow
-    current = read_rows(db, scope, row.session_id, row.trace_key, where=[col(row.removed_version).is_(None)])
-    off_path = _off_path(db, scope, [(row.session_id, row.trace_key) for row in current])
+    current = read_graph_rows(
+        db, scope, row.session_id, row.trace_key, where=[col(row.removed_version).is_(None)]
+    )
+    off_path = _find_sessions_off_path(db, scope, [(row.session_id, row.trace_key) for row in current])
     return GraphCheck(
         scope,
         sessions=len(current),
@@ -148,14 +150,14 @@ def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
     )
 
 
-def _off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) -> list[str]:
-    lives = read_rows(db, scope, GraphPathRow.number, where=[col(GraphPathRow.merged_into).is_(None)])
+def _find_sessions_off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) -> list[str]:
+    lives = read_graph_rows(db, scope, GraphPathRow.number, where=[col(GraphPathRow.merged_into).is_(None)])
     live = {number for (number,) in lives}
     variant = GraphVariantRow
-    rows = read_rows(db, scope, variant.variant_key, variant.path, variant.nodes)
+    rows = read_graph_rows(db, scope, variant.variant_key, variant.path, variant.nodes)
     path_of = {row.variant_key: row.path for row in rows}
     without_steps = {row.variant_key for row in rows if not row.nodes}
-    variant_of = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.variant_key))
+    variant_of = dict(read_graph_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.variant_key))
     lies_on: defaultdict[str, list[int | None]] = defaultdict(list)
     for session_id, trace in current:
         if variant_of.get(trace) in without_steps:
@@ -167,13 +169,13 @@ def _off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) 
 
 
 def _find_wrong_counters(db: DbSession, scope: GraphScope, taken: Counter[int]) -> list[tuple[int, int, int]]:
-    counters = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
+    counters = dict(read_graph_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
     keys = sorted(counters.keys() | taken.keys())
     return [(key, counters.get(key, 0), taken[key]) for key in keys if counters.get(key, 0) != taken[key]]
 
 
 def _find_unequal_fractions(db: DbSession, scope: GraphScope) -> list[str]:
-    head = read_head(db, scope)
+    head = read_newest_version(db, scope)
     if head is None or not head.version:
         return []
     columns = GraphColumns().updated(db, scope, head.version)

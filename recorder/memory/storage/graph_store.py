@@ -21,7 +21,13 @@ from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionT
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, select_compared_features
 from recorder.memory.graph.paths import Path, Variant
-from recorder.memory.storage.versions import GraphHead, add_graph_version, in_scope, read_head, scope_columns
+from recorder.memory.storage.versions import (
+    GraphHead,
+    add_graph_version,
+    in_scope,
+    read_newest_version,
+    scope_columns,
+)
 from recorder.models.memory import (
     GraphLabelRow,
     GraphMicroStateRow,
@@ -47,19 +53,19 @@ def graph_scope_of(row: SessionRow) -> GraphScope:
 def load_graph(db: DbSession, scope: GraphScope, capacity: GraphCapacity = DEFAULT_CAPACITY) -> Graph:
     """Return the newest version of a graph, ready for new sessions; rows of single sessions are not read."""
     graph = Graph(scope, capacity)
-    states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
-    nodes = sorted(read_rows(db, scope, *graph_table_columns(GraphNodeRow)), key=_get_number)
+    states = read_graph_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
+    nodes = sorted(read_graph_rows(db, scope, *graph_table_columns(GraphNodeRow)), key=_get_number)
     graph.node_index.restore(map(node_of_row, nodes), ((row.micro_key, row.node) for row in states))
     graph.node_labels = read_labels(db, scope)
     trace = GraphTraceRow
     sessions: Counter[int] = Counter()
     packed_bytes = func.length(trace.steps).label("packed_bytes")
-    for row in read_rows(db, scope, trace.trace_key, trace.variant_key, trace.n, packed_bytes):
+    for row in read_graph_rows(db, scope, trace.trace_key, trace.variant_key, trace.n, packed_bytes):
         graph.variant_of[row.trace_key] = row.variant_key
         graph.trace_steps += row.packed_bytes // _NUMBER_BYTES
         sessions[row.variant_key] += row.n
-    variants = read_rows(db, scope, *graph_table_columns(GraphVariantRow))
-    paths = sorted(read_rows(db, scope, *graph_table_columns(GraphPathRow)), key=_get_number)
+    variants = read_graph_rows(db, scope, *graph_table_columns(GraphVariantRow))
+    paths = sorted(read_graph_rows(db, scope, *graph_table_columns(GraphPathRow)), key=_get_number)
     graph.path_index.restore(
         [(row.variant_key, tuple(row.nodes), row.path, sessions[row.variant_key]) for row in variants],
         map(path_of_row, paths),
@@ -116,47 +122,51 @@ def save_change(
     seal_seq = max((row.seal_seq or 0 for row in rows), default=0)
     version = add_graph_version(db, scope, head, "sessions", writer=writer, seal_seq=seal_seq)
     made = {**scope_columns(scope), "created_version": version}
-    insert_rows(db, GraphNodeRow, [{**made, **node_values(node)} for node in change.nodes])
-    insert_rows(
+    insert_graph_rows(db, GraphNodeRow, [{**made, **node_values(node)} for node in change.nodes])
+    insert_graph_rows(
         db, GraphMicroStateRow, [{**made, **micro_state_values(state)} for state in change.micro_states]
     )
-    insert_rows(db, GraphPathRow, [{**made, **path_values(path)} for path in change.paths])
-    insert_rows(db, GraphVariantRow, [{**made, **variant_values(variant)} for variant in change.variants])
-    insert_rows(db, GraphTraceRow, [{**made, "n": 0, **trace_values(trace)} for trace in change.traces])
+    insert_graph_rows(db, GraphPathRow, [{**made, **path_values(path)} for path in change.paths])
+    insert_graph_rows(
+        db, GraphVariantRow, [{**made, **variant_values(variant)} for variant in change.variants]
+    )
+    insert_graph_rows(db, GraphTraceRow, [{**made, "n": 0, **trace_values(trace)} for trace in change.traces])
     by_id = {row.id: row for row in rows}
     paths = [_session_path(by_id[trace.session_id], trace, version) for trace in change.sessions]
-    insert_rows(db, SessionPathRow, paths)
-    insert_rows(db, GraphLabelRow, [{**scope_columns(scope), **text._asdict()} for text in change.labels])
+    insert_graph_rows(db, SessionPathRow, paths)
+    insert_graph_rows(
+        db, GraphLabelRow, [{**scope_columns(scope), **text._asdict()} for text in change.labels]
+    )
     _change_trace_counts(db, scope, Counter(trace.trace_key for trace in change.sessions))
     return version
 
 
-def replace_outcome(db: DbSession, row: SessionRow, outcome: str) -> int | None:
+def replace_session_outcome(db: DbSession, row: SessionRow, outcome: str) -> int | None:
     """Give an indexed session another outcome: its old contribution is taken out, the new one put in.
 
     Returns:
         The new version; None where nothing changes or the session is in no graph.
     """
     scope = graph_scope_of(row)
-    head = read_head(db, scope, lock=True)
+    head = read_newest_version(db, scope, lock=True)
     current = _current_path(db, row.id)
     if head is None or current is None or current.outcome == outcome:
         return None
     version = add_graph_version(db, scope, head, "outcome")
     new = {**current.model_dump(), "version": version, "outcome": outcome}
     _end_path(db, current, version)
-    insert_rows(db, SessionPathRow, [new])
+    insert_graph_rows(db, SessionPathRow, [new])
     return version
 
 
-def remove_session(db: DbSession, row: SessionRow) -> int | None:
+def remove_session_from_graph(db: DbSession, row: SessionRow) -> int | None:
     """Take a session out of every count of its graph.
 
     Returns:
         The new version; None where the session is in no graph.
     """
     scope = graph_scope_of(row)
-    head = read_head(db, scope, lock=True)
+    head = read_newest_version(db, scope, lock=True)
     current = _current_path(db, row.id)
     if head is None or current is None:
         return None
@@ -168,7 +178,7 @@ def remove_session(db: DbSession, row: SessionRow) -> int | None:
     return version
 
 
-def known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
+def find_known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
     """Return those of these sessions that were added to a graph before."""
     known: set[str] = set()
     for some in in_parts(list(session_ids)):
@@ -184,13 +194,15 @@ def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
         yield ids[start : start + _IDS_AT_ONCE]
 
 
-def read_rows(db: DbSession, scope: GraphScope, *columns: Any, where: Iterable[Any] = ()) -> Sequence[Any]:
+def read_graph_rows(
+    db: DbSession, scope: GraphScope, *columns: Any, where: Iterable[Any] = ()
+) -> Sequence[Any]:
     """Read columns of one graph's rows as plain tuples: building objects would be most of the time."""
     table = columns[0].class_
     return db.connection().execute(select(*columns).where(*in_scope(table, scope), *where)).all()
 
 
-def insert_rows(db: DbSession, table: type[SQLModel], rows: list[dict[str, Any]]) -> None:
+def insert_graph_rows(db: DbSession, table: type[SQLModel], rows: list[dict[str, Any]]) -> None:
     """Insert rows, if there are any."""
     if rows:
         db.connection().execute(insert(table), rows)

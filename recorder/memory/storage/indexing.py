@@ -14,16 +14,21 @@ from sqlmodel import Session as DbSession
 
 from recorder.memory.graph.capacity import DEFAULT_CAPACITY, GraphCapacity
 from recorder.memory.graph.graph import Graph, GraphChange
-from recorder.memory.graph.node_labels import actor_key
+from recorder.memory.graph.node_labels import compute_actor_key
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.graph_store import (
+    find_known_sessions,
     graph_scope_of,
-    known_sessions,
     load_graph,
     read_labels,
     save_change,
 )
-from recorder.memory.storage.versions import GraphHead, count_trace_changes, read_head, writer_of_version
+from recorder.memory.storage.versions import (
+    GraphHead,
+    count_trace_changes,
+    read_newest_version,
+    writer_of_version,
+)
 from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
 
@@ -87,7 +92,7 @@ class _WorkflowPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedIndexing:
     """A batch that is computed but not written."""
 
     parts: tuple[_WorkflowPart, ...]
@@ -124,7 +129,7 @@ class GraphIndexer:
 
     def prepare(
         self, db: DbSession, rows: Sequence[SessionRow], steps: Mapping[str, Sequence[Step]]
-    ) -> Prepared:
+    ) -> PreparedIndexing:
         """Compute what sessions change in their graphs; reads only.
 
         Args:
@@ -133,16 +138,20 @@ class GraphIndexer:
             steps: the steps of each, by session id.
         """
         by_scope: dict[GraphScope, dict[str, Sequence[Step]]] = {}
-        actors = {row.id: actor_key(row.actor_id) for row in rows}
+        actors = {row.id: compute_actor_key(row.actor_id) for row in rows}
         for row in rows:
             if row.origin != "replay":
                 by_scope.setdefault(graph_scope_of(row), {})[row.id] = steps[row.id]
         # In one order everywhere, so that two writers of several graphs cannot wait for each other.
         scopes = sorted(by_scope, key=lambda scope: scope.workflow)
         budget = _BatchBudget(self._capacity.comparisons)
-        return Prepared(tuple(self._part(db, scope, by_scope[scope], actors, budget) for scope in scopes))
+        return PreparedIndexing(
+            tuple(self._part(db, scope, by_scope[scope], actors, budget) for scope in scopes)
+        )
 
-    def commit(self, db: DbSession, prepared: Prepared, rows: Sequence[SessionRow]) -> dict[GraphScope, int]:
+    def commit(
+        self, db: DbSession, prepared: PreparedIndexing, rows: Sequence[SessionRow]
+    ) -> dict[GraphScope, int]:
         """Write a prepared batch; call it in the transaction that seals the sessions.
 
         Sessions that are missing from `rows`, deleted or indexed before are left out; those of a workflow
@@ -159,9 +168,9 @@ class GraphIndexer:
         versions = {}
         for part in prepared.parts:
             present = [row for row in rows if row.id in part.steps and row.deleted_at is None]
-            known = known_sessions(db, [row.id for row in present])
+            known = find_known_sessions(db, [row.id for row in present])
             wanted = [row for row in present if row.id not in known]
-            head = read_head(db, part.scope, lock=True)
+            head = read_newest_version(db, part.scope, lock=True)
             if wanted and head is not None and head.memory_graph:
                 versions[part.scope] = self._write(db, part, wanted, head)
         return versions
@@ -190,8 +199,8 @@ class GraphIndexer:
         actors: Mapping[str, int],
         budget: _BatchBudget,
     ) -> _WorkflowPart:
-        head = read_head(db, scope)
-        known = known_sessions(db, steps)
+        head = read_newest_version(db, scope)
+        known = find_known_sessions(db, steps)
         if head is None or not head.memory_graph or len(known) == len(steps):
             return _WorkflowPart(scope, steps, actors, None, None)
         held, graph = self._take(db, scope, head, budget)

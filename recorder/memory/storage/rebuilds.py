@@ -1,4 +1,6 @@
-"""A rebuild in SQL: read what a graph is built from, write what came out otherwise. Spec §4.2; contract §4.
+"""Rebuild of a graph, stored: read its rows, call `graph.rebuild`, write the rows that differ.
+
+Spec §4.2; contract §4.
 
 It is computed outside the transaction that writes it. Where sessions were added in between it is computed
 again, at last under the lock; sealing then finds a new version and loads the graph again.
@@ -18,14 +20,14 @@ from recorder.memory.graph.graph import StateTrace
 from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, rebuild
 from recorder.memory.storage.graph_store import (
     graph_table_columns,
-    insert_rows,
+    insert_graph_rows,
     micro_state_of,
     micro_state_values,
     node_of_row,
     node_values,
     path_of_row,
     path_values,
-    read_rows,
+    read_graph_rows,
     trace_values,
     unpack_numbers,
     variant_values,
@@ -35,7 +37,7 @@ from recorder.memory.storage.versions import (
     add_graph_version,
     count_trace_changes,
     in_scope,
-    read_head,
+    read_newest_version,
     scope_columns,
 )
 from recorder.models.memory import (
@@ -99,23 +101,23 @@ def rebuild_graph(
     for _ in range(_TRIES):
         began = time.monotonic()
         with database.transaction(write=False) as db:
-            head = read_head(db, scope)
+            head = read_newest_version(db, scope)
             if head is None:
                 return None
-            recorded = read_recorded(db, scope, bounds)
+            recorded = read_rebuild_input(db, scope, bounds)
         rebuilt = rebuild(recorded, kind)
         took_s = time.monotonic() - began
         with database.transaction(write=True) as db:
-            now = read_head(db, scope, lock=True)
+            now = read_newest_version(db, scope, lock=True)
             if now is not None and count_trace_changes(db, scope, head.version) is not None:
                 return _store_rebuilt_graph(db, scope, recorded, rebuilt, now, kind)
     if took_s > most_locked_s:
         return None
     with database.transaction(write=True) as db:
-        now = read_head(db, scope, lock=True)
+        now = read_newest_version(db, scope, lock=True)
         if now is None:
             return None
-        recorded = read_recorded(db, scope, bounds)
+        recorded = read_rebuild_input(db, scope, bounds)
         return _store_rebuilt_graph(db, scope, recorded, rebuild(recorded, kind), now, kind)
 
 
@@ -126,7 +128,7 @@ def list_graph_scopes(db: DbSession) -> list[GraphScope]:
     return [GraphScope(Tenant(workspace_id, mode), workflow) for workspace_id, mode, workflow in sorted(rows)]
 
 
-def read_recorded(db: DbSession, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> RebuildInput:
+def read_rebuild_input(db: DbSession, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> RebuildInput:
     """Return the data that a graph is built from."""
     traces = _read_table(db, scope, GraphTraceRow)
     return RebuildInput(
@@ -214,7 +216,7 @@ class _TableRows:
     def save(self, db: DbSession, scope: GraphScope, version: int) -> None:
         """Write the rows that are new or changed, and delete those that are gone."""
         made = {**scope_columns(scope), "created_version": version}
-        insert_rows(db, self._table, [{**made, **values} for values in self._added])
+        insert_graph_rows(db, self._table, [{**made, **values} for values in self._added])
         self._execute(db, scope, update(self._table), self._moved)
         self._execute(db, scope, delete(self._table), [{self._key: key} for key in self._gone])
 
@@ -237,7 +239,7 @@ def _has_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
 
 
 def _read_table(db: DbSession, scope: GraphScope, table: type[SQLModel]) -> Sequence[Any]:
-    return read_rows(db, scope, *graph_table_columns(table))
+    return read_graph_rows(db, scope, *graph_table_columns(table))
 
 
 def _count_unmerged(parts: Iterable[Any]) -> int:

@@ -31,7 +31,7 @@ class _LiveParts:
     paths: set[int] = field(default_factory=set)
 
 
-class CountsCache:
+class GraphSizesCache:
     """The sizes of the graphs that were asked for last, each at its newest version."""
 
     def __init__(self, max_kept: int = _MAX_KEPT) -> None:
@@ -52,7 +52,7 @@ class CountsCache:
                 self._counted[scope] = counted
 
 
-_caches = PerDatabase(CountsCache)
+_caches = PerDatabase(GraphSizesCache)
 
 
 def read_graph_sizes(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dict[str, WorkflowGraph]:
@@ -68,7 +68,7 @@ def read_graph_sizes(db: DbSession, tenant: Tenant, workflows: Sequence[str]) ->
         .group_by(col(version.workflow))
     )
     version_of = dict(db.exec(newest).all())
-    cache = CountsCache() if is_writing(db) else _caches.of(db)
+    cache = GraphSizesCache() if is_writing(db) else _caches.of(db)
     scopes = {workflow: GraphScope(tenant, workflow) for workflow in workflows}
     counted = {
         workflow: size

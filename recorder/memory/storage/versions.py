@@ -1,4 +1,7 @@
-"""Versions of a graph: dense numbers under the lock of the workflow's row, whoever writes. Contract §4."""
+"""Versions of a graph: head, changes since a version, pauses; conditions that select one graph.
+
+Contract §4.
+"""
 
 import threading
 import weakref
@@ -20,7 +23,7 @@ from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRo
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.conditions import in_tenant
-from recorder.storage.deployment import read_slot_count, slot_of_workflow
+from recorder.storage.deployment import compute_workflow_slot, read_slot_count
 from recorder.tenant import GraphScope
 
 _PARAMS = {
@@ -43,7 +46,7 @@ class GraphHead:
     memory_graph: bool
 
 
-def read_head(db: DbSession, scope: GraphScope, *, lock: bool = False) -> GraphHead | None:
+def read_newest_version(db: DbSession, scope: GraphScope, *, lock: bool = False) -> GraphHead | None:
     """Return the head of a graph; None for an unknown workflow.
 
     Args:
@@ -157,7 +160,7 @@ def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
 
     The range of seal numbers is kept, since a rebuild must leave the same sessions out.
     """
-    head = read_head(db, scope, lock=True)
+    head = read_newest_version(db, scope, lock=True)
     if head is None or head.memory_graph == is_on:
         return
     last_seq = _last_sealed(db, scope)
@@ -173,7 +176,7 @@ def _last_sealed(db: DbSession, scope: GraphScope) -> int:
 
     A batch takes its numbers before it is sealed, so those of an open one have yet to come.
     """
-    slot = slot_of_workflow(scope.workflow, read_slot_count(db))
+    slot = compute_workflow_slot(scope.workflow, read_slot_count(db))
     counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode, slot), populate_existing=True)
     last_seq = 0 if counter is None else counter.seal_seq
     batch = SealBatchRow

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from recorder.memory.views.geometry import FIGURE_SIZE, Box, Layout, Spot
 from recorder.memory.views.graph_view import GraphView, ViewEdge
-from recorder.memory.views.label_lines import one_line, text_width
+from recorder.memory.views.label_lines import estimate_text_width, one_line
 from recorder.memory.views.svg_parts import (
     AMBER,
     AMBER_INK,
@@ -97,7 +97,7 @@ def arc_points(layout: Layout) -> Iterator[Point]:
         yield from (curve.at(step / 32) for step in range(2, 31))
 
 
-def rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
+def find_rim_point(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
     """Return the point at the rim of a node towards a direction."""
     length = hypot(x, y) or 1.0
     reach = spot.radius + away + (4 if spot.is_recovery else 0)
@@ -105,7 +105,7 @@ def rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
 
 
 def _make_straight_curve(source: Spot, target: Spot) -> Curve:
-    start, end = rim(source, 1, 0), rim(target, -1, 0)
+    start, end = find_rim_point(source, 1, 0), find_rim_point(target, -1, 0)
     third = (end[0] - start[0]) / 3
     inner = ((start[0] + third, start[1]), (end[0] - third, end[1]))
     return Curve((start, *inner, end), is_straight=True)
@@ -114,7 +114,7 @@ def _make_straight_curve(source: Spot, target: Spot) -> Curve:
 def _bend_curve_over(source: Spot, target: Spot, height: float) -> Curve:
     """Return a curve up, over and down; its top is `height` above the nodes' centres."""
     right = 1 if target.x > source.x else -1
-    start, end = rim(source, 0.5 * right, -0.86), rim(target, -0.5 * right, -0.86)
+    start, end = find_rim_point(source, 0.5 * right, -0.86), find_rim_point(target, -0.5 * right, -0.86)
     rise = (height - 0.25 * (source.y - start[1])) / 0.75
     lean = 0.2 * (end[0] - start[0])
     inner = ((start[0] + lean, source.y - rise), (end[0] - lean, target.y - rise))
@@ -131,13 +131,13 @@ def bow_curve_between(source: Spot, target: Spot, height: float, *, goes_back: b
     inner = [
         (source.x + share * along + move_x, source.y + share * across + move_y) for share in (0.25, 0.75)
     ]
-    start = rim(source, inner[0][0] - source.x, inner[0][1] - source.y)
-    end = rim(target, inner[1][0] - target.x, inner[1][1] - target.y)
+    start = find_rim_point(source, inner[0][0] - source.x, inner[0][1] - source.y)
+    end = find_rim_point(target, inner[1][0] - target.x, inner[1][1] - target.y)
     return Curve((start, *inner, end), goes_back=goes_back)
 
 
 def _bend_loop(spot: Spot) -> Curve:
-    start, end = rim(spot, 0.6, -0.8), rim(spot, -0.6, -0.8)
+    start, end = find_rim_point(spot, 0.6, -0.8), find_rim_point(spot, -0.6, -0.8)
     inner = ((start[0] + 22, spot.y - spot.radius - 52), (end[0] - 22, spot.y - spot.radius - 52))
     return Curve((start, *inner, end), goes_back=True)
 
@@ -145,8 +145,8 @@ def _bend_loop(spot: Spot) -> Curve:
 def _bend_curve_forward(source: Spot, target: Spot) -> Curve:
     down = 1 if target.y > source.y else -1
     steep = radians(62 if target.x - source.x < 70 else 32)
-    start = rim(source, cos(steep), down * sin(steep))
-    end = rim(target, -cos(steep), -down * sin(radians(20)))
+    start = find_rim_point(source, cos(steep), down * sin(steep))
+    end = find_rim_point(target, -cos(steep), -down * sin(radians(20)))
     pull = max(0.5 * (end[0] - start[0]), 14.0)
     return Curve((start, (start[0] + pull, start[1]), (end[0] - pull, end[1]), end))
 
@@ -155,7 +155,10 @@ def _bend_curve_between_rows(source: Spot, target: Spot) -> Curve:
     """Draw a curve between rows: away from the line on the right, towards it on the left."""
     down = 1 if target.y > source.y else -1
     side = 1 if abs(target.y) > abs(source.y) else -1
-    start, end = rim(source, 0.55 * side, 0.84 * down), rim(target, 0.55 * side, -0.84 * down)
+    start, end = (
+        find_rim_point(source, 0.55 * side, 0.84 * down),
+        find_rim_point(target, 0.55 * side, -0.84 * down),
+    )
     pull = 0.4 * (end[1] - start[1])
     inner = ((start[0] + 18 * side, start[1] + pull), (end[0] + 18 * side, end[1] - pull))
     return Curve((start, *inner, end), goes_back=side < 0)
@@ -168,16 +171,16 @@ def _bend_curve_back(source: Spot, target: Spot) -> Curve:
     pull = min(max(0.45 * far, 26.0), 140.0)
     rise = 0.45 * abs(target.y - source.y)
     if source.column is None:
-        end = rim(target, 0.6, -0.8 * down)
+        end = find_rim_point(target, 0.6, -0.8 * down)
         last = (end[0] + 0.5 * pull, end[1] - down * rise)
         if down > 0 or far < _NEAR:
             # Beside its label, and beside the way by which one came.
-            start = rim(source, -1, 0.3 * down)
+            start = find_rim_point(source, -1, 0.3 * down)
             return Curve((start, (start[0] - pull, start[1]), last, end), goes_back=True)
-        start = rim(source, -0.6, -0.8)
+        start = find_rim_point(source, -0.6, -0.8)
         return Curve((start, (start[0] - pull, start[1] - rise), last, end), goes_back=True)
-    start = rim(source, -0.6, 0.8 * down)
-    end = rim(target, 0.6, -0.8) if down > 0 else rim(target, 1, 0.3)
+    start = find_rim_point(source, -0.6, 0.8 * down)
+    end = find_rim_point(target, 0.6, -0.8) if down > 0 else find_rim_point(target, 1, 0.3)
     last = (end[0] + pull, end[1] - (down * rise if down > 0 else 0.0))
     return Curve((start, (start[0] - 0.5 * pull, start[1] + down * rise), last, end), goes_back=True)
 
@@ -206,7 +209,7 @@ def draw_edge_curve(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) 
         steps: the edges of the common path.
     """
     colour = _choose_colour(layout, edge, (edge.source, edge.target) in steps)
-    width = edge_width(layout.view, edge)
+    width = compute_edge_width(layout.view, edge)
     arrow = _draw_arrowhead(curve, colour, width) if curve.goes_back or is_back_edge(layout, edge) else ""
     return (
         f"<g>{draw_tooltip(_describe_edge(layout, edge))}"
@@ -214,7 +217,7 @@ def draw_edge_curve(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) 
     )
 
 
-def edge_width(view: GraphView, edge: ViewEdge) -> float:
+def compute_edge_width(view: GraphView, edge: ViewEdge) -> float:
     """Return the width of the line of an edge."""
     return 1 + 13.5 * view.share(edge.sessions)
 
@@ -261,7 +264,7 @@ def _draw_arrowhead(curve: Curve, colour: str, width: float) -> str:
     return f'<path d="{path}" fill="{colour}"/>'
 
 
-def draw_figure(
+def draw_share(
     layout: Layout,
     edge: ViewEdge,
     curve: Curve,
@@ -274,8 +277,8 @@ def draw_figure(
     if share < _LABELLED_SHARE and not is_step:
         return ""
     share_text = format_percent(share)
-    half = text_width(share_text, FIGURE_SIZE) / 2
-    raised = 7 + edge_width(layout.view, edge) / 2 if curve.is_straight else 0.0
+    half = estimate_text_width(share_text, FIGURE_SIZE) / 2
+    raised = 7 + compute_edge_width(layout.view, edge) / 2 if curve.is_straight else 0.0
     for t in _PLACES:
         x, y = curve.at(t)
         box = Box(x - half, y - raised - 6, x + half, y - raised + 6)

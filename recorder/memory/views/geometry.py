@@ -1,9 +1,9 @@
-"""Positions of the nodes in the graph's picture, and the rectangles that they and their texts take up."""
+"""Geometry of a graph's picture: boxes, nodes with their positions, and the boxes of their texts."""
 
 from dataclasses import dataclass, field
 
 from recorder.memory.views.graph_view import GraphView, ViewNode
-from recorder.memory.views.label_lines import text_width
+from recorder.memory.views.label_lines import estimate_text_width
 from recorder.memory.views.svg_parts import format_ended_count, format_started_count
 
 LABEL_SIZE, FIGURE_SIZE = 12.0, 10.5
@@ -91,8 +91,8 @@ class Spot:
     def _text_box(self) -> Box:
         reach = self.radius + 5
         below = len(self.lines) * LINE_HEIGHT + (1 + len(self.notes)) * (LINE_HEIGHT - 1) + 6
-        width = max(text_width(line, LABEL_SIZE) for line in self.lines) / 2 + 3
-        width = max(width, *(text_width(note, FIGURE_SIZE) / 2 + 14 for note in self.notes), reach)
+        width = max(estimate_text_width(line, LABEL_SIZE) for line in self.lines) / 2 + 3
+        width = max(width, *(estimate_text_width(note, FIGURE_SIZE) / 2 + 14 for note in self.notes), reach)
         return Box(self.x - width, self.y + reach - 4, self.x + width, self.y + reach + below)
 
     @property
@@ -100,9 +100,9 @@ class Spot:
         """Lengths of the stubs at its left and right, with their notes."""
         left = right = 0.0
         if self.node.left and not self.is_left_below:
-            right = STUB_LENGTH + 8 + text_width(format_ended_count(self.node.left), FIGURE_SIZE)
+            right = STUB_LENGTH + 8 + estimate_text_width(format_ended_count(self.node.left), FIGURE_SIZE)
         if self.entries and self.column is None:
-            left = STUB_LENGTH + 8 + text_width(format_started_count(self.entries), FIGURE_SIZE)
+            left = STUB_LENGTH + 8 + estimate_text_width(format_started_count(self.entries), FIGURE_SIZE)
         return left, right
 
 

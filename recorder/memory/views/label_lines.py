@@ -40,7 +40,7 @@ def _split_addition(words: str) -> tuple[str, str]:
     return (words[: addition.start()], addition[0]) if addition else (words, "")
 
 
-def text_width(text: str, size: float) -> float:
+def estimate_text_width(text: str, size: float) -> float:
     """Estimate the width of a drawn text, rather too wide than too narrow.
 
     Args:
@@ -55,7 +55,7 @@ def break_label_into_lines(label: str, width: float, size: float, lines: int = 2
     made = [""]
     for word in one_line(label).split(" "):
         longer = f"{made[-1]} {word}".strip()
-        if made[-1] and text_width(longer, size) > width:
+        if made[-1] and estimate_text_width(longer, size) > width:
             made.append(word)
         else:
             made[-1] = longer
@@ -65,10 +65,10 @@ def break_label_into_lines(label: str, width: float, size: float, lines: int = 2
 
 
 def _cut_label_line(line: str, width: float, size: float) -> str:
-    if text_width(line, size) <= width:
+    if estimate_text_width(line, size) <= width:
         return line
     shortened, addition = _split_addition(line)
-    while shortened and text_width(shortened + _ELLIPSIS + addition, size) > width:
+    while shortened and estimate_text_width(shortened + _ELLIPSIS + addition, size) > width:
         shortened = shortened[:-1]
     return shortened.rstrip() + _ELLIPSIS + addition
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from cachetools import LRUCache
 
-from recorder.hashing import sha256_of
+from recorder.hashing import compute_sha256
 from recorder.memory.graph.capacity import compute_other_act
 from recorder.memory.graph.directly_follows import (
     GraphCounts,
@@ -161,7 +161,7 @@ class _Networks:
         self._lock = threading.Lock()
 
     def read(self, columns: GraphColumns, chosen: Mask) -> Network:
-        key = sha256_of(np.packbits(chosen).tobytes())
+        key = compute_sha256(np.packbits(chosen).tobytes())
         # Held while it is built, so that no network is built twice at a time.
         with self._lock:
             network = self._kept.get(key)

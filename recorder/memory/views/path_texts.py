@@ -26,7 +26,7 @@ class PathDeviation:
     after: str | None
 
 
-def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathDeviation]:
+def list_path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathDeviation]:
     """Return the differences of a sequence of nodes from the common one, from the beginning to the end.
 
     Examples:
@@ -66,7 +66,7 @@ def describe_path(common: Sequence[str], other: Sequence[str], names: Mapping[st
         end = _count_equal_steps(common[begin:][::-1], other[begin:][::-1])
         begin = max(begin - 1, 0)
     middle, others = common[begin : len(common) - end], other[begin : len(other) - end]
-    changes = path_changes(middle[:_COMPARED_STEPS], others[:_COMPARED_STEPS])
+    changes = list_path_changes(middle[:_COMPARED_STEPS], others[:_COMPARED_STEPS])
     described = [_describe_deviation(change, shown) for change in changes[:_DEVIATIONS]]
     if len(changes) > _DEVIATIONS:
         described.append(counted(len(changes) - _DEVIATIONS, "more difference"))
@@ -98,7 +98,7 @@ def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
     return " ".join(parts)
 
 
-def join_names(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+def join_node_names(nodes: Sequence[str], names: Mapping[str, str]) -> str:
     """Return the names of nodes in a row, as text that may be shown; long rows are shortened.
 
     Args:

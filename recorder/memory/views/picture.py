@@ -1,10 +1,10 @@
-"""SVG picture of a memory graph: page, legend, caption, and nodes with their marks and words."""
+"""SVG document of a memory graph: page, caption, and each node with its marks and words."""
 
 from html import escape
 from itertools import pairwise
 
-from recorder.hashing import sha256_of
-from recorder.memory.views.curves import Point, draw_edge_curve, draw_figure
+from recorder.hashing import compute_sha256
+from recorder.memory.views.curves import Point, draw_edge_curve, draw_share
 from recorder.memory.views.geometry import (
     FIGURE_SIZE,
     LABEL_SIZE,
@@ -15,7 +15,7 @@ from recorder.memory.views.geometry import (
     Spot,
 )
 from recorder.memory.views.graph_view import MAX_NODES, GraphView, ViewNode
-from recorder.memory.views.label_lines import one_line, text_width
+from recorder.memory.views.label_lines import estimate_text_width, one_line
 from recorder.memory.views.layout import lay_out_graph
 from recorder.memory.views.routing import route_edges
 from recorder.memory.views.svg_parts import (
@@ -123,7 +123,7 @@ def _draw_words(spot: Spot) -> str:
         y += LINE_HEIGHT - 1
         is_exit = note.endswith("left")
         fill = AMBER_INK if is_exit else MUTED
-        half = text_width(note, FIGURE_SIZE) / 2
+        half = estimate_text_width(note, FIGURE_SIZE) / 2
         lines.append(_draw_stub(spot.x - half - 14, y - 4.5, 16, fill, 1.6))
         lines.append(
             draw_text_line(note, spot.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True)
@@ -185,7 +185,7 @@ def draw_graph(view: GraphView) -> str:
     edges = [edge for edge in layout.view.edges if edge.source is not None and edge.target is not None]
     curves = route_edges(layout, edges)
     steps = frozenset(pairwise(layout.view.spine))
-    figures = [draw_figure(layout, edge, curves[edge], boxes, steps) for edge in edges]
+    figures = [draw_share(layout, edge, curves[edge], boxes, steps) for edge in edges]
     # What few took is drawn first: the common path lies over it.
     body = [draw_edge_curve(layout, edge, curves[edge], steps) for edge in reversed(edges)]
     body += [draw_node(layout, spot) for spot in layout.spots.values()]
@@ -239,7 +239,7 @@ def _draw_notice(view: GraphView) -> str:
 def _format_svg_document(view: GraphView, width: float, height: float, body: str) -> str:
     size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
     # Several pictures may stand in one page: the ids that screen readers follow must differ there.
-    mark = sha256_of(body.encode())[:10]
+    mark = compute_sha256(body.encode())[:10]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
         f'aria-labelledby="title-{mark} desc-{mark}" font-family="{FONT}">'

@@ -12,7 +12,14 @@ from math import hypot
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.views.curves import Curve, Point, bow_curve_between, curve_between, edge_width, rim
+from recorder.memory.views.curves import (
+    Curve,
+    Point,
+    bow_curve_between,
+    compute_edge_width,
+    curve_between,
+    find_rim_point,
+)
 from recorder.memory.views.geometry import Box, Layout, Spot
 from recorder.memory.views.graph_view import ViewEdge
 
@@ -32,7 +39,7 @@ def route_edges(layout: Layout, edges: Iterable[ViewEdge]) -> dict[ViewEdge, Cur
     return {edge: router.route(edge) for edge in edges}
 
 
-def find_crossed(points: Floats, boxes: Floats, margin: float = 0.0) -> Mask:
+def find_crossed_boxes(points: Floats, boxes: Floats, margin: float = 0.0) -> Mask:
     """Return which boxes (left, top, right, bottom) a line through these points crosses.
 
     Args:
@@ -97,11 +104,11 @@ class _Router:
 
     def _is_clear(self, curve: Curve, edge: ViewEdge) -> bool:
         """Return whether a curve crosses no words and no circle of another node."""
-        margin, points = edge_width(self._layout.view, edge) / 2 + 1, curve.sample()
-        if find_crossed(points, self._words, margin).any():
+        margin, points = compute_edge_width(self._layout.view, edge) / 2 + 1, curve.sample()
+        if find_crossed_boxes(points, self._words, margin).any():
             return False
         ends = [self._number[end] for end in (edge.source, edge.target) if end is not None]
-        return not np.delete(find_crossed(points, self._circles), ends).any()
+        return not np.delete(find_crossed_boxes(points, self._circles), ends).any()
 
     @cached_property
     def _corners(self) -> Floats:
@@ -182,8 +189,8 @@ def _are_inside_boxes(points: Floats, boxes: Floats, margin: float) -> Mask:
 
 def _round_corners(source: Spot, turns: list[Point], target: Spot, *, goes_back: bool) -> Curve:
     """Return a line from rim to rim through these points, rounded at each of them."""
-    start = rim(source, turns[0][0] - source.x, turns[0][1] - source.y)
-    end = rim(target, turns[-1][0] - target.x, turns[-1][1] - target.y)
+    start = find_rim_point(source, turns[0][0] - source.x, turns[0][1] - source.y)
+    end = find_rim_point(target, turns[-1][0] - target.x, turns[-1][1] - target.y)
     stops = [start, *turns, end]
     points: list[Point] = [start]
     for before, here, after in zip(stops, stops[1:], stops[2:], strict=False):

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from recorder.memory.views.label_lines import text_width
+from recorder.memory.views.label_lines import estimate_text_width
 
 INK, MUTED, PAPER = "#1b1d28", "#6f6d66", "#ffffff"
 BLUE, BLUE_LINE = "#2446c8", "#4560d0"
@@ -97,13 +97,13 @@ def draw_legend(x: float, y: float) -> str:
     for meaning, colour in _LINES:
         made += f'<path d="M{number(x)} {number(y)}h9" stroke="{colour}" stroke-width="2.6"/>'
         made += draw_text_line(meaning, x + 13, y + 4, size=_SIZE, fill=INK)
-        x += 31 + text_width(meaning, _SIZE)
+        x += 31 + estimate_text_width(meaning, _SIZE)
     made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" fill="{GREEN}"/>'
     made += draw_text_line("success", x + 13, y + 4, size=_SIZE, fill=INK)
-    x += 31 + text_width("success", _SIZE)
+    x += 31 + estimate_text_width("success", _SIZE)
     ring = f'fill="{PAPER}" stroke="{INK}" stroke-width="2"'
     made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" {ring}/>'
     made += draw_text_line(_REQUIRED, x + 15, y + 4, size=_SIZE, fill=INK)
-    x += 33 + text_width(_REQUIRED, _SIZE)
+    x += 33 + estimate_text_width(_REQUIRED, _SIZE)
     made += draw_flag(x, y + 6) + draw_text_line("recovery point", x + 13, y + 4, size=_SIZE, fill=INK)
     return made + draw_text_line(_SIZES, left, y + 24, size=_SIZE, fill=MUTED)

@@ -27,11 +27,11 @@ from recorder.recording.session_events import events_as_records, read_sealed_eve
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.messages import (
     Message,
-    Segment,
+    StreamSegment,
     cut_messages_into_segments,
     make_stream_message,
 )
-from recorder.recording.streams.poll import status_message, tag_message
+from recorder.recording.streams.poll import make_status_message, make_tag_message
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 
@@ -55,7 +55,7 @@ class SealedCatchUp:
         self._messages = self._merge_messages()
         self._lock = threading.Lock()
 
-    def read(self) -> list[Segment]:
+    def read(self) -> list[StreamSegment]:
         """Return the next messages; an empty list at the end.
 
         Raises:
@@ -79,8 +79,8 @@ class SealedCatchUp:
     def _merge_messages(self) -> Generator[Message, None, None]:
         """Yield the messages by position."""
         stored = heapq.merge(
-            self._read_message_rows(TagRow, tag_message),
-            self._read_message_rows(SessionStatusRow, status_message),
+            self._read_message_rows(TagRow, make_tag_message),
+            self._read_message_rows(SessionStatusRow, make_status_message),
         )
         waiting = next(stored, None)
         position = 1
@@ -130,7 +130,7 @@ _POSITION = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StreamStart:
     """Start that a reader requests; without either member the stream begins now."""
 
     is_from_start: bool = False
@@ -177,7 +177,7 @@ def parse_last_event_id(text: str) -> int:
     return int(text)
 
 
-def find_stream_opening(db: DbSession, caller: Caller, session_id: str, start: Start) -> Opening:
+def find_stream_opening(db: DbSession, caller: Caller, session_id: str, start: StreamStart) -> Opening:
     """Find the session and the position where its stream begins.
 
     Raises:

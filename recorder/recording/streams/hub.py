@@ -18,9 +18,9 @@ from sqlmodel import Session as DbSession
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
-from recorder.recording.events import EventBatch
+from recorder.recording.event_batches import EventBatch
 from recorder.recording.ingest import IngestBatch
-from recorder.recording.streams.catch_up import SealedCatchUp, Start, find_stream_opening
+from recorder.recording.streams.catch_up import SealedCatchUp, StreamStart, find_stream_opening
 from recorder.recording.streams.messages import cut_messages_into_segments, make_event_messages
 from recorder.recording.streams.poll import Advance, read_advances
 from recorder.recording.streams.readers import Ending, Feed, Reader, StreamTimes, find_refused_keys
@@ -104,7 +104,7 @@ class Hub:
         if self._others is not None or not touched.isdisjoint(self._feeds):
             self._schedule(touched)
 
-    async def open(self, caller: Caller, session_id: str, start: Start) -> Reader | None:
+    async def open(self, caller: Caller, session_id: str, start: StreamStart) -> Reader | None:
         """Return a reader of a session; None if the stream is over and no message is left to send.
 
         Raises:

@@ -12,7 +12,7 @@ import orjson
 
 from recorder.ids import id_range
 from recorder.models.event import EventBatchBody
-from recorder.recording.stored_events import decompress, record_of
+from recorder.recording.stored_events import decompress, make_event_record
 
 #: Position, name of the event, and the whole message as JSON.
 Message = tuple[int, bytes, bytes]
@@ -26,7 +26,7 @@ _batch_decoder = msgspec.json.Decoder(EventBatchBody)
 _NEED_CARE = (b'"id"', b"null", b"\n", b"\r", b"\\u")
 
 
-class Segment:
+class StreamSegment:
     """Messages of one session that follow each other, from position `first` to `last`."""
 
     __slots__ = ("_frames", "_sse", "_texts", "first", "last", "messages", "size")
@@ -64,16 +64,16 @@ class Segment:
             )
         return self._frames
 
-    def after(self, position: int) -> "Segment":
+    def after(self, position: int) -> "StreamSegment":
         """Return the part that follows a position; all of it where it begins there."""
         if position < self.first:
             return self
-        return Segment(
+        return StreamSegment(
             position + 1, [message for message in self.messages if message[0] > position], last=self.last
         )
 
 
-class _KeepAlive(Segment):
+class _KeepAlive(StreamSegment):
     """Comment that keeps an event stream open; for WebSockets the server pings."""
 
     __slots__ = ()
@@ -83,7 +83,7 @@ class _KeepAlive(Segment):
         self._sse = b": keep-alive\n\n"
 
 
-KEEP_ALIVE: Segment = _KeepAlive()
+KEEP_ALIVE: StreamSegment = _KeepAlive()
 
 
 def make_stream_message(position: int, name: bytes, data: bytes) -> Message:
@@ -97,36 +97,36 @@ def make_event_messages(first_position: int, first_id: str, payload: bytes) -> l
     return [make_stream_message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
 
 
-def make_gap_segment(session_id: str, first: int, last: int) -> Segment:
+def make_gap_segment(session_id: str, first: int, last: int) -> StreamSegment:
     """Return the message that these positions have expired; the reads of the session have them."""
     data = _encode_message({"session_id": session_id, "from": first, "to": last})
-    return Segment(first, [make_stream_message(last, b"stream.gap", data)], last=last)
+    return StreamSegment(first, [make_stream_message(last, b"stream.gap", data)], last=last)
 
 
-def make_end_segment(session_id: str, position: int) -> Segment:
+def make_end_segment(session_id: str, position: int) -> StreamSegment:
     """Return the message that a sealed session's stream is over."""
     data = _encode_message({"session_id": session_id, "status": "sealed"})
-    return Segment(position, [make_stream_message(position, b"stream.end", data)])
+    return StreamSegment(position, [make_stream_message(position, b"stream.end", data)])
 
 
-def cut_messages_into_segments(messages: Sequence[Message]) -> Iterator[Segment]:
+def cut_messages_into_segments(messages: Sequence[Message]) -> Iterator[StreamSegment]:
     """Yield messages that follow each other as segments of a bounded size."""
     begin = size = 0
     for n, (_, _, body) in enumerate(messages):
         if size and size + len(body) > SEGMENT_BYTES:
-            yield Segment(messages[begin][0], messages[begin:n])
+            yield StreamSegment(messages[begin][0], messages[begin:n])
             begin, size = n, 0
         size += len(body)
     if messages:
-        yield Segment(messages[begin][0], messages[begin:])
+        yield StreamSegment(messages[begin][0], messages[begin:])
 
 
-def join_segments(segments: Sequence[Segment]) -> Segment:
+def join_segments(segments: Sequence[StreamSegment]) -> StreamSegment:
     """Return one segment made of consecutive ones, to be written at once."""
     if len(segments) == 1:
         return segments[0]
     messages = [item for segment in segments for item in segment.messages]
-    whole = Segment(segments[0].first, messages, last=segments[-1].last)
+    whole = StreamSegment(segments[0].first, messages, last=segments[-1].last)
     whole._sse = b"".join([segment.sse for segment in segments])
     return whole
 
@@ -148,7 +148,7 @@ def _event_objects(first_id: str, body: bytes) -> Iterator[bytes]:
         item = bytes(raw)
         if marks and any(mark in item for mark in marks):
             members = orjson.loads(item)
-            yield record_of(members, members.get("id") or next(ids)).as_json()
+            yield make_event_record(members, members.get("id") or next(ids)).as_json()
         else:
             yield b'{"id":"%b",%b' % (next(ids).encode(), item[1:])
 

@@ -20,7 +20,7 @@ from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads, tags
 from recorder.recording.streams.messages import (
     Message,
-    Segment,
+    StreamSegment,
     cut_messages_into_segments,
     make_event_messages,
     make_gap_segment,
@@ -56,10 +56,10 @@ class Advance:
     is_sealed: bool = False
     #: Whether more rows are there already.
     has_more: bool = False
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[StreamSegment] = field(default_factory=list)
 
 
-class _Watched(NamedTuple):
+class _PolledSession(NamedTuple):
     session_id: str
     after: int
     last_position: int
@@ -84,7 +84,7 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
         positions: by session id; the caller has made sure that whoever reads may see them.
     """
     advances = {session_id: Advance(position, is_gone=True) for session_id, position in positions.items()}
-    unread: list[_Watched] = []
+    unread: list[_PolledSession] = []
     if db.get_bind().dialect.name == "postgresql":
         # The planner does not know how few rows each session has, and would read whole tables.
         db.connection().exec_driver_sql("SET LOCAL enable_seqscan = off")
@@ -92,25 +92,25 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
         advance = advances[session_id]
         advance.is_gone, advance.is_sealed = deleted_at is not None, status == "sealed"
         if not advance.is_gone and last_position > advance.position:
-            unread.append(_Watched(session_id, advance.position, last_position))
+            unread.append(_PolledSession(session_id, advance.position, last_position))
     for watched, messages in zip(unread, _read_messages(db, unread), strict=True):
         _add_segments(advances[watched.session_id], watched, messages)
     return advances
 
 
-def frame_message(row: FrameRow) -> Message:
+def make_frame_message(row: FrameRow) -> Message:
     """Return a frame as the reads give it."""
     return make_stream_message(
         row.position, b"session.frame", item_reads.frame_to_wire(row).model_dump_json().encode()
     )
 
 
-def tag_message(row: TagRow) -> Message:
+def make_tag_message(row: TagRow) -> Message:
     """Return a tag as the reads give it."""
     return make_stream_message(row.position, b"session.tag", tags.tag_to_wire(row).model_dump_json().encode())
 
 
-def status_message(row: SessionStatusRow) -> Message:
+def make_status_message(row: SessionStatusRow) -> Message:
     """Return a change of status: its members do not depend on the time of the read."""
     data = {"session_id": row.session_id, "status": row.status, "at": clock.to_iso(row.at)}
     return make_stream_message(row.position, b"session.status", orjson.dumps(data))
@@ -124,7 +124,7 @@ def _poll_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterabl
     return db.connection().execute(statement, _make_poll_parameters(positions.items()))
 
 
-def _read_messages(db: DbSession, unread: list[_Watched]) -> list[list[Message]]:
+def _read_messages(db: DbSession, unread: list[_PolledSession]) -> list[list[Message]]:
     """Return the messages of each session, by position; most sessions have only got events."""
     if not unread:
         return []
@@ -139,15 +139,15 @@ def _read_messages(db: DbSession, unread: list[_Watched]) -> list[list[Message]]
     ]
     if others:
         for frame in _read_rows(db, FrameRow, others):
-            messages[frame.session_id].append(frame_message(frame))
+            messages[frame.session_id].append(make_frame_message(frame))
         for tag in _read_rows(db, TagRow, others):
-            messages[tag.session_id].append(tag_message(tag))
+            messages[tag.session_id].append(make_tag_message(tag))
         for status in _read_rows(db, SessionStatusRow, others):
-            messages[status.session_id].append(status_message(status))
+            messages[status.session_id].append(make_status_message(status))
     return [sorted(messages[watched.session_id]) for watched in unread]
 
 
-def _poll_event_batches(db: DbSession, unread: list[_Watched]) -> Iterable[Any]:
+def _poll_event_batches(db: DbSession, unread: list[_PolledSession]) -> Iterable[Any]:
     """Return the batches of events that hold the positions of this poll."""
     cursors, first, n = _make_cursor_table(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
     statement = (
@@ -166,7 +166,9 @@ def _poll_event_batches(db: DbSession, unread: list[_Watched]) -> Iterable[Any]:
     return db.connection().execute(statement, _make_poll_parameters(unread))
 
 
-def _read_rows(db: DbSession, table: type[_Positioned], unread: list[_Watched]) -> Iterable[_Positioned]:
+def _read_rows(
+    db: DbSession, table: type[_Positioned], unread: list[_PolledSession]
+) -> Iterable[_Positioned]:
     """Return the rows of another table at the positions of this poll."""
     cursors, position = _make_cursor_table(db), col(table.position)
     statement = (
@@ -187,7 +189,7 @@ def _make_poll_parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
     return {"cursors": orjson.dumps([session[:2] for session in watched]).decode()}
 
 
-def _add_segments(advance: Advance, watched: _Watched, messages: list[Message]) -> None:
+def _add_segments(advance: Advance, watched: _PolledSession, messages: list[Message]) -> None:
     """Cut messages into segments; a gap message replaces positions that are missing."""
     run: list[Message] = []
     expected = watched.after + 1

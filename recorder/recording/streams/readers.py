@@ -16,7 +16,7 @@ from recorder.models.workspace import KeyRow, WorkspaceRow
 from recorder.recording.streams.messages import (
     KEEP_ALIVE,
     SEGMENT_BYTES,
-    Segment,
+    StreamSegment,
     join_segments,
     make_end_segment,
 )
@@ -64,11 +64,11 @@ class Feed:
         self.position = position
         self.readers: set[Reader] = set()
         self._is_sealed = is_sealed
-        self._latest: deque[Segment] = deque()
+        self._latest: deque[StreamSegment] = deque()
         self._latest_bytes = 0
-        self._end: Segment | None = None
+        self._end: StreamSegment | None = None
 
-    def add(self, segments: Iterable[Segment]) -> None:
+    def add(self, segments: Iterable[StreamSegment]) -> None:
         """Append messages that follow the feed's position."""
         for segment in segments:
             self._latest.append(segment)
@@ -102,7 +102,7 @@ class Feed:
         """Return whether the feed holds the messages after a position."""
         return bool(self._latest) and self._latest[0].first <= position + 1
 
-    def after(self, position: int) -> Segment | None:
+    def after(self, position: int) -> StreamSegment | None:
         """Return the messages after a position, up to the size of one write; None if there are none."""
         if not self._latest or position >= self._latest[-1].last:
             return None
@@ -110,13 +110,13 @@ class Feed:
             self._latest[-1].first == position + 1
         ):  # the usual case: the reader has all before the last segment
             return self._latest[-1]
-        newer: list[Segment] = []
+        newer: list[StreamSegment] = []
         for segment in reversed(self._latest):
             if segment.last <= position:
                 break
             newer.append(segment)
         size = 0
-        taken: list[Segment] = []
+        taken: list[StreamSegment] = []
         for segment in reversed(newer):
             if taken and size + segment.size > SEGMENT_BYTES:
                 break
@@ -124,7 +124,7 @@ class Feed:
             size += segment.size
         return join_segments([taken[0].after(position), *taken[1:]])
 
-    def ending_at(self, position: int) -> Segment | None:
+    def ending_at(self, position: int) -> StreamSegment | None:
         """Return the last message of an ended stream, for a reader that has all before it."""
         if not self._is_sealed or position < self.position:
             return None
@@ -135,7 +135,7 @@ class Feed:
 
 ReadAfter = Callable[[str, int], Awaitable[Advance]]
 #: Returns the next messages of a replay, none at its end.
-ReadReplay = Callable[[], Awaitable[list[Segment]]]
+ReadReplay = Callable[[], Awaitable[list[StreamSegment]]]
 
 
 class Reader:
@@ -167,7 +167,7 @@ class Reader:
         #: Cancels the task that writes, if it hangs; set by that task.
         self.abort: Callable[[], object] = _do_nothing
         self.feed = feed
-        self._backlog: deque[Segment] = deque()
+        self._backlog: deque[StreamSegment] = deque()
         self._read_after = read_after
         self._replay = replay
         self._goal = feed.position
@@ -185,7 +185,7 @@ class Reader:
         """Return the reason why the stream ends; None while it continues."""
         return self._ending
 
-    async def next(self) -> Segment | None:
+    async def next(self) -> StreamSegment | None:
         """Return the next messages to write; None if the stream ends, for the reason in `ending`."""
         self._writes_since = None
         if self.position >= self._goal:
@@ -238,7 +238,7 @@ class Reader:
         if self._writes_since is not None:
             abort()
 
-    def _take_next(self) -> Segment | None:
+    def _take_next(self) -> StreamSegment | None:
         if self._backlog:
             segment = self._backlog.popleft()
             self.position = segment.last

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from recorder.access.rate_limits.stores import AWAY, Presence, connect_redis
+from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_redis
 
 _CHANNEL = "recorder:stream-wakeups"
 _GATHER_S = 0.01

@@ -16,15 +16,15 @@ from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording
-from recorder.replays.comparisons import GraphEvidence
-from recorder.replays.dry import ReplayStart, replay_dry
+from recorder.replays.dry_replay import ReplayStart, replay_dry
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import (
+from recorder.replays.recorded_session import (
     InvalidRecording,
     RecordedSession,
 )
+from recorder.replays.replay_comparisons import GraphEvidence
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
-from recorder.replays.results import Decision, DryResult, Mode
+from recorder.replays.replay_results import Decision, DryResult, Mode
 from recorder.storage.blobs import Blobs
 
 #: Memory and time of a replay; one of a hundred steps takes 30 ms, and the process a second to start.
@@ -148,7 +148,7 @@ def serve_dry_replays(memory_bytes: int) -> None:
     """Compute the replays that standard input names, until it ends."""
     # Trees of pages hold themselves: they are freed by collections, which pass over the modules.
     with reduced_garbage_collection(MANY_REQUESTS, older=5):
-        serve_requests(_answer, memory_bytes)
+        serve_requests(_answer_dry_task, memory_bytes)
 
 
 def serve_long_dry_replay(memory_bytes: int) -> None:
@@ -157,11 +157,11 @@ def serve_long_dry_replay(memory_bytes: int) -> None:
     serve_dry_replays(memory_bytes)
 
 
-def _answer(message: bytes) -> bytes:
-    return encode_reply(lambda: _replay(msgspec.json.decode(message, type=DryTask)))
+def _answer_dry_task(message: bytes) -> bytes:
+    return encode_reply(lambda: _replay_task(msgspec.json.decode(message, type=DryTask)))
 
 
-def _replay(task: DryTask) -> DryResult:
+def _replay_task(task: DryTask) -> DryResult:
     blobs = _open_blobs(task.blob_url, task.archive_url)
     recording, start = open_recording(task.recording, blobs), None
     if task.start is not None:
@@ -174,13 +174,13 @@ def _replay(task: DryTask) -> DryResult:
         until=None if task.until is None else find_until_event(recording, task.until),
         policy=task.policy,
         input_names=frozenset(task.input_names),
-        against=_open_against(task.against, blobs),
+        against=_open_comparison(task.against, blobs),
         start=start,
         decisions=task.decisions,
     )
 
 
-def _open_against(
+def _open_comparison(
     against: RecordingMessage | GraphMessage | None, blobs: Blobs
 ) -> RecordedSession | GraphEvidence | None:
     if isinstance(against, GraphMessage):

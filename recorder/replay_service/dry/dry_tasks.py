@@ -25,9 +25,9 @@ from recorder.replay_service.recordings.recording_reads import (
     read_sessions_with_recordings,
 )
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.replays.replay_range import ReplayAnchor
-from recorder.replays.results import Decision
+from recorder.replays.replay_results import Decision
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
@@ -119,7 +119,7 @@ def _make_dry_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) ->
         start=None if start is None or other is None else StartMessage(other, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
         anchor=_find_anchor(row),
-        until=to_anchor(row.spec["until"]),
+        until=make_anchor(row.spec["until"]),
         policy=make_policy(row),
         input_names=row.input_names,
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
@@ -137,7 +137,7 @@ def _read_task_recording(runtime: Runtime, sessions: FoundSessions, session: Ses
     return sessions.recordings.get(session.id) or read_recording(runtime, session)
 
 
-def needs_search(row: ReplayRow) -> bool:
+def needs_anchor_search(row: ReplayRow) -> bool:
     """Return whether a replay begins at the best candidate of its session, and that is not known yet."""
     return "auto" in (row.spec["anchor"] or {}) and row.anchor_event is None
 
@@ -145,7 +145,7 @@ def needs_search(row: ReplayRow) -> bool:
 def _find_anchor(row: ReplayRow) -> ReplayAnchor | None:
     position = row.spec["anchor"]
     if position is None or "auto" not in position:
-        return to_anchor(position)
+        return make_anchor(position)
     assert row.anchor_event is not None
     return ReplayAnchor("event", row.anchor_event["event_id"])
 
@@ -159,7 +159,7 @@ def find_task_anchor_event(task: DryTask) -> dict[str, Any] | None:
     return next(({"event_id": name, "t_ms": t_ms} for t_ms in times), None)
 
 
-def to_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
+def make_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
     """Return a place as a replay's request has it, as an anchor."""
     if position is None:
         return None

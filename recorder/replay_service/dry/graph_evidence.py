@@ -5,15 +5,15 @@ from itertools import pairwise
 import numpy as np
 from sqlmodel import Session as DbSession
 
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, session_lookup_of
-from recorder.memory.queries.paths import read_newest_columns
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, make_session_lookup
+from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.queries.recovery_anchors import Witness, list_visits
 from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.views.network import END, START, network_of
 from recorder.memory_service.recovery_points import read_recovery_point_steps
 from recorder.models.session import SessionRow
 from recorder.replay_service.dry.dry_process import GraphMessage
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.runtime import Runtime
 
 _NOT_IN_GRAPH = (
@@ -33,7 +33,7 @@ def read_graph_evidence(
     """
     scope = graph_scope_of(session)
     columns = read_newest_columns(db, scope)
-    (row,) = session_lookup_of(columns).find([session.id]).tolist()
+    (row,) = make_session_lookup(columns).find([session.id]).tolist()
     if row == NOWHERE:
         raise InvalidRecording(_NOT_IN_GRAPH)
     visits = list_visits(columns, np.array([row], dtype=np.int64))

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from recorder.errors import Unavailable
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.replays.replay_range import AnchorUnknown
 
 Result = TypeVar("Result")

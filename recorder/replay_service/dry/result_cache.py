@@ -15,8 +15,8 @@ from sqlmodel import col, delete, func, select
 from recorder import clock
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.replay_service.requests.replays import set_ended
-from recorder.replay_service.requests.wire_objects import queue_replay_events
+from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
+from recorder.replay_service.requests.replays import set_replay_ended
 from recorder.version import __version__
 
 _STEP_COLUMNS = [name for name in ReplayStepRow.model_fields if name != "replay_id"]
@@ -73,7 +73,7 @@ def copy_cached_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[Replay
         row.anchor_event = row.anchor_event or source.anchor_event
         row.step, row.steps = source.step, source.steps
         row.result_key = None  # one replay keeps the result
-        set_ended(row, source.status)
+        set_replay_ended(row, source.status)
         db.add(row)
     queue_replay_events(db, *copied)
     return copied

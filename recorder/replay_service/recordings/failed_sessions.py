@@ -6,7 +6,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.errors import NotFound, ValidationFailed
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
 from recorder.memory_service.recovery_points import read_tag_times
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
@@ -21,14 +21,16 @@ _ADVICE = {
 }
 
 
-class Failure(NamedTuple):
+class SessionFailure(NamedTuple):
     """The last failure of a session: a tag, or an error event without one."""
 
     tag: str | None
     t_ms: int
 
 
-def find_failure(db: DbSession, session: SessionRow, failure_tag: str | None, *, pointer: str) -> Failure:
+def find_session_failure(
+    db: DbSession, session: SessionRow, failure_tag: str | None, *, pointer: str
+) -> SessionFailure:
     """Return the failure of a session: the last tag of that name, else of an error, else its error event.
 
     Args:
@@ -46,17 +48,17 @@ def find_failure(db: DbSession, session: SessionRow, failure_tag: str | None, *,
     statement = select(tag.name, tag.t_ms).where(tag.session_id == session.id, col(tag.name).in_(names))
     last = db.exec(statement.order_by(col(tag.t_ms).desc(), col(tag.id).desc()).limit(1)).first()
     if last is not None:
-        return Failure(*last)
+        return SessionFailure(*last)
     if failure_tag is not None:
         raise NotFound("tag", "The session has no tag of the name in failure_tag.")
     mark = session.event_mark
     if mark is None or mark["outcome"] != "error":
         raise ValidationFailed.of(pointer, "no_failure", message=_NO_FAILURE + _ADVICE[pointer])
-    return Failure(None, mark["t_ms"])
+    return SessionFailure(None, mark["t_ms"])
 
 
 def read_similar_failures(
-    db: DbSession, scope: GraphScope, columns: GraphColumns, session: SessionRow, failure: Failure
+    db: DbSession, scope: GraphScope, columns: GraphColumns, session: SessionRow, failure: SessionFailure
 ) -> dict[int, int]:
     """Return when sessions of a graph failed in the same way, by row: by the tag, or by an error event."""
     if failure.tag is not None:
@@ -72,7 +74,7 @@ def read_similar_failures(
         )
         marks = [(session_id, mark) for session_id, mark in db.exec(statement) if mark is not None]
         marks = [(session_id, mark) for session_id, mark in marks if mark["outcome"] == "error"]
-        rows = session_lookup_of(columns).find([session_id for session_id, _ in marks]).tolist()
+        rows = make_session_lookup(columns).find([session_id for session_id, _ in marks]).tolist()
         failed_ms = {row: mark["t_ms"] for row, (_, mark) in zip(rows, marks, strict=True) if row != NOWHERE}
-    (failed_row,) = session_lookup_of(columns).find([session.id]).tolist()
+    (failed_row,) = make_session_lookup(columns).find([session.id]).tolist()
     return {**failed_ms, failed_row: failure.t_ms}

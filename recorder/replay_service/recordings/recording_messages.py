@@ -14,7 +14,7 @@ import zstandard
 from recorder import limits
 from recorder.errors import Unavailable
 from recorder.replay_service.recordings.stored_snapshots import SnapshotPlace, StoredSnapshots
-from recorder.replays.recordings import EventItem, RecordedFrame, RecordedSession, RecordedTag
+from recorder.replays.recorded_session import EventItem, RecordedFrame, RecordedSession, RecordedTag
 from recorder.storage.blobs import Blobs
 
 #: Snapshots that this process read last, of the size in bytes that most have.

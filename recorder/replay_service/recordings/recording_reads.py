@@ -15,7 +15,7 @@ from recorder.recording.item_reads import read_sealed_frames
 from recorder.recording.session_events import EventPortions
 from recorder.recording.stored_events import EventRecord, decode_event_batch
 from recorder.replay_service.recordings.recording_messages import EventMessage, FrameMessage, RecordingMessage
-from recorder.replays.recordings import InvalidRecording, RecordedTag
+from recorder.replays.recorded_session import InvalidRecording, RecordedTag
 from recorder.runtime import Runtime
 from recorder.storage.lake_reads import read_sessions
 from recorder.tenant import Tenant
@@ -67,7 +67,7 @@ def read_recording(runtime: Runtime, row: SessionRow) -> RecordingMessage:
     try:
         while (batch := portions.read()) is not None:
             size.add(batch.nbytes)
-            events.extend(_make_event(event.values()) for event in batch.to_pylist())
+            events.extend(_make_recording_event(event.values()) for event in batch.to_pylist())
     finally:
         portions.close()
     frames: list[FrameMessage] = []
@@ -111,7 +111,7 @@ def read_sessions_with_recordings(
         events = _read_hot_events(db, [row.id for row in small if row.is_hot])
     swept = [row for row in small if not row.is_hot]
     for row_id, read in _read_lake_rows(runtime, "events", swept, _EVENT_COLUMNS).items():
-        events[row_id] = [_make_event(event.values()) for event in read]
+        events[row_id] = [_make_recording_event(event.values()) for event in read]
     frames = _read_lake_rows(runtime, "frames", small, _FRAME_COLUMNS)
     recordings = {
         row.id: RecordingMessage(
@@ -159,7 +159,7 @@ def _read_hot_events(db: DbSession, session_ids: Collection[str]) -> dict[str, l
     for session_id, read in records.items():
         read.sort(key=lambda record: (record.t_ms, record.id))
         events[session_id] = [
-            _make_event((record.id, record.t_ms, record.type, record.frame_id, record.payload))
+            _make_recording_event((record.id, record.t_ms, record.type, record.frame_id, record.payload))
             for record in read
         ]
     return events
@@ -182,7 +182,7 @@ def _read_lake_rows(
     return items
 
 
-def _make_event(values: Iterable[Any]) -> EventMessage:
+def _make_recording_event(values: Iterable[Any]) -> EventMessage:
     """Return an event from its values, in the order of `_EVENT_COLUMNS`."""
     event_id, t_ms, type, frame_id, payload = values
     return EventMessage(event_id, t_ms, type, frame_id, _to_raw(payload))

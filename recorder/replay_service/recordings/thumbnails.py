@@ -45,10 +45,10 @@ class ThumbnailProcess:
 
 def serve_thumbnails(memory_bytes: int) -> None:
     """Make thumbnails of the pictures on standard input, until it ends."""
-    serve_requests(_answer, memory_bytes)
+    serve_requests(_answer_thumbnail_request, memory_bytes)
 
 
-def _answer(message: bytes) -> bytes:
+def _answer_thumbnail_request(message: bytes) -> bytes:
     try:
         return base64.b64encode(_shrink_picture(base64.b64decode(message)))
     except MemoryError:

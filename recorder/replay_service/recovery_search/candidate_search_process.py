@@ -18,9 +18,9 @@ from polars.exceptions import PanicException
 from recorder.errors import NotFound, Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.recording.sessions import find_session
-from recorder.replay_service.recordings.failed_sessions import Failure
+from recorder.replay_service.recordings.failed_sessions import SessionFailure
 from recorder.replay_service.recovery_search.candidates import PointTime, list_recovery_candidates
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
@@ -113,13 +113,13 @@ class SearchProcess:
 
 def serve_candidate_searches(memory_bytes: int) -> None:
     """Search for what standard input names, until it ends."""
-    serve_requests(_answer, memory_bytes)
+    serve_requests(_answer_search, memory_bytes)
 
 
-def _answer(message: bytes) -> bytes:
+def _answer_search(message: bytes) -> bytes:
     task = msgspec.json.decode(message, type=SearchTask)
     try:
-        reply = SearchReply(_search(task))
+        reply = SearchReply(_search_candidates(task))
     except NotFound:
         reply = SearchReply(is_gone=True)
     except InvalidRecording as error:
@@ -134,14 +134,14 @@ def _answer(message: bytes) -> bytes:
     return msgspec.json.encode(reply)
 
 
-def _search(task: SearchTask) -> list[dict[str, Any]]:
+def _search_candidates(task: SearchTask) -> list[dict[str, Any]]:
     runtime = _open_runtime(task.stores)
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, task.tenant, task.session_id)
     point = None
     if task.point_session_id is not None and task.point_t_ms is not None:
         point = PointTime(task.point_session_id, task.point_t_ms)
-    failure = Failure(task.failure_tag, task.failed_at_ms)
+    failure = SessionFailure(task.failure_tag, task.failed_at_ms)
     return list_recovery_candidates(runtime, session, failure, point, skip_unavailable=task.skip_unavailable)
 
 

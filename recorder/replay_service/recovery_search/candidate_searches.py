@@ -15,7 +15,7 @@ from recorder.errors import NotFound, ValidationFailed
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.recording.sessions import find_session
-from recorder.replay_service.recordings.failed_sessions import find_failure
+from recorder.replay_service.recordings.failed_sessions import find_session_failure
 from recorder.replay_service.recovery_search.candidate_search_process import (
     SearchProcess,
     SearchReply,
@@ -28,7 +28,7 @@ from recorder.replay_service.recovery_search.recovery_work import (
     lock_recovery,
 )
 from recorder.replay_service.requests.replays import end_replay_as_failed, lock_open_replays
-from recorder.replay_service.scheduling.drain_counts import ReplayRunReport
+from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
 from recorder.replay_service.scheduling.long_tasks import LongTasks
 from recorder.replay_service.scheduling.store_pauses import STORE_TIME, StorePauses
 from recorder.runtime import Runtime
@@ -57,7 +57,7 @@ class CandidateSearches:
         self,
         runtime: Runtime,
         pauses: StorePauses,
-        report: ReplayRunReport,
+        report: ReplayDrainCounts,
         *,
         process: SearchProcess | None = None,
         quick_s: float = _QUICK_S,
@@ -180,7 +180,7 @@ class CandidateSearches:
                 tag, failed_at_ms = row.failure_tag, row.failed_at_ms
                 point = (row.point_session_id, row.point_t_ms)
             else:
-                tag, failed_at_ms = find_failure(db, session, None, pointer="/anchor/auto")
+                tag, failed_at_ms = find_session_failure(db, session, None, pointer="/anchor/auto")
         return SearchTask(
             stores=SearchStores(
                 data_dir=str(settings.data_dir),

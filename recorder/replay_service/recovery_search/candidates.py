@@ -13,22 +13,22 @@ from sqlmodel import col, select
 
 from recorder.errors import NotFound, Unavailable
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, session_lookup_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
+from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_passed_node
-from recorder.memory.queries.paths import read_newest_columns
 from recorder.memory.queries.recovery_anchors import Witness
 from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory_service.recovery_points import RecordedStepIds, read_recovery_point_steps, read_tag_times
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_rules
 from recorder.recording.sessions import find_session
-from recorder.replay_service.recordings.failed_sessions import Failure, read_similar_failures
+from recorder.replay_service.recordings.failed_sessions import SessionFailure, read_similar_failures
 from recorder.replay_service.recordings.recording_messages import open_recording
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replays.budget import Budget
 from recorder.replays.consequences import list_consequential
-from recorder.replays.dry import compute_replayability
-from recorder.replays.recordings import InvalidRecording, RecordedSession, list_recorded_steps
+from recorder.replays.dry_replay import compute_replayability
+from recorder.replays.recorded_session import InvalidRecording, RecordedSession, list_recorded_steps
 from recorder.replays.recovery_ranking import RankedCandidate, RecoveryCandidate, rank_recovery_candidates
 from recorder.replays.replay_range import EventPosition
 from recorder.runtime import Runtime
@@ -83,7 +83,7 @@ class _Suffix:
 def list_recovery_candidates(
     runtime: Runtime,
     session: SessionRow,
-    failure: Failure,
+    failure: SessionFailure,
     point: PointTime | None = None,
     *,
     skip_unavailable: bool = False,
@@ -130,11 +130,11 @@ def list_recovery_candidates(
 
 
 def _find_candidate_nodes(
-    db: DbSession, runtime: Runtime, session: SessionRow, failure: Failure, point: PointTime | None
+    db: DbSession, runtime: Runtime, session: SessionRow, failure: SessionFailure, point: PointTime | None
 ) -> list[_CountedNode]:
     scope = graph_scope_of(session)
     columns = read_newest_columns(db, scope)
-    (row,) = session_lookup_of(columns).find([session.id]).tolist()
+    (row,) = make_session_lookup(columns).find([session.id]).tolist()
     if row == NOWHERE:
         return []  # sealed while the graph was paused
     rules = read_rules(db, session)
@@ -168,13 +168,13 @@ def _find_candidate_nodes(
 
 
 def _find_point(columns: GraphColumns, point: PointTime) -> list[int]:
-    (row,) = session_lookup_of(columns).find([point.session_id]).tolist()
+    (row,) = make_session_lookup(columns).find([point.session_id]).tolist()
     node = None if row == NOWHERE else find_passed_node(columns, row, point.t_ms)
     return [] if node is None else [node]
 
 
 def _read_tag_times(
-    db: DbSession, session: SessionRow, failure: Failure, error_tags: frozenset[str]
+    db: DbSession, session: SessionRow, failure: SessionFailure, error_tags: frozenset[str]
 ) -> list[int]:
     """Return the times of the tags before the failure that mark no failure themselves."""
     statement = select(TagRow.name, TagRow.t_ms).where(TagRow.session_id == session.id)

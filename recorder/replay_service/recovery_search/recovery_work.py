@@ -17,11 +17,11 @@ from recorder.models.recovery import RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import find_session
-from recorder.replay_service.requests.inputs import decrypt_inputs, encrypt_inputs
+from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs, encrypt_inputs
 from recorder.replay_service.requests.recoveries import end_recovery
 from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
-from recorder.replay_service.requests.replays import create_attempt
-from recorder.replay_service.scheduling.open_tenants import OPEN_RECOVERIES, list_first_rows
+from recorder.replay_service.requests.replays import create_attempt_replay
+from recorder.replay_service.scheduling.open_tenants import OPEN_RECOVERIES, list_open_rows_by_tenant
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 
@@ -40,7 +40,7 @@ def list_due_recoveries(
     """
     attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
     due = [~attempt, col(RecoveryRow.id).not_in(without), *undeleted_session_conditions(RecoveryRow)]
-    return list_first_rows(db, OPEN_RECOVERIES, due, limit=limit)
+    return list_open_rows_by_tenant(db, OPEN_RECOVERIES, due, limit=limit)
 
 
 def continue_recovery(
@@ -150,7 +150,7 @@ def _start_recovery_attempt(
         start = {"session_id": row.session_id, "event_id": candidate["event_id"]}
     secret = runtime.settings.secret
     inputs = decrypt_inputs(secret, row.id, row.input_values) if sandbox == "live" else {}
-    replay = create_attempt(
+    replay = create_attempt_replay(
         db,
         session,
         sandbox=sandbox,

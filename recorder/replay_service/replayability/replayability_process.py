@@ -16,8 +16,8 @@ from recorder.errors import Unavailable
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
 from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording
-from recorder.replays.dry import compute_replayability
-from recorder.replays.recordings import InvalidRecording
+from recorder.replays.dry_replay import compute_replayability
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.storage.blobs import Blobs
 
 #: Memory and time of a session; one of a hundred steps takes some ten milliseconds.
@@ -113,14 +113,14 @@ def _read_answer(answer: bytes) -> Replayability:
 def serve_replayability(memory_bytes: int) -> None:
     """Compute the values that standard input asks for, until it ends."""
     os.nice(_NICENESS)
-    serve_requests(_answer, memory_bytes)
+    serve_requests(_answer_replayability_task, memory_bytes)
 
 
-def _answer(message: bytes) -> bytes:
-    return encode_reply(lambda: _compute(msgspec.json.decode(message, type=ReplayabilityTask)))
+def _answer_replayability_task(message: bytes) -> bytes:
+    return encode_reply(lambda: _compute_replayability(msgspec.json.decode(message, type=ReplayabilityTask)))
 
 
-def _compute(task: ReplayabilityTask) -> float | None:
+def _compute_replayability(task: ReplayabilityTask) -> float | None:
     return compute_replayability(open_recording(task.recording, _open_blobs(task.blob_url, task.archive_url)))
 
 

@@ -12,19 +12,19 @@ from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
-from recorder.replay_service.recordings.failed_sessions import find_failure
-from recorder.replay_service.requests.inputs import encrypt_inputs
-from recorder.replay_service.requests.replay_rows import check_open_limit, find_row
+from recorder.replay_service.recordings.failed_sessions import find_session_failure
+from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
+from recorder.replay_service.requests.replay_rows import check_open_limit, find_replay_row
+from recorder.replay_service.requests.replay_wire_objects import select_effective_policy
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.request_checks import (
-    check_hosts,
+    check_replay_hosts,
     find_place_time,
     find_sealed_session,
     require_live_hosts,
-    require_scope,
+    require_replay_scope,
 )
-from recorder.replay_service.requests.wire_objects import select_effective_policy
-from recorder.request_context import current_request_id, following_request
+from recorder.request_context import continue_request_context, current_request_id
 from recorder.runtime import Runtime
 from recorder.webhooks.outbox import add_outbox_event
 
@@ -45,9 +45,9 @@ def create_recovery(
     """
     tenant = caller.tenant
     session = find_sealed_session(db, tenant, body.session_id)
-    failure = find_failure(db, session, body.failure_tag, pointer="/session_id")
+    failure = find_session_failure(db, session, body.failure_tag, pointer="/session_id")
     if body.sandbox == "live":
-        check_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
+        check_replay_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
     point_t_ms = None
     if body.recovery_point is not None:
         other = find_sealed_session(db, tenant, body.recovery_point.session_id)
@@ -95,8 +95,8 @@ def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: 
         NotFound, InsufficientScope: if there is no such recovery, or the key may not cancel it.
         InvalidState: if it has ended.
     """
-    row = find_row(db, RecoveryRow, caller.tenant, recovery_id, lock=True)
-    require_scope(caller, row.sandbox)
+    row = find_replay_row(db, RecoveryRow, caller.tenant, recovery_id, lock=True)
+    require_replay_scope(caller, row.sandbox)
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="recovery must be started")
     attempts = select(ReplayRow).where(ReplayRow.cause == row.id, col(ReplayRow.finished_at).is_(None))
@@ -142,7 +142,7 @@ def _list_without_donors(row: RecoveryRow) -> list[dict[str, Any]]:
 
 def _emit_recovery_event(db: DbSession, row: RecoveryRow) -> None:
     """Queue the event of the status that a recovery has just taken, with the whole object."""
-    with following_request(row.request_id):
+    with continue_request_context(row.request_id):
         add_outbox_event(
             db,
             tenant=row.tenant,

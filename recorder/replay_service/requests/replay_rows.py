@@ -25,7 +25,9 @@ _NAMES = {ReplayRow: ("rpl", "replay", "replays"), RecoveryRow: ("rcv", "recover
 _OTHER_SESSION = {ReplayRow: ReplayRow.against_session_id, RecoveryRow: RecoveryRow.point_session_id}
 
 
-def find_row(db: DbSession, table: type[Row], tenant: Tenant, row_id: str, *, lock: bool = False) -> Row:
+def find_replay_row(
+    db: DbSession, table: type[Row], tenant: Tenant, row_id: str, *, lock: bool = False
+) -> Row:
     """Return a replay or a recovery of the caller's workspace and mode.
 
     Raises:
@@ -43,7 +45,7 @@ def find_row(db: DbSession, table: type[Row], tenant: Tenant, row_id: str, *, lo
     return row
 
 
-def list_rows(
+def list_replay_rows(
     db: DbSession,
     table: type[Row],
     tenant: Tenant,

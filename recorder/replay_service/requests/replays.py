@@ -27,18 +27,18 @@ from recorder.models.replay import (
 )
 from recorder.models.session import SessionRow
 from recorder.recording.stops import stop_session
-from recorder.replay_service.requests.inputs import encrypt_inputs
-from recorder.replay_service.requests.replay_rows import check_open_limit, find_row
+from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
+from recorder.replay_service.requests.replay_rows import check_open_limit, find_replay_row
+from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.request_checks import (
-    check_hosts,
+    check_replay_hosts,
     check_replay_range,
-    check_settings,
+    check_replay_settings,
     find_compared_session,
     find_sealed_session,
     require_live_hosts,
-    require_scope,
+    require_replay_scope,
 )
-from recorder.replay_service.requests.wire_objects import queue_replay_events
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
@@ -66,10 +66,10 @@ def check_replay_request(caller: Caller, body: ReplayCreate) -> None:
         raise ValidationFailed.of("/against", "invalid_value", message=text)
     against = body.against
     is_compared = against is not None and against.session_id is None
-    check_settings(caller, body.sandbox, body.policy, body.inputs, is_compared=is_compared)
+    check_replay_settings(caller, body.sandbox, body.policy, body.inputs, is_compared=is_compared)
 
 
-def create_attempt(
+def create_attempt_replay(
     db: DbSession,
     session: SessionRow,
     *,
@@ -146,7 +146,7 @@ def create_replay(
     session = find_sealed_session(db, tenant, body.session_id)
     other = find_compared_session(db, session, body)
     if body.sandbox == "live":
-        check_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
+        check_replay_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
     anchor_event = check_replay_range(db, runtime, session, body)
     check_open_limit(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
@@ -206,8 +206,8 @@ def cancel_replay(db: DbSession, caller: Caller, replay_id: str, *, origin: Orig
         NotFound, InsufficientScope: if there is no such replay, or the key may not cancel it.
         InvalidState: if it has ended.
     """
-    row = find_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
-    require_scope(caller, row.sandbox)
+    row = find_replay_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
+    require_replay_scope(caller, row.sandbox)
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="replay must be queued or running")
     end_replay_as_failed(db, row, "cancelled", "A client cancelled the replay.")
@@ -225,8 +225,8 @@ def store_replay_decision(
         NotFound, InsufficientScope: if there is no such replay, or the key may not steer it.
         InvalidState: if it awaits no decision, one on another step, or the time for it is over.
     """
-    row = find_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
-    require_scope(caller, row.sandbox)
+    row = find_replay_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
+    require_replay_scope(caller, row.sandbox)
     is_awaited = row.awaiting_step == body.step and row.awaiting_until is not None
     if not is_awaited or row.awaiting_until <= clock.now():  # type: ignore[operator]
         raise InvalidState(row.status, needed=f"replay must await a decision on step {body.step}")
@@ -257,7 +257,7 @@ def end_replay_as_failed(db: DbSession, row: ReplayRow, type: str, message: str)
 
 def end_replay(db: DbSession, row: ReplayRow, status: str) -> None:
     """End a replay in a status, forget its inputs, stop its recording, and queue the event."""
-    set_ended(row, status)
+    set_replay_ended(row, status)
     db.add(row)
     queue_replay_events(db, row)
     if row.result_session_id is not None:
@@ -265,7 +265,7 @@ def end_replay(db: DbSession, row: ReplayRow, status: str) -> None:
             stop_session(db, row.tenant, row.result_session_id)
 
 
-def set_ended(row: ReplayRow, status: str) -> None:
+def set_replay_ended(row: ReplayRow, status: str) -> None:
     """Set the columns of a replay that ended in a status, and forget its inputs."""
     row.status, row.finished_at = status, clock.now()
     row.input_values = row.awaiting_step = row.awaiting_until = None

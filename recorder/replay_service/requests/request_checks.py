@@ -31,7 +31,7 @@ from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
-from recorder.replay_service.recordings.failed_sessions import find_failure
+from recorder.replay_service.recordings.failed_sessions import find_session_failure
 from recorder.replay_service.requests.storage_state import (
     InvalidStorageState,
     StorageState,
@@ -72,7 +72,7 @@ def require_live_hosts(db: DbSession, tenant: Tenant) -> list[str]:
     return allowed
 
 
-def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None) -> None:
+def check_replay_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None) -> None:
     """Check the values of inputs; the one that a policy names must hold the stored state of a browser.
 
     Raises:
@@ -90,7 +90,7 @@ def check_inputs(inputs: Mapping[str, str], storage_state_ref: str | None = None
             raise ValidationFailed.of(pointer, "invalid_value", message=text)
 
 
-def check_settings(
+def check_replay_settings(
     caller: Caller,
     sandbox: str,
     policy: ReplayPolicyBody,
@@ -104,12 +104,12 @@ def check_settings(
         ValidationFailed: if a member of the policy has no effect, or an input is too long.
         InsufficientScope: if the sandbox is live and the key lacks its scope.
     """
-    check_policy(policy, sandbox, is_compared=is_compared)
-    check_inputs(inputs, policy.storage_state_ref)
-    require_scope(caller, sandbox)
+    check_replay_policy(policy, sandbox, is_compared=is_compared)
+    check_replay_inputs(inputs, policy.storage_state_ref)
+    require_replay_scope(caller, sandbox)
 
 
-def require_scope(caller: Caller, sandbox: str) -> None:
+def require_replay_scope(caller: Caller, sandbox: str) -> None:
     """Check that a key may start, cancel and steer replays of a sandbox.
 
     Raises:
@@ -119,7 +119,7 @@ def require_scope(caller: Caller, sandbox: str) -> None:
         raise InsufficientScope(LIVE_REPLAY)
 
 
-def check_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:
+def check_replay_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:
     """Check that each member of a policy that was sent has an effect, and that its origins can be read.
 
     Args:
@@ -161,7 +161,7 @@ def _is_origin(address: str) -> bool:
     return True  # the model refuses paths and queries
 
 
-def check_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[str, str]) -> None:
+def check_replay_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[str, str]) -> None:
     """Check that a live replay or recovery names only hosts that its workspace allows.
 
     Raises:
@@ -223,7 +223,7 @@ def check_replay_range(
     until = None if body.until is None else find_place_time(db, runtime, session, body.until)
     if body.anchor is not None and body.anchor.auto:
         # The best candidate is known once the replay runs.
-        find_failure(db, session, None, pointer="/anchor/auto")
+        find_session_failure(db, session, None, pointer="/anchor/auto")
         return None
     anchor = None if body.anchor is None else find_place_time(db, runtime, session, body.anchor)
     if anchor is not None and until is not None and until < anchor:

@@ -8,7 +8,7 @@ from recorder.models.replay import ReplayRow
 
 
 @dataclass
-class ReplayRunReport:
+class ReplayDrainCounts:
     """Counts of the replays and recoveries that a run ended."""
 
     statuses: Counter[str] = field(default_factory=Counter)

@@ -19,7 +19,7 @@ from recorder.tenant import Tenant
 _MOST_WAITING, _MOST_OF_TENANT = 1_000, 5
 
 
-class Row(Protocol):
+class LongTaskRow(Protocol):
     """Row that a task is about."""
 
     id: str
@@ -29,7 +29,7 @@ class Row(Protocol):
         """Workspace and mode of the row."""
 
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", bound=LongTaskRow)
 Outcome = TypeVar("Outcome")
 
 

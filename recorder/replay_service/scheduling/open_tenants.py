@@ -88,7 +88,7 @@ LATE_DRY_REPLAYS = OpenRows(ReplayRow, DRY_AWAITING, "awaiting_until", is_timed=
 OPEN_RECOVERIES = OpenRows(RecoveryRow, OPEN_RECOVERY)
 
 
-def list_first_rows(
+def list_open_rows_by_tenant(
     db: DbSession,
     rows: OpenRows[Row],
     conditions: Collection[Any],

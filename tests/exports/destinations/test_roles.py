@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from recorder.errors import IdentityMissing, InvalidDestination, Unavailable
-from recorder.exports.destinations.gcs import credentials_of
+from recorder.exports.destinations.gcs import load_gcs_credentials
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from tests.exports.destinations.test_stores import require_right_objects
@@ -105,7 +105,7 @@ def test_a_service_account_is_acted_as_and_not_merely_asked_for(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "own.json"))
     account = "writer@theirs.iam.gserviceaccount.com"
     requests: list[tuple[str, Any]] = []
-    credentials_of(account).refresh(_answering(requests))
+    load_gcs_credentials(account).refresh(_answering(requests))
     assert f"/serviceAccounts/{account}:generateAccessToken" in requests[-1][0]
     assert requests[-1][1]["scope"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
 

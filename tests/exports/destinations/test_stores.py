@@ -14,7 +14,7 @@ from recorder.exports.destinations import (
     ExportLocation,
     FileConflict,
     open_destination,
-    open_location,
+    open_destination_directory,
     resolve_export_location,
 )
 from recorder.exports.results.hosted_files import open_hosted_file, read_manifest, require_hosted_file
@@ -64,12 +64,12 @@ def target(store: EmulatedStore, tmp_path: Path, prefix: str) -> ExportLocation:
 
 
 def test_a_probe_leaves_nothing(store: EmulatedStore, target: ExportLocation, prefix: str) -> None:
-    open_location(target).probe()
+    open_destination_directory(target).probe()
     assert store.objects(prefix) == {}
 
 
 def test_a_file_reads_back_whole_and_in_parts(target: ExportLocation, tmp_path: Path) -> None:
-    destination = open_location(target)
+    destination = open_destination_directory(target)
     write(destination, "data/a=1/x", b"0123456789")
     assert (destination.size("data/a=1/x"), destination.read("data/a=1/x")) == (10, b"0123456789")
     assert b"".join(destination.read_range("data/a=1/x", 3, 6)) == b"345"
@@ -80,14 +80,14 @@ def test_a_file_reads_back_whole_and_in_parts(target: ExportLocation, tmp_path: 
 
 
 def test_an_empty_file_is_a_file(store: EmulatedStore, target: ExportLocation) -> None:
-    destination = open_location(target)
+    destination = open_destination_directory(target)
     write(destination, "data/empty", b"")
     assert destination.read("data/empty") == b""
     assert store.objects(target.root) == {f"{target.root}/data/empty": b""}
 
 
 def test_a_file_that_is_gone_is_a_missing_key(target: ExportLocation) -> None:
-    destination = open_location(target)
+    destination = open_destination_directory(target)
     write(destination, "data/a", b"1")
     for _ in range(2):
         destination.remove("data/a")
@@ -97,7 +97,7 @@ def test_a_file_that_is_gone_is_a_missing_key(target: ExportLocation) -> None:
 
 
 def test_the_same_bytes_stay_and_others_are_a_conflict(store: EmulatedStore, target: ExportLocation) -> None:
-    destination = open_location(target)
+    destination = open_destination_directory(target)
     for _ in range(2):
         write(destination, "data/a", b"bytes")
     with pytest.raises(FileConflict):
@@ -108,7 +108,7 @@ def test_the_same_bytes_stay_and_others_are_a_conflict(store: EmulatedStore, tar
 
 
 def test_a_block_that_fails_publishes_nothing(store: EmulatedStore, target: ExportLocation) -> None:
-    with pytest.raises(ZeroDivisionError), open_location(target).create("data/a") as file:
+    with pytest.raises(ZeroDivisionError), open_destination_directory(target).create("data/a") as file:
         file.write(b"half")
         raise ZeroDivisionError
     assert store.objects(target.root) == {}
@@ -116,13 +116,16 @@ def test_a_block_that_fails_publishes_nothing(store: EmulatedStore, target: Expo
 
 def test_a_large_file_travels_in_parts(store: EmulatedStore, target: ExportLocation) -> None:
     data = os.urandom(17 * _MIB)
-    write(open_location(target), "data/large", data)
+    write(open_destination_directory(target), "data/large", data)
     assert store.objects(target.root) == {f"{target.root}/data/large": data}
     assert store.uploads() == []
 
 
 def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: ExportLocation) -> None:
-    older, newer = open_location(target), open_location(replace(target, root=f"{target.root}-newer"))
+    older, newer = (
+        open_destination_directory(target),
+        open_destination_directory(replace(target, root=f"{target.root}-newer")),
+    )
     write(older, "data/a", b"bytes")
     newer.copy("data/a", older, sha256=hashlib.sha256(b"bytes").hexdigest())
     assert newer.read("data/a") == b"bytes"
@@ -136,7 +139,7 @@ def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: E
 
 def test_a_bucket_that_does_not_exist_is_refused(target: ExportLocation) -> None:
     with pytest.raises(InvalidDestination):
-        open_location(replace(target, bucket="nowhere-at-all")).probe()
+        open_destination_directory(replace(target, bucket="nowhere-at-all")).probe()
 
 
 def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
@@ -147,9 +150,9 @@ def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
     stranger = replace(target, workspace_id=new_id("wsp"))
     store.put(f"recorder-workspaces/{stranger.workspace_id}", b"")
     with pytest.raises(InvalidDestination, match=f"recorder-workspaces/{WORKSPACE}"):
-        open_location(target).probe()
+        open_destination_directory(target).probe()
     assert store.objects(prefix) == {}
-    open_location(stranger).probe()
+    open_destination_directory(stranger).probe()
 
 
 def test_a_claim_that_was_taken_back_fails_the_export_before_a_file_is_written(
@@ -160,16 +163,18 @@ def test_a_claim_that_was_taken_back_fails_the_export_before_a_file_is_written(
     claim = f"recorder-workspaces/{WORKSPACE}"
     store.put(claim, b"")
     row = ask(runtime, destination=store.destination(prefix))
-    open_location(replace(target_in(store, tmp_path, prefix=prefix), root="recorder-workspaces")).remove(
-        WORKSPACE
-    )
+    open_destination_directory(
+        replace(target_in(store, tmp_path, prefix=prefix), root="recorder-workspaces")
+    ).remove(WORKSPACE)
     ended = run_export(runtime, row.id, owner="test")
     assert (ended.status, ended.error and ended.error["code"]) == ("failed", "invalid_destination")
     assert store.objects(prefix) == {}
 
 
 def test_what_an_object_says_of_its_bytes_is_not_believed(s3: EmulatedS3, tmp_path: Path) -> None:
-    older, newer = (open_location(target_in(s3, tmp_path, prefix=name)) for name in ("older", "newer"))
+    older, newer = (
+        open_destination_directory(target_in(s3, tmp_path, prefix=name)) for name in ("older", "newer")
+    )
     write(older, "data/a", b"bytes")
     (key,) = s3.objects("older")
     right, wrong = hashlib.sha256(b"bytes").hexdigest(), b"other"
@@ -181,7 +186,7 @@ def test_what_an_object_says_of_its_bytes_is_not_believed(s3: EmulatedS3, tmp_pa
 
 def test_a_store_that_is_away_is_told_from_one_that_refuses(target: ExportLocation) -> None:
     with pytest.raises(Unavailable):
-        open_location(replace(target, endpoint="http://127.0.0.1:9")).probe()
+        open_destination_directory(replace(target, endpoint="http://127.0.0.1:9")).probe()
 
 
 @pytest.mark.timeout(60)
@@ -191,7 +196,7 @@ def test_an_answer_of_google_without_bytes_ends_the_read(opened: Opened, tmp_pat
     with raw_server(head + b"Connection: close\r\n\r\n") as server:
         location = replace(there, endpoint=f"http://127.0.0.1:{server.port}")
         with pytest.raises(Unavailable):
-            b"".join(open_location(location).read_range("data/a", 0, 10))
+            b"".join(open_destination_directory(location).read_range("data/a", 0, 10))
 
 
 def test_an_export_lies_in_the_bucket_as_its_manifest_says(

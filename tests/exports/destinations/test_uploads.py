@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.exports.destinations import open_location
+from recorder.exports.destinations import open_destination_directory
 from recorder.exports.runner.run import run_export
 from recorder.models.operations import LeaseRow
 from recorder.settings import environment_with
@@ -65,7 +65,7 @@ def test_finishing_ends_the_uploads_of_this_export_alone(s3: EmulatedS3, tmp_pat
     others = f"ended/{target.export_id}-other/data/a"
     for key in (f"{target.root}/data/a", others):
         s3.client.create_multipart_upload(Bucket=BUCKET, Key=key)
-    open_location(target).remove_unfinished_files()
+    open_destination_directory(target).remove_unfinished_files()
     assert s3.uploads() == [others]
     for upload in s3.client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]:
         s3.client.abort_multipart_upload(Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"])
@@ -77,6 +77,6 @@ def test_an_upload_that_fails_is_ended_at_once(
     monkeypatch.setattr("recorder.exports.destinations.s3.PART_BYTES", 1_000)
     monkeypatch.setattr("os.pread", lambda *_: 1 / 0)
     target = target_in(s3, tmp_path, prefix="failing")
-    with pytest.raises(ZeroDivisionError), open_location(target).create("data/a") as file:
+    with pytest.raises(ZeroDivisionError), open_destination_directory(target).create("data/a") as file:
         file.write(os.urandom(2_000))
     assert s3.uploads() == [] and s3.objects("failing") == {}

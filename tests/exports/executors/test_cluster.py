@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from recorder.errors import Unavailable
 from recorder.exports.executor import cluster as module
 from recorder.exports.executor.cluster import DaskCluster, write_dask_task
-from recorder.exports.planning.plan import writer_versions
+from recorder.exports.planning.plan import list_library_versions
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import ShardTask
@@ -76,7 +76,7 @@ def test_files_that_only_the_worker_sees_are_not_taken_for_written(
 
 
 def test_a_worker_of_another_release_writes_nothing(tasks: list[ShardTask], tmp_path: Path) -> None:
-    ours = writer_versions() | {"polars": "1.0.0"}
+    ours = list_library_versions() | {"polars": "1.0.0"}
     with pytest.raises(Exception, match=r"has polars .* and not 1\.0\.0; install the same release"):
         write_dask_task(elsewhere(tasks, tmp_path)[0], ours)
     assert list(tmp_path.iterdir()) == []

@@ -20,9 +20,9 @@ from recorder.exports.executor.base import divide_shard_tasks
 from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers import RowsMissing, ShardRows, ShardTask, WrittenShard, read_rows
+from recorder.exports.writers import RowsMissing, ShardRows, ShardTask, WrittenShard, read_shard_task_rows
 from recorder.runtime import Runtime
-from recorder.setting_values import InvalidSetting
+from recorder.setting_parsers import InvalidSetting
 from recorder.settings import Settings
 from tests.support.delivery_loop import wait_until
 from tests.support.executors import InAllFormats, Watched, elsewhere, write, written_by
@@ -92,7 +92,7 @@ def test_the_next_task_is_read_while_one_is_written(
 
     def noted(task: ShardTask) -> list[ShardRows]:
         read.append(task.shards[0].path)
-        return read_rows(task)
+        return read_shard_task_rows(task)
 
     monkeypatch.setattr("recorder.exports.executor.base.read_rows", noted)
     one_by_one = divide_shard_tasks(elsewhere(tasks, tmp_path), 1_000)

@@ -21,7 +21,7 @@ from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.setting_values import LiveSandbox
+from recorder.setting_parsers import LiveSandbox
 from recorder.settings import Settings
 from tests.support.browser import Page, chromium, find_chromium
 from tests.support.hostile_pages import ESCAPES, HEADERS, OTHERS, SERVICE, WORKER

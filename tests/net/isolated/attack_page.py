@@ -26,7 +26,7 @@ from pipelines.exports import PARTITIONS
 from recorder.access.dagster_login import LoginLinks
 from recorder.settings import Settings, environment_with
 from recorder.supervisor import Service, run_service
-from recorder.supervisor.commands import choose_port, environment
+from recorder.supervisor.child_commands import choose_port, environment
 from tests.support.browser import Page, chromium
 
 ROOT = Path(__file__).parents[3]

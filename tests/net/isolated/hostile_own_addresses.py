@@ -14,9 +14,9 @@ import pytest
 
 from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import AllowList
-from recorder.net.client import Exchange, OutboundClient
+from recorder.net.client import OutboundClient, OutboundExchange
+from recorder.net.deployment_addresses import OwnAddresses, list_own_endpoints, listening_ports
 from recorder.net.outbound_guard import AddressGuard
-from recorder.net.own_addresses import OwnAddresses, listening_ports, read_endpoints
 from recorder.settings import Settings
 from tests.support.isolated_calls import TRUST, Dialer, Resolver, answering, serving
 
@@ -78,7 +78,7 @@ def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> Addr
     )
 
 
-def post(guard: AddressGuard, url: str, dialer: Dialer) -> Exchange:
+def post(guard: AddressGuard, url: str, dialer: Dialer) -> OutboundExchange:
     """Return the result of a call."""
     return asyncio.run(OutboundClient(guard, ssl_context=TRUST, dial=dialer).post(url, {}, b"{}"))
 
@@ -216,7 +216,7 @@ def test_a_name_of_ours_that_cannot_be_looked_up_is_refused_by_name(tmp_path: Pa
 def test_folders_and_cloud_buckets_name_no_address(tmp_path: Path) -> None:
     chosen = {"RECORDER_BLOB_URL": "s3://bucket/blobs", "RECORDER_LAKE_URL": "/srv/lake"}
     settings = Settings.from_env(chosen, data_dir=tmp_path)
-    assert {endpoint.port for endpoint in read_endpoints(settings)} == {8700}
+    assert {endpoint.port for endpoint in list_own_endpoints(settings)} == {8700}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_answers_of_this_machine_are_kept_for_a_listed_place_alone(
 ) -> None:
     said = OK + b"X-Inside: 1\r\nContent-Length: 2\r\n\r\nhi"
 
-    async def run() -> Exchange:
+    async def run() -> OutboundExchange:
         async with serving(answering(said), host="0.0.0.0") as port:
             allowed = AllowList.parse(tuple(word.format(port=port) for word in listed))
             client = OutboundClient(AddressGuard(allowed, Resolver(["127.0.0.1"])))
@@ -252,7 +252,7 @@ def test_answers_of_this_machine_are_kept_for_a_listed_place_alone(
 
 
 def test_a_redirect_of_this_machine_does_not_say_where_to() -> None:
-    async def run() -> Exchange:
+    async def run() -> OutboundExchange:
         async with serving(answering(b"HTTP/1.1 302 Found\r\nLocation: /admin\r\n\r\n")) as port:
             client = OutboundClient(AddressGuard(AllowList.parse(("loopback",))))
             return await client.post(f"http://127.0.0.1:{port}/", {}, b"{}")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from recorder.net.addresses import AllowList
-from recorder.net.client import BODY_BYTES, TOTAL_S, Exchange, OutboundClient
+from recorder.net.client import BODY_BYTES, TOTAL_S, OutboundClient, OutboundExchange
 from recorder.net.outbound_guard import AddressGuard
 from tests.support.certificates import server_context, trusting_context
 from tests.support.isolated_calls import (
@@ -73,7 +73,7 @@ def test_a_server_without_tls_is_told_as_such() -> None:
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise AssertionError("a request came without encryption")
 
-    async def run() -> Exchange:
+    async def run() -> OutboundExchange:
         async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(OK + b"\r\n")
             await writer.drain()
@@ -89,7 +89,7 @@ def test_a_server_without_tls_is_told_as_such() -> None:
 
 
 def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> tuple[Exchange, list[str]]:
+    async def run() -> tuple[OutboundExchange, list[str]]:
         async with serving(answering(OK + b"\r\n")) as proxy:
             for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
                 monkeypatch.setenv(name, f"http://127.0.0.1:{proxy}")
@@ -102,7 +102,7 @@ def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
-    async def run() -> tuple[Exchange, list[str]]:
+    async def run() -> tuple[OutboundExchange, list[str]]:
         async with serving(answering(OK + b"\r\n")) as elsewhere:
             head = f"HTTP/1.1 {status} Moved\r\nLocation: http://127.0.0.1:{elsewhere}/\r\n\r\n"
             async with serving(answering(head.encode())) as port:
@@ -181,7 +181,7 @@ def test_a_port_that_nobody_listens_on_is_a_broken_connection() -> None:
 
 
 def test_of_several_addresses_the_first_that_answers_is_taken() -> None:
-    async def run() -> Exchange:
+    async def run() -> OutboundExchange:
         async with serving(answering(OK + b"\r\n")) as port:
             guard = AddressGuard(AllowList.parse(("loopback",)), Resolver(["::1", "127.0.0.2", "127.0.0.1"]))
             return await OutboundClient(guard).post(f"http://hooks.example:{port}/", {}, b"{}")

@@ -1,0 +1,208 @@
+"""Request bodies of event and frame batches: readers that check and mask them, and their answers.
+
+Contract §1 (idempotency), §3.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import anyio
+import anyio.to_thread
+from fastapi import Request, Response
+
+from api.bodies.body_costs import has_many_values, is_costly_body
+from api.bodies.body_masking import BodyMasking
+from api.bodies.worker_checks import (
+    check_event_body_file,
+    check_frame_upload_file,
+    read_multipart_upload,
+    restore_frame_bytes,
+)
+from api.bodies.worker_pool import BodyFile, BodyWorkers, open_body_file
+from recorder.access.keys import Caller
+from recorder.ids import encode_ulid, id_range, reserve_ulid_values
+from recorder.masking.policies import MaskingPolicy
+from recorder.masking.scanner import Scanner
+from recorder.media_types import JSON, require_media_type
+from recorder.models.frame import FrameItem
+from recorder.recording.event_batches import (
+    CheckedBody,
+    CheckedItems,
+    EventBatch,
+    TimedItem,
+    check_and_pack_event_batch,
+    check_event_body,
+    pack_event_batch,
+)
+from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
+from recorder.recording.ingest_statements import RepeatedAnswer
+from recorder.recording.item_masking import event_documents
+
+#: A larger upload is read in a worker process; pictures of a smaller one take less time than the transfer.
+_LARGE_UPLOAD_BYTES = 256 * 1024
+
+
+def respond_batch_accepted(answer: bytes) -> Response:
+    """Return 202 with the batch's answer; the answer to a repeated batch is marked as replayed."""
+    headers = {"Idempotent-Replayed": "true"} if isinstance(answer, RepeatedAnswer) else None
+    return Response(answer, 202, headers, "application/json")
+
+
+class EventBatches:
+    """Reader of event batches in one process; used from its event loop."""
+
+    def __init__(self, masking: BodyMasking, workers: BodyWorkers) -> None:
+        self._masking = masking
+        self._workers = workers
+        self._large_bodies = anyio.CapacityLimiter(2)
+
+    async def read(
+        self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
+    ) -> EventBatch:
+        """Return a body of `POST …/events`, checked, masked and packed.
+
+        Raises:
+            RecorderError: if the body is invalid, or too slow to mask.
+        """
+        is_large = is_costly_body(body)
+        checked = await self._check_large_body(caller, body, content_type) if is_large else None
+        policy = await self._masking.policy_of_session(caller, session_id)
+        if policy is not None and _may_mask_batch(policy, body):
+            check = partial(
+                check_event_body,
+                caller,
+                body,
+                content_type=content_type,
+                batch_key=batch_key,
+                checked=checked,
+            )
+            return await self._read_masked_batch(caller, session_id, body, policy, check)
+        read = partial(
+            check_and_pack_event_batch,
+            caller,
+            session_id,
+            body,
+            content_type=content_type,
+            batch_key=batch_key,
+            checked=checked,
+        )
+        return await anyio.to_thread.run_sync(read, limiter=self._large_bodies) if is_large else read()
+
+    async def _check_large_body(self, caller: Caller, body: bytes, content_type: str | None) -> CheckedItems:
+        """Check a body in a worker process: a hostile one of 6 MB takes more than a second.
+
+        Raises:
+            UnsupportedMediaType: if its type is not JSON; the body is then not read.
+        """
+        require_media_type(content_type, JSON, needed="events as application/json")
+        async with open_body_file() as file:
+            await anyio.to_thread.run_sync(file.write, body)
+            checked = await self._workers.run(caller.workspace_id, check_event_body_file, file)
+        return [TimedItem(t_ms) for t_ms in checked.times], checked.named
+
+    async def _read_masked_batch(
+        self,
+        caller: Caller,
+        session_id: str,
+        body: bytes,
+        policy: MaskingPolicy,
+        check: Callable[[], CheckedBody],
+    ) -> EventBatch:
+        # Each step takes a millisecond or more, so it runs outside of the event loop.
+        limiter = self._large_bodies if is_costly_body(body) else None
+        checked = await anyio.to_thread.run_sync(check, limiter=limiter)
+        documents = await anyio.to_thread.run_sync(event_documents, body, limiter=limiter)
+        changes = await self._masking.scanner.find_changes(caller.workspace_id, policy, documents)
+        return await anyio.to_thread.run_sync(
+            pack_event_batch, caller, session_id, checked, changes, limiter=limiter
+        )
+
+
+def _may_mask_batch(policy: MaskingPolicy, body: bytes) -> bool:
+    """Return False if a quick check shows that nothing in a body is masked, as in most bodies."""
+    return not Scanner.is_small(policy, len(body)) or policy.masker().may_change(body)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameUploadBody:
+    """Body of a frame upload.
+
+    Attributes:
+        items: of a small upload, whose frames are not checked yet.
+        parts: bytes of its frames, by part name.
+        checked: of a large upload: its checked frames, and the digest of its content.
+    """
+
+    items: list[FrameItem] = field(default_factory=list)
+    parts: dict[str, bytes] = field(default_factory=dict)
+    checked: tuple[list[CheckedFrame], bytes] | None = None
+
+
+@asynccontextmanager
+async def open_frame_upload(
+    request: Request, caller: Caller, workers: BodyWorkers
+) -> AsyncIterator[FrameUploadBody]:
+    """Yield a frame upload; a large one is read and checked in a worker process.
+
+    The frames of a large upload lose their bytes at the end of the block, which frees them.
+
+    Raises:
+        UnsupportedMediaType: if it is neither JSON nor multipart.
+        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge, PayloadTooLarge: if the body is invalid.
+    """
+    content_type = request.headers.get("content-type", "")
+    needed = "frames as application/json or multipart/form-data"
+    kind = require_media_type(content_type, JSON, "multipart/form-data", needed=needed)
+    stream, first, size = request.stream(), list[bytes](), 0
+    async for part in stream:
+        first.append(part)
+        size += len(part)
+        if size > _LARGE_UPLOAD_BYTES:
+            break
+    body = b"".join(first) if size <= _LARGE_UPLOAD_BYTES else b""
+    if size > _LARGE_UPLOAD_BYTES or has_many_values(body):
+        async with open_body_file() as file:
+            frames, digest = await _read_large_upload(file, first, stream, content_type, caller, workers)
+            try:
+                yield FrameUploadBody(checked=(frames, digest))
+            finally:
+                frames.clear()
+    elif kind == JSON:
+        yield FrameUploadBody(*await anyio.to_thread.run_sync(read_frames_json, body))
+    else:
+        yield FrameUploadBody(*await read_multipart_upload(_yield_once(body), content_type))
+
+
+async def _read_large_upload(
+    file: BodyFile,
+    first: list[bytes],
+    rest: AsyncIterator[bytes],
+    content_type: str,
+    caller: Caller,
+    workers: BodyWorkers,
+) -> tuple[list[CheckedFrame], bytes]:
+    for part in first:
+        file.write(part)
+    first.clear()
+    async for part in rest:
+        file.write(part)
+    checked = await workers.run(caller.workspace_id, check_frame_upload_file, file, content_type)
+    content = file.map()
+    frames = await anyio.to_thread.run_sync(_assign_frame_ids, restore_frame_bytes(checked, content), caller)
+    return frames, checked.digest
+
+
+def _assign_frame_ids(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
+    """Return frames with ascending ids of this process and, if the caller has masking, parsed snapshots."""
+    new_ids = id_range(f"frm_{encode_ulid(reserve_ulid_values(len(frames)))}", len(frames))
+    named = [
+        frame if isinstance(frame.item.id, str) else replace(frame, id=new)
+        for frame, new in zip(frames, new_ids, strict=True)
+    ]
+    return named if caller.masking is None else [unpack_dom(frame) for frame in named]
+
+
+async def _yield_once(body: bytes) -> AsyncIterator[bytes]:
+    yield body

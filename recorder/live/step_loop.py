@@ -1,0 +1,189 @@
+"""Live replay: the steps of a session done again in a browser, each verified before it acts. Spec §4.6."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from recorder.live.browser import BrowserLost, PageStuck
+from recorder.live.journal_protocol import LiveResult, LiveStatus, TimeSpent
+from recorder.live.replay_plan import PlannedStep
+from recorder.live.step_execution import StepExecutor, compare_frames
+from recorder.live.target_search import find_target_problem
+from recorder.replays.budget import BudgetSpent
+from recorder.replays.recorded_session import InvalidRecording, RecordedStep
+from recorder.replays.replay_results import Decision, Divergence, Mode, ReplayError, ReplaySummary, StepResult
+from recorder.replays.step_checks import StepCheck, StepScene
+
+_NO_DECISION = ReplayError("timeout", "No decision came within 15 minutes.")
+#: Types of the last event of a recorded run: they mark the outcome of its session.
+_LAST_EVENTS = {"completed": "success", "diverged": "error"}
+
+
+@dataclass
+class LiveRun:
+    """One live replay, from the first page to its end."""
+
+    actor: StepExecutor
+    mode: Mode
+    results: list[StepResult] = field(default_factory=list)
+    first_divergence: Divergence | None = None
+
+    def run(self) -> LiveResult:
+        """Do step after step until the end, a divergence, or an order to stop.
+
+        Raises:
+            BrowserLost, PageStuck: if the browser is gone.
+            InvalidRecording, BudgetSpent: if the recording or a page cannot be read.
+        """
+        steps, policy = self.actor.plan.steps, self.actor.policy
+        try:
+            self.actor.check_time()
+            unreached = self._reach_start() if steps else None
+            if unreached is not None:
+                self.first_divergence = unreached.divergence
+                return self._finish("diverged")
+            for index, step in enumerate(steps):
+                self.actor.journal.begin(step.step)
+                if index and policy.speed == "recorded":
+                    self.actor.wait(step.t_ms - steps[index - 1].t_ms)
+                ended = self._do_step(step)
+                if ended is not None:
+                    return ended
+        except TimeSpent:
+            text = f"The replay took longer than policy.max_ms, {policy.max_ms:,} ms."
+            return self._finish("failed", ReplayError("timeout", text))
+        return self._finish("completed")
+
+    def _do_step(self, planned: PlannedStep) -> LiveResult | None:
+        """Do a step, with a person's decision where one is needed; return the result that ends the replay."""
+        began, actor, policy = time.monotonic(), self.actor, self.actor.policy
+        actor.begin(planned)
+        step = planned.read()
+        decision: Decision | None = None
+        if planned.is_consequential and self.mode == "guided":
+            decision = self._wait_for_decision(step, actor.find_problem_ahead(step))
+            if decision is None:
+                return self._finish("failed", _NO_DECISION)
+        elif planned.is_consequential and not policy.repeat_consequential and planned.has_succeeded:
+            self._store(step, StepCheck("skipped"), began)
+            return None
+        asks = self.mode == "guided" or policy.on_divergence == "ask"
+        while True:
+            if decision is not None and decision.action == "abort":
+                return self._finish("failed", ReplayError("cancelled", "The replay was aborted."))
+            if decision is not None and decision.action == "skip":
+                self._store(step, StepCheck("skipped"), began)
+                return None
+            check = actor.perform(step, decision)
+            if check.divergence is None:
+                self._store(step, check, began)
+                return None
+            self.first_divergence = self.first_divergence or check.divergence
+            if not asks:
+                goes_on = policy.on_divergence == "skip"
+                self._store(step, replace(check, outcome="skipped" if goes_on else "diverged"), began)
+                return None if goes_on else self._finish("diverged")
+            decision = self._wait_for_decision(step, check.divergence)
+            if decision is None:
+                return self._finish("failed", _NO_DECISION)
+            if actor.has_acted and decision.action != "abort":
+                # What was sent, or may have been, is never sent again.
+                self._store(step, check if check.outcome == "healed" else check.accept(), began)
+                return None
+
+    def _reach_start(self) -> StepCheck | None:
+        """Open the page of the first step; return the check of that step if it cannot be reached."""
+        actor, plan = self.actor, self.actor.plan
+        first = plan.steps[0]
+        if first.type == "navigate":
+            return None
+        actor.journal.begin(first.step)
+        actor.begin(first)
+        step = first.read()
+        actor.open(step.event)
+        if not plan.prefix or self._wait_for_state_before(step):
+            return None
+        repeats = actor.policy.repeat_consequential
+        is_blocked = not repeats and any(earlier.is_consequential for earlier in plan.prefix)
+        can_type = all(earlier.input_name in (None, *actor.inputs) for earlier in plan.prefix)
+        if not is_blocked and can_type and self._fast_forward(step):
+            return None
+        actor.begin(first)
+        state = actor.read()
+        scene = StepScene(step, plan.get_frame(step.before), state.frame, state.page)
+        return actor.diverge(scene, "anchor_unreachable", state)
+
+    def _fast_forward(self, first: RecordedStep) -> bool:
+        """Do the steps before the anchor, and return whether they led to it."""
+        prefix = self.actor.plan.prefix
+        if prefix[0].type != "navigate":
+            self.actor.open(prefix[0].read().event)
+        for planned in prefix:
+            began = time.monotonic()
+            self.actor.journal.begin(planned.step)
+            self.actor.begin(planned)
+            step = planned.read()
+            check = self.actor.perform(step, None)
+            if check.divergence is not None:
+                self._store(step, replace(check, outcome="diverged"), began)
+                return False
+            self._store(step, check, began)
+        return self._wait_for_state_before(first)
+
+    def _wait_for_state_before(self, step: RecordedStep) -> bool:
+        """Wait for the state before a step; where it is unknown, for its target."""
+        until = time.monotonic() + self.actor.policy.step_timeout_ms / 1000
+        while True:
+            state = self.actor.read()
+            scene = StepScene(step, self.actor.plan.get_frame(step.before), state.frame, state.page)
+            similarity = compare_frames(scene.recorded, state.frame)
+            is_there = (
+                find_target_problem(scene, None) is None
+                if similarity is None
+                else similarity >= self.actor.policy.ok
+            )
+            if is_there and state.page is not None:
+                return True
+            if time.monotonic() >= until:
+                return False
+            self.actor.pause()
+
+    def _wait_for_decision(self, step: RecordedStep, divergence: Divergence | None) -> Decision | None:
+        began = time.monotonic()
+        self.actor.shown = divergence
+        decision = self.actor.journal.wait_for_decision(step.step, divergence)
+        self.actor.ends_at += time.monotonic() - began
+        return decision
+
+    def _store(self, step: RecordedStep, check: StepCheck, began: float) -> None:
+        result = self.actor.describe(step, check, self.actor.delivery)
+        result = replace(result, ms=round((time.monotonic() - began) * 1000))
+        self.results.append(result)
+        self.actor.journal.store(result)
+        self.actor.record(result, check.divergence)
+
+    def _finish(self, status: LiveStatus, error: ReplayError | None = None) -> LiveResult:
+        outcomes = [result.outcome for result in self.results]
+        known = [result.similarity for result in self.results if result.similarity is not None]
+        summary = ReplaySummary(
+            matched=outcomes.count("matched"),
+            relabelled=outcomes.count("relabelled"),
+            healed=outcomes.count("healed"),
+            skipped=outcomes.count("skipped"),
+            min_similarity=min(known, default=None),
+            blocked_requests=self.actor.proxy.blocked_requests,
+        )
+        self._record_end(status)
+        return LiveResult(status, self.first_divergence, summary, error)
+
+    def _record_end(self, status: LiveStatus) -> None:
+        """Record the last page, and the event that marks the outcome."""
+        frame_id = None
+        if status == "completed":
+            # All steps are done; a browser that is lost now changes nothing.
+            with suppress(BrowserLost, PageStuck, InvalidRecording, BudgetSpent):
+                frame_id = self.actor.take_frame(self.actor.read())
+        if status in _LAST_EVENTS:
+            recording = self.actor.recording
+            event = {"t_ms": recording.now_ms, "type": _LAST_EVENTS[status], "data": {"replay": status}}
+            recording.add_event(event if frame_id is None else {**event, "frame_id": frame_id})

@@ -1,0 +1,158 @@
+"""Common paths of a memory graph. Spec §2.6, §4.2."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import numpy as np
+from sqlmodel import Session as DbSession
+
+from recorder import clock, limits
+from recorder.errors import NotFound
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.paths import NO_PATH
+from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_graph_columns
+from recorder.memory.queries.path_fit import count_variants, derive_shown_ways
+from recorder.memory.storage.versions import read_newest_version
+from recorder.models.memory import MemoryPath, PathOutcomes
+from recorder.models.wire import ActorKind, Outcome
+from recorder.tenant import GraphScope, Tenant
+
+
+def read_newest_columns(db: DbSession, scope: GraphScope) -> GraphColumns:
+    """Return a graph at its newest version.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    head = read_newest_version(db, scope)
+    if head is None:
+        raise NotFound("workflow")
+    return read_graph_columns(db, scope, head.version)
+
+
+def select_session_rows(
+    columns: GraphColumns,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: Outcome | None = None,
+    actor_kind: ActorKind | None = None,
+    version: int | None = None,
+) -> Mask:
+    """Return the rows of the sessions that are in the graph and match all filters given.
+
+    Args:
+        columns: the graph's columns.
+        since: sessions that started at this instant or later.
+        until: sessions that started before this instant.
+        outcome: only sessions that ended so.
+        actor_kind: only sessions of such actors.
+        version: those that were in the graph at this earlier version.
+    """
+    chosen = columns.current()
+    if version is not None:
+        chosen = (columns.added <= version) & (columns.removed > version)
+    if since is not None:
+        chosen &= columns.started_ms >= clock.to_ms(since)
+    if until is not None:
+        chosen &= columns.started_ms < clock.to_ms(until)
+    if outcome is not None:
+        chosen &= columns.outcome == OUTCOMES.index(outcome)
+    if actor_kind is not None:
+        chosen &= columns.actor == ACTOR_KINDS.index(actor_kind)
+    return chosen
+
+
+def list_paths(
+    db: DbSession,
+    *,
+    tenant: Tenant,
+    workflow: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: Outcome | None = None,
+    actor_kind: ActorKind | None = None,
+    min_frequency: float = 0.0,
+    limit: int = limits.LIST_DEFAULT,
+) -> list[MemoryPath]:
+    """Return the paths of a workflow by frequency, the most frequent first, then by id.
+
+    Frequency is the share of all indexed sessions that match the filters; paths below `min_frequency` or
+    beyond `limit` are dropped afterwards, and the others keep theirs.
+
+    Args:
+        db: the transaction.
+        tenant: the workspace and mode.
+        workflow: name of the workflow.
+        since: sessions that started at this instant or later.
+        until: sessions that started before this instant.
+        outcome: only sessions that ended so.
+        actor_kind: only sessions of such actors.
+        min_frequency: least share of a path that is listed.
+        limit: most paths that are listed.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    columns = read_newest_columns(db, GraphScope(tenant, workflow))
+    chosen = select_session_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
+    return describe_session_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
+
+
+def describe_session_paths(
+    columns: GraphColumns, chosen: Mask, *, min_frequency: float = 0.0, limit: int | None = None
+) -> list[MemoryPath]:
+    """Return the paths that chosen sessions take, the most frequent first, then by id.
+
+    Sessions without steps are on none of them; frequencies are shares of all chosen sessions.
+    """
+    total = int(chosen.sum())
+    chosen = chosen & (columns.path != NO_PATH)
+    paths = columns.path[chosen]
+    counts = np.bincount(paths, minlength=len(columns.paths))
+    by_outcome = np.bincount(
+        paths * len(OUTCOMES) + columns.outcome[chosen], minlength=len(columns.paths) * len(OUTCOMES)
+    ).reshape(-1, len(OUTCOMES))
+    medians = _compute_medians(columns, chosen, counts)
+    ways = derive_shown_ways(columns)
+    exact, variants = ways.count_exact(columns, chosen), count_variants(columns, chosen)
+    numbers = [
+        number for number in np.flatnonzero(counts).tolist() if counts[number] / total >= min_frequency
+    ]
+    numbers.sort(key=lambda number: (-counts[number], columns.paths[number].path_id))
+    return [
+        MemoryPath(
+            path_id=columns.paths[number].path_id,
+            node_ids=[columns.nodes[node].node_id for node in columns.paths[number].nodes],
+            frequency=int(counts[number]) / total,
+            outcomes=compute_outcome_fractions(by_outcome[number]),
+            median_duration_ms=int(medians[number]),
+            session_count=int(counts[number]),
+            labels=[columns.nodes[node].label for node in columns.paths[number].nodes],
+            optional_node_ids=[columns.nodes[node].node_id for node in ways.optional[number]],
+            exact_frequency=int(exact[number]) / total,
+            variants=int(variants[number]),
+            graph_version=columns.version,
+        )
+        for number in numbers[:limit]
+    ]
+
+
+def compute_outcome_fractions(counts: Ints | Sequence[int]) -> PathOutcomes:
+    """Return counts by outcome as fractions that sum to 1."""
+    total = sum(int(count) for count in counts)
+    success, error, abandoned = (int(count) / total for count in counts)
+    return PathOutcomes(success=success, error=error, abandoned=abandoned)
+
+
+def _compute_medians(columns: GraphColumns, chosen: Mask, counts: Ints) -> Ints:
+    """Return the exact median duration of each path's chosen sessions; of an even count the middle mean."""
+    ordered = columns.order[chosen[columns.order]]
+    if not len(ordered):
+        return np.zeros_like(counts)
+    durations = columns.duration_ms[ordered]
+    starts = np.cumsum(counts) - counts
+    low = np.minimum(starts + np.maximum(counts - 1, 0) // 2, len(ordered) - 1)
+    high = np.minimum(starts + counts // 2, len(ordered) - 1)
+    medians: Ints = (durations[low] + durations[high]) // 2
+    return medians
