@@ -83,11 +83,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         with logged_start():
             settings = Settings.from_env()
             configure_logs(settings.log_level)
-            return _create_app(Runtime.open(settings))
-    return _create_app(Runtime.open(settings))
+            return _create_http_application(Runtime.open(settings))
+    return _create_http_application(Runtime.open(settings))
 
 
-def _create_app(runtime: Runtime) -> FastAPI:
+def _create_http_application(runtime: Runtime) -> FastAPI:
     # The pages under /docs bring their own assets: an air-gapped install has no CDN.
     app = FastAPIOffline(
         redoc_url=None,

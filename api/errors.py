@@ -14,12 +14,12 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from api.gate.bucket_decisions import show_refusing_limit
-from api.gate.endpoints import allowed_methods, is_websocket_endpoint
+from api.gate.endpoints import is_websocket_endpoint, list_endpoint_methods
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
 from recorder.models.field_messages import make_field_message
-from recorder.models.wire import allowed_wire_members, describe_allowed_names, shorten_name
+from recorder.models.wire import allowed_wire_members, describe_allowed_wire_names, shorten_wire_name
 
 log = logging.getLogger("recorder.api")
 
@@ -147,7 +147,7 @@ def install_error_handlers(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         code, title, detail = "invalid_request", "Invalid request", "Send a request as /docs describes it."
         if error.status_code == 405:
-            headers["Allow"] = methods = ", ".join(allowed_methods(request.scope["path"]))
+            headers["Allow"] = methods = ", ".join(list_endpoint_methods(request.scope["path"]))
             code, title = "method_not_allowed", "Method not allowed"
             detail = f"This address takes {methods}; see /docs."
         return _make_problem_document(
@@ -175,7 +175,7 @@ def _convert_validation_error(
 
     @cache  # of one body: the members of an object are listed once for all its unknown ones
     def describe_members(*path: Any) -> str:
-        return describe_allowed_names(allowed_wire_members(model, path, body))
+        return describe_allowed_wire_names(allowed_wire_members(model, path, body))
 
     items = (_make_problem_item(detail, describe_members) for detail in details)
     problems = list(dict.fromkeys(items))
@@ -194,7 +194,7 @@ def _make_problem_item(detail: dict[str, Any], describe_members: Callable[..., s
     if code != "unknown_field":
         return Problem(where, json_pointer(*path), code, message)
     message = f"Unknown member. {describe_members(*path[:-1])}"
-    return Problem(where, json_pointer(*path[:-1], shorten_name(str(path[-1]))), code, message)
+    return Problem(where, json_pointer(*path[:-1], shorten_wire_name(str(path[-1]))), code, message)
 
 
 def _make_problem_document(

@@ -40,7 +40,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state.ingest = IngestWriter(
         runtime.database, on_commit=hub.deliver_committed_batches, session_size=runtime.settings.session_size
     )
-    state.open_connections = _make_open_connections(runtime)
+    state.open_connections = _make_lifespan_connections(runtime)
     with reduced_garbage_collection(MANY_REQUESTS), call_on_stop_signal(hub.end_streams):
         yield {RATE_LIMITER: state.rate_limiter, CONNECTIONS: state.open_connections}
     await hub.close()
@@ -52,7 +52,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     runtime.close()
 
 
-def _make_open_connections(runtime: Runtime) -> OpenConnections:
+def _make_lifespan_connections(runtime: Runtime) -> OpenConnections:
     """Return the counts of connections.
 
     All have at most three quarters of the process's descriptors, since files, stores and the database need

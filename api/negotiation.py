@@ -65,7 +65,7 @@ _POSITION_DIGITS = 18
 _BEYOND = 10**_POSITION_DIGITS
 
 
-def respond_with_bytes(
+def respond_with_byte_range(
     read: Callable[[int, int], bytes], size: int, content_type: str, range_header: str | None
 ) -> Response:
     """Return 200 with all bytes of a body, or 206 with the requested range, and read no others.
@@ -84,7 +84,7 @@ def respond_with_bytes(
     return Response(read(first, last + 1), status, headers, content_type)
 
 
-def respond_with_stream(
+def respond_with_streamed_range(
     read: Callable[[int, int], Iterator[bytes]],
     size: int,
     content_type: str,

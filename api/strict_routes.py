@@ -15,12 +15,12 @@ from starlette.requests import HTTPConnection
 
 from api.bodies.body_costs import is_costly_body
 from api.bodies.worker_checks import check_json_body_file
-from api.bodies.worker_pool import BodyWorkers, open_body_file
+from api.bodies.worker_pool import BodyWorkers, open_body_file_for_workers
 from api.gate.idempotency import IdempotentRequest, read_idempotent_request
 from recorder import limits, strict_json
 from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed
 from recorder.media_types import JSON, require_media_type
-from recorder.models.wire import secret_wire_members, shorten_name
+from recorder.models.wire import secret_wire_members, shorten_wire_name
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -35,7 +35,7 @@ _FORMS: dict[type, tuple[re.Pattern[str], str]] = {
 
 
 @dataclass(frozen=True)
-class QueryRules:
+class StrictQueryRules:
     """Query parameters of a route: the names, the repeatable ones, and the numbers."""
 
     names: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class QueryRules:
     numbers: dict[str, type] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parameters: Iterable[Any]) -> "QueryRules":
+    def of(cls, parameters: Iterable[Any]) -> "StrictQueryRules":
         """Return the rules that FastAPI's description of the parameters implies; lists are repeatable."""
         types = {parameter.alias: parameter.field_info.annotation for parameter in parameters}
         return cls(
@@ -62,7 +62,7 @@ class QueryRules:
         for name, count in Counter(name for name, _ in sent).items():
             if name not in self.names:
                 text = f"Unknown parameter. {self._describe_allowed()}"
-                problems.append(Problem("query", shorten_name(name), "unknown_parameter", text))
+                problems.append(Problem("query", shorten_wire_name(name), "unknown_parameter", text))
             elif count > 1 and name not in self.repeated:
                 problems.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
         return [*problems, *self._find_wrong_numbers(sent)]
@@ -88,7 +88,7 @@ def find_broken_query_encoding(query: bytes) -> list[Problem]:
     for parameter in query.split(b"&"):
         if not is_percent_encoded(parameter):
             name = parameter.partition(b"=")[0]
-            shown = shorten_name(unquote_to_bytes(name).decode()) if is_percent_encoded(name) else ""
+            shown = shorten_wire_name(unquote_to_bytes(name).decode()) if is_percent_encoded(name) else ""
             text = "Send UTF-8, and %XX for each byte that is not a visible ASCII character."
             problems.append(Problem("query", shown, "invalid_encoding", text))
     return problems
@@ -106,7 +106,7 @@ def is_percent_encoded(text: bytes) -> bool:
 
 
 #: For routes without query parameters.
-NO_QUERY = QueryRules()
+NO_QUERY = StrictQueryRules()
 
 
 def _find_query_number_type(kind: Any) -> type | None:
@@ -127,7 +127,7 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return a handler that runs the checks, then FastAPI's handler."""
         handle = super().get_route_handler()
-        rules = QueryRules.of(self._list_query_parameters())
+        rules = StrictQueryRules.of(self._list_query_parameters())
         has_body = self.body_field is not None
 
         async def handle_checked(request: Request) -> Response:
@@ -135,7 +135,7 @@ class StrictRoute(APIRoute):
             if request.method not in _WITH_BODY or self.keeps_batch_keys:
                 return await handle(request)
             refuse_compressed_body(request)
-            body = await _read_strict_json(request, has_body)
+            body = await _read_route_json(request, has_body)
             if request.method != "POST":
                 return await handle(request)
             request.state.keyed = keyed = self._read_keyed_request(request, body)
@@ -172,7 +172,7 @@ class BatchRoute(StrictRoute):
     keeps_batch_keys = True
 
 
-def check_query_parameters(request: HTTPConnection, rules: QueryRules) -> None:
+def check_query_parameters(request: HTTPConnection, rules: StrictQueryRules) -> None:
     """Check encoding, names and numbers of the query parameters.
 
     Raises:
@@ -195,7 +195,7 @@ def refuse_compressed_body(request: Request) -> None:
         raise UnsupportedMediaType("the body without compression")
 
 
-async def _read_strict_json(request: Request, has_body: bool) -> dict[str, Any] | None:
+async def _read_route_json(request: Request, has_body: bool) -> dict[str, Any] | None:
     """Parse the body strictly and set it as FastAPI's value; return None if the route takes no body."""
     body = await request.body()
     if not has_body:
@@ -222,7 +222,7 @@ async def _parse_costly_json(request: Request, body: bytes) -> Any:
     if caller is None:
         return await anyio.to_thread.run_sync(strict_json.parse, body)
     workers: BodyWorkers = request.app.state.body_workers
-    async with open_body_file() as file:
+    async with open_body_file_for_workers() as file:
         await anyio.to_thread.run_sync(file.write, body)
         await workers.run(caller.workspace_id, check_json_body_file, file)
     if body.count(b"[") + body.count(b"{") > limits.BODY_CONTAINERS:

@@ -14,7 +14,7 @@ from PIL import Image
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.screens import session_screens
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.frame_digests import read_cells
+from recorder.sealing.frame_digests import read_cells_of_frame_picture
 from recorder.storage.blobs import Blobs
 from tests.support.factories import picture
 from tests.support.frame_contents import store_frames
@@ -80,7 +80,7 @@ def _digest_alone(screens: list[list[bytes]]) -> float:
     began = time.process_time()
     for session in screens:
         for screen in session:
-            read_cells(screen)
+            read_cells_of_frame_picture(screen)
     return (time.process_time() - began) * 1000 / (len(screens) * _IN_SESSION)
 
 

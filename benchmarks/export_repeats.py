@@ -35,7 +35,7 @@ from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 from recorder.tenant import Tenant
 from tests.support.executors import running_cluster
 
@@ -133,7 +133,9 @@ def _draw(repeats: int, address: str) -> Iterator[tuple[int, list[tuple[str, str
 def _in_process_with(folder: Path, threads: int, repeats: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
     """Run some exports in a process of their own, whose polars has so many threads."""
     command = [sys.executable, "-m", "benchmarks.export_repeats", str(folder), json.dumps(repeats)]
-    environment = environment_with({"POLARS_MAX_THREADS": str(threads), "PYTHONHASHSEED": str(threads)})
+    environment = extend_program_environment(
+        {"POLARS_MAX_THREADS": str(threads), "PYTHONHASHSEED": str(threads)}
+    )
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     output: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return output

@@ -11,9 +11,9 @@ from benchmarks.events import event_bodies
 from benchmarks.figures import Figure, at_most
 from recorder.access.keys import Caller
 from recorder.hashing import canonical_json
-from recorder.masking.masker import Masker, compile_rules
+from recorder.masking.masker import Masker, compile_masker_rules
 from recorder.recording.event_batches import check_and_pack_event_batch
-from recorder.recording.item_masking import event_documents, mask_events
+from recorder.recording.item_masking import list_event_items_to_mask, mask_events
 from recorder.tenant import Tenant
 
 _GOAL_MS = 0.3
@@ -76,11 +76,11 @@ def _dirty(count: int, masker: Masker, bodies: list[bytes], reading: list[float]
 
 
 def _mask(masker: Masker, body: bytes) -> bytes:
-    return mask_events(masker.find_changes(event_documents(body)), body)
+    return mask_events(masker.find_changes(list_event_items_to_mask(body)), body)
 
 
 def _masker(policy: dict[str, Any]) -> Masker:
-    return Masker(compile_rules((canonical_json(policy).decode(),)), b"benchmark")
+    return Masker(compile_masker_rules((canonical_json(policy).decode(),)), b"benchmark")
 
 
 def _with_titles(body: bytes, title: str, count: int) -> Any:

@@ -17,8 +17,8 @@ from benchmarks.figures import Figure, at_most
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from recorder.access.keys import create_workspace
-from recorder.masking.masker import compile_rules
-from recorder.masking.pattern_admission import find_refusals, measure_rules
+from recorder.masking.masker import compile_masker_rules
+from recorder.masking.pattern_admission import find_refusals, measure_pattern_slowness
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -45,7 +45,9 @@ def _find_worst() -> list[str]:
     families = ("[ab]*a[ab]{%d}c", "a[ab]{%d}c", "(?:a[ab]{%d}|b[ab]{%d})c", "(?:[ab]?){%d}c", "ab[ab]{%d}")
     tried = [family.replace("%d", str(n)) for family in families for n in (8, 10, 12, 13, 14, 16, 18, 24)]
     admitted = [pattern for pattern in tried if not find_refusals([{"name": "p", "pattern": pattern}])]
-    slowest = sorted(admitted, key=lambda item: -measure_rules(compile_rules((_policy([item]),)), texts))
+    slowest = sorted(
+        admitted, key=lambda item: -measure_pattern_slowness(compile_masker_rules((_policy([item]),)), texts)
+    )
     chosen: list[str] = []
     for item in slowest:
         if len(chosen) < 6 and not find_refusals([_named(n, p) for n, p in enumerate([*chosen, item])]):

@@ -21,8 +21,8 @@ from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
 from recorder.access.keys import create_workspace
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow

@@ -27,7 +27,7 @@ from benchmarks.otlp import TraceRequests, encode_spans, trace_id
 from benchmarks.seeds import Target, new_settings, recording_sessions
 from benchmarks.servers import Server, ServerFailed, serving
 from recorder import limits
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 
 _VERSION = "3.17.2"
 _CONNECTIONS = 8
@@ -156,7 +156,7 @@ def mlflow_server(python: str) -> Iterator["Mlflow"]:
         ServerFailed: if it does not answer in time.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        port = choose_port("127.0.0.1", 0, option="--port")
+        port = choose_child_port("127.0.0.1", 0, option="--port")
         command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
         command += ["--default-artifact-root", f"{folder}/artifacts"]

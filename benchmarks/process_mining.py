@@ -28,7 +28,7 @@ from recorder import clock
 from recorder.client import Client
 from recorder.importers.trace_recordings import import_xes_log
 from recorder.interchange.event_logs import directly_follows, event_log_rows, write_dfg
-from recorder.interchange.session_traces import write_event_log
+from recorder.interchange.session_traces import write_session_traces
 from recorder.interchange.xes_reader import read_xes_traces
 from recorder.interchange.xes_writer import write_xes
 from recorder.memory.graph.directly_follows import LogAggregate, aggregate_log
@@ -211,7 +211,7 @@ def _round_trip(peer: Peer, folder: Path, path: Path) -> Figure:
     with serving(settings) as server, Client(server.url, key) as client:
         report = import_xes_log(path, url=server.url, key=key, workflow="log", progress=False)
         began = time.perf_counter()
-        write_event_log(client, "log", folder / "exported.xes")
+        write_session_traces(client, "log", folder / "exported.xes")
         export_s = time.perf_counter() - began
     sent, received = _rows(path), _peer_rows(peer, folder / "exported.xes")
     return Figure(

@@ -15,16 +15,24 @@ from typing import Any
 from benchmarks.dom_mutations import TRUTH, Rates, mutate
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.importers.miniwob.demonstration import demonstration_files
-from recorder.importers.miniwob.elements import make_event_target, make_snapshot, take_target_path
-from recorder.importers.miniwob.format import PageElement, read_demonstration_file, whole_actions
+from recorder.importers.miniwob.elements import (
+    make_event_target,
+    make_miniwob_snapshot,
+    take_miniwob_target_elements,
+)
+from recorder.importers.miniwob.format import (
+    PageElement,
+    join_demonstration_action_halves,
+    read_demonstration_file,
+)
 from recorder.importers.upload import UnreadableRecording
 from recorder.memory.steps.screens import describe_screen
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_dom_document
+from recorder.replays.dom import DomDocument, DomElement, find_dom_element_role, read_dom_document
 from recorder.replays.dry_replay import replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import RecordedFrame, RecordedSession
-from recorder.replays.selectors import find_single_element, make_selectors
+from recorder.replays.selectors import find_single_element_by_selector, make_selectors
 from recorder.replays.target_resolution import resolve_target
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "miniwob"
@@ -135,14 +143,14 @@ def _read_states(file: Path) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     except UnreadableRecording:
         return
     last: dict[str, Any] | None = None
-    for seen in whole_actions(demonstration.states):
+    for seen in join_demonstration_action_halves(demonstration.states):
         dom = demonstration.states[seen.index].dom
-        path = take_target_path(dom)
+        path = take_miniwob_target_elements(dom)
         if not path:
             continue
         target = make_event_target(path)
         if target != last:
-            yield _mark(make_snapshot(dom)["html"], _index_path(path)), target
+            yield _mark(make_miniwob_snapshot(dom)["html"], _index_path(path)), target
         last = target
 
 
@@ -169,7 +177,7 @@ def _list_targets() -> Iterator[tuple[list[Any], list[int], dict[str, Any]]]:
         page = _read(nodes)
         for element in page.elements:
             if (
-                find_element_role(element) in ("button", "link", "textbox", "combobox", "checkbox")
+                find_dom_element_role(element) in ("button", "link", "textbox", "combobox", "checkbox")
                 and element.visible
             ):
                 yield nodes, _path_of(element), _describe(page, element)
@@ -187,10 +195,10 @@ def _describe(page: DomDocument, element: DomElement) -> dict[str, Any]:
     selectors = [
         selector
         for selector in make_selectors(page, element)
-        if find_single_element(page, selector, Budget(100_000)) is element
+        if find_single_element_by_selector(page, selector, Budget(100_000)) is element
     ]
     return {
-        "role": find_element_role(element),
+        "role": find_dom_element_role(element),
         "name": page.find_name(element),
         "tag": element.tag,
         "text": " ".join(element.own_text.split()),

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from recorder.settings import Settings, make_child_environment
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _START_S = 60.0
@@ -59,7 +59,7 @@ def serving(
     Raises:
         ServerFailed: if it ends or does not answer in time.
     """
-    port = choose_port("127.0.0.1", 0, option="--port")
+    port = choose_child_port("127.0.0.1", 0, option="--port")
     arguments = [sys.executable, "-m", "uvicorn", "--factory", factory, "--host", "127.0.0.1"]
     arguments += ["--port", str(port), "--loop", "uvloop"]
     arguments += [

@@ -32,7 +32,7 @@ from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from recorder.webhooks.outbox import add_outbox_event
-from recorder.webhooks.subscriptions import SecretBox, create_webhook
+from recorder.webhooks.subscriptions import WebhookSecretBox, create_webhook
 
 UNDER_WAY = 64
 _PATIENCE_S = 300
@@ -100,7 +100,7 @@ def deliveries_of(settings: Settings, url: str, *, count: int) -> Pace:
     """
     database = Database(settings.database_url)
     database.migrate()
-    box = SecretBox(settings.secret)
+    box = WebhookSecretBox(settings.secret)
     try:
         webhook_id = _fill_outbox(database, box, url, count)
         client = OutboundClient(AddressGuard(AllowList.parse(("loopback",))))
@@ -123,7 +123,7 @@ def posts_of(url: str, *, count: int) -> Pace:
     return pace[0]
 
 
-def _fill_outbox(database: Database, box: SecretBox, url: str, count: int) -> str:
+def _fill_outbox(database: Database, box: WebhookSecretBox, url: str, count: int) -> str:
     with database.transaction(write=True) as db:
         workspace_id = create_workspace(db, new_id("wsp"), region="us", secret=b"bench").workspace_id
         spec = WebhookCreate(url=url, events=["session.created"])

@@ -25,7 +25,7 @@ from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
 from recorder.client.progress import watch_export_progress
 from recorder.exports.verify import verify_manifest
-from recorder.importers.miniwob.demonstration import import_folder, show_import_progress
+from recorder.importers.miniwob.demonstration import import_demonstration_folder, show_import_progress
 from recorder.importers.upload import ImportReport, upload_recordings
 from recorder.invocation import make_shell_command, shorten_path
 from recorder.plurals import counted
@@ -158,7 +158,7 @@ def _run_service(settings: Settings) -> Iterator[tuple[Service, _Starting]]:
 
 def _record(client: Client, url: str, key: NewKey, recordings: Path | None) -> ImportReport:
     if recordings is not None:
-        return import_folder(recordings, url=url, key=key.key)
+        return import_demonstration_folder(recordings, url=url, key=key.key)
     with show_import_progress(_SESSIONS, True) as on_done:
         return upload_recordings(client, demo_sources(_SESSIONS), parallel=_PARALLEL, on_done=on_done)
 

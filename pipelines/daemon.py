@@ -30,7 +30,7 @@ _LOOK_S = 2.5
 log = logging.getLogger("recorder.daemon")
 
 
-def reuse_sqlite_engines() -> None:
+def reuse_daemon_sqlite_engines() -> None:
     """Let Dagster's SQLite storages keep one SQLAlchemy engine a file, and its connections.
 
     They make an engine and a connection for each statement. So a tick of a sensor compiles a dozen statements
@@ -50,7 +50,7 @@ def reuse_sqlite_engines() -> None:
 def run_dagster_daemon(workspace: Path, pulse: Path) -> None:
     """Run sensors, schedules and the run queue until SIGINT or SIGTERM."""
     setup_interrupt_handlers()
-    reuse_sqlite_engines()
+    reuse_daemon_sqlite_engines()
     over = threading.Event()
     try:
         with capture_interrupts(), dg.DagsterInstance.get() as instance:

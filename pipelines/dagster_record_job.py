@@ -37,7 +37,7 @@ def dagster_records(
     context: dg.AssetExecutionContext, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
     """Remove old records, and texts of runs from before the last erasure or hard delete."""
-    report = _remove_records(recorder.runtime, context.instance, context.run.run_id)
+    report = _remove_records_under_lease(recorder.runtime, context.instance, context.run.run_id)
     if report is None:
         context.log.info("Another run removes Dagster's records.")
         report = RecordRemovalReport()
@@ -63,7 +63,7 @@ def remove_dagster_texts(runtime: Runtime, instance: dg.DagsterInstance, owner: 
         False if another run removes records, or time ran out: then erasures wait for the next run.
     """
     try:
-        report = _remove_records(
+        report = _remove_records_under_lease(
             runtime, instance, owner, strip_before=clock.now(), longest_s=_LONGEST_BEFORE_END_S
         )
     except Exception:  # erasures end without it, as they do where Dagster does not run
@@ -74,7 +74,7 @@ def remove_dagster_texts(runtime: Runtime, instance: dg.DagsterInstance, owner: 
     return report is not None and not report.left_runs
 
 
-def _remove_records(
+def _remove_records_under_lease(
     runtime: Runtime,
     instance: dg.DagsterInstance,
     owner: str,

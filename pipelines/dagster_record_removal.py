@@ -109,7 +109,7 @@ def remove_records(
     """
     report = RecordRemovalReport()
     deadline = time.monotonic() + longest_s
-    shown = _find_shown_runs(_dagster_event_storage(instance))
+    shown = _find_runs_with_shown_records(_dagster_event_storage(instance))
     filters = dg.RunsFilter(statuses=_FINISHED, created_before=max(remove_before, strip_before))
     run_ids = iter(list(reversed(instance.get_run_ids(filters))))
     while chunk := list(islice(run_ids, _CHUNK)):
@@ -149,7 +149,7 @@ def _read_run_end(record: dg.RunRecord) -> datetime:
     )
 
 
-def _find_shown_runs(storage: SqlEventLogStorage) -> set[str]:
+def _find_runs_with_shown_records(storage: SqlEventLogStorage) -> set[str]:
     """Return the runs whose records a page needs: newest materializations by asset and partition, checks."""
     keys: list[dg.AssetKey] = list(storage.get_asset_keys())
     newest = storage.get_latest_materialization_events(keys)

@@ -43,15 +43,17 @@ def request_dagster_run(
         at_work: ids of the runs that hold a lease now.
         longest_pause_s: longest pause after runs that failed.
     """
-    if is_run_coming_up(instance, job_name, at_work=at_work):
+    if is_dagster_run_coming_up(instance, job_name, at_work=at_work):
         return dg.SkipReason("A run is coming up.")
-    pause_s = compute_pause_after_failures(instance, job_name, longest_s=longest_pause_s)
+    pause_s = compute_pause_after_failed_runs(instance, job_name, longest_s=longest_pause_s)
     if pause_s:
         return dg.SkipReason(f"The last runs failed; the next one starts in {pause_s:.0f} s.")
     return dg.RunRequest()
 
 
-def is_run_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Collection[str] = ()) -> bool:
+def is_dagster_run_coming_up(
+    instance: dg.DagsterInstance, job_name: str, *, at_work: Collection[str] = ()
+) -> bool:
     """Return whether a run of this job waits in the queue or is so young that it cannot hold its lease yet.
 
     An older run that holds no lease and still counts as at work has lost its process
@@ -67,18 +69,18 @@ def is_run_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Co
     unfinished = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=_UNFINISHED))
     without_lease = [record for record in unfinished if record.dagster_run.run_id not in at_work]
     lost = [record for record in without_lease if _is_run_overdue(record)]
-    fail_lost_runs(instance, lost)
+    fail_lost_dagster_runs(instance, lost)
     return len(lost) < len(without_lease) or instance.get_runs_count(waiting) > 0
 
 
-def fail_lost_runs(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> None:
+def fail_lost_dagster_runs(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> None:
     """Mark runs as failed that still count as at work although the lease of their work is free."""
     for record in records:
         if record.dagster_run.status in _UNFINISHED:
             instance.report_run_failed(record.dagster_run, "The run's process is gone; its lease ran out.")
 
 
-def compute_pause_after_failures(
+def compute_pause_after_failed_runs(
     instance: dg.DagsterInstance,
     job_name: str,
     *,

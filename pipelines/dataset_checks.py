@@ -67,8 +67,8 @@ def dataset_checks(
         limit=1 if partition is not None else config.datasets,
     )
     checks: dict[str, Callable[[ExportRow], dg.AssetCheckResult]] = {
-        FILES_CHECK: lambda row: check_files(row, runtime.settings),
-        LAKE_CHECK: lambda row: check_lake(runtime, row),
+        FILES_CHECK: lambda row: check_dataset_files(row, runtime.settings),
+        LAKE_CHECK: lambda row: check_dataset_against_lake(runtime, row),
     }
     chosen = {key.name for key in context.selected_asset_check_keys}
     for name, check in checks.items():
@@ -76,7 +76,7 @@ def dataset_checks(
             yield _join_check_results(name, rows, [check(row) for row in rows])
 
 
-def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
+def check_dataset_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
     """Count and hash the files again and compare them with their manifest."""
     from recorder.exports.verify import verify_manifest  # with Arrow's datasets, which most runs do not read
 
@@ -97,7 +97,7 @@ def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
     )
 
 
-def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
+def check_dataset_against_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
     """Choose, count and hash again what the lake has, and compare it with the files."""
     from recorder.exports.verify.lake_check import compare_export_with_lake
 

@@ -29,7 +29,7 @@ _BLUE = "#35618e"
 _FIRST_COLUMNS = ("workflow", "t_ms", "type", "target", "url", "title", "is_action", "outcome", "session_id")
 
 
-def describe_dataset(row: ExportRow, settings: Settings) -> dict[str, Any]:
+def make_dataset_metadata(row: ExportRow, settings: Settings) -> dict[str, Any]:
     """Return the metadata of a completed export's materialization.
 
     Preview and picture are read from the files, and left out where the files are damaged.
@@ -43,7 +43,7 @@ def describe_dataset(row: ExportRow, settings: Settings) -> dict[str, Any]:
         "dagster/row_count": row.rows,
         "sessions": totals["sessions"],
         "frames": row.frames,
-        "size": _format_size(totals["bytes"]),
+        "size": _format_dataset_size(totals["bytes"]),
         **shown,
         "workflows": ", ".join(manifest["spec"]["workflow"]),
         "format": manifest["format"],
@@ -74,7 +74,7 @@ def _describe_dataset_loading(row: ExportRow, settings: Settings) -> str:
     return f"```python\nimport recorder\n\ndataset = recorder.open_export({argument})\n```"
 
 
-def _format_size(size_bytes: int) -> str:
+def _format_dataset_size(size_bytes: int) -> str:
     """Return a size with its unit: `512 bytes`, `3.4 MB`."""
     if size_bytes < 1000:
         return f"{size_bytes} bytes"

@@ -22,14 +22,14 @@ from sqlmodel import Session as DbSession
 
 from pipelines.dagster_runs import (
     QUEUE_TAG,
-    compute_pause_after_failures,
+    compute_pause_after_failed_runs,
     dagster_instance_of,
-    fail_lost_runs,
-    is_run_coming_up,
+    fail_lost_dagster_runs,
+    is_dagster_run_coming_up,
 )
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, make_dataset_config, make_export_body
-from pipelines.dataset_metadata import LoggedProgress, describe_dataset
+from pipelines.dataset_metadata import LoggedProgress, make_dataset_metadata
 from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
@@ -37,7 +37,7 @@ from recorder.access.workspaces import find_workspace, list_workspaces
 from recorder.errors import RecorderError
 from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
-from recorder.exports.requests.recipe_ticks import queue_due_exports
+from recorder.exports.requests.recipe_ticks import queue_due_recipe_ticks
 from recorder.exports.requests.recipes import list_recipes
 from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run, requeue_export
@@ -45,9 +45,9 @@ from recorder.exports.runner.replayability_wait import recount_awaited_replayabi
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import (
     awaits_small_export_writer,
-    give_own_run,
+    find_small_export_writer,
+    give_small_export_own_run,
     list_small_export_writers,
-    place_owner,
 )
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -79,11 +79,11 @@ def _describe_datasets_asset() -> str:
         "it here with the members of `POST /v1/exports`, post there, or use a recipe.\n\n"
         f"Example of the configuration, in which only `workflow` is required:\n\n"
         f"```yaml\nops:\n  datasets:\n    config:\n{textwrap.indent(EXAMPLE, ' ' * 6)}```\n\n"
-        f"{_describe_workspaces()}"
+        f"{_describe_datasets_workspaces()}"
     )
 
 
-def _describe_workspaces() -> str:
+def _describe_datasets_workspaces() -> str:
     """List the workspaces of the deployment that the environment names; read when the code is loaded."""
     # Without these, settings would create a data folder where the code is loaded.
     if not os.environ.keys() & {"RECORDER_DATA_DIR", "RECORDER_DATABASE_URL"}:  # noqa: TID251
@@ -131,7 +131,7 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
     if row.status == "failed":
         raise _build_export_failure(row)
     return dg.MaterializeResult(
-        metadata=describe_dataset(row, runtime.settings),
+        metadata=make_dataset_metadata(row, runtime.settings),
         data_version=dg.DataVersion(row.row_set_sha256 or ""),
     )
 
@@ -161,11 +161,11 @@ def _queue_configured_export(runtime: Runtime, config: Mapping[str, Any], partit
     """Create the export that a run configuration describes."""
     body = make_export_body(config, partition=partition)
     with runtime.database.transaction(write=False) as db:
-        workspace_id = _find_workspace_id(db, config.get("workspace"))
+        workspace_id = _find_workspace_of_dataset(db, config.get("workspace"))
     return requeue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
 
 
-def _find_workspace_id(db: DbSession, name_or_id: str | None) -> str:
+def _find_workspace_of_dataset(db: DbSession, name_or_id: str | None) -> str:
     """Return the workspace of this name or id; without one, the only workspace of the deployment."""
     if name_or_id is not None:
         return find_workspace(db, name_or_id).id
@@ -201,7 +201,7 @@ def take_up_exports(
     """Return a request for each run that exports need now; Dagster's instance is opened only for those."""
     recount_awaited_replayability(recorder.runtime.database)
     with recorder.runtime.database.transaction(write=False) as db:
-        writer, writers = place_owner(db), list_small_export_writers(db)
+        writer, writers = find_small_export_writer(db), list_small_export_writers(db)
         # Small exports that nobody tried are due for a run of their own only where none writes them.
         due = list_due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=not writers)
     if writer is not None and not due:
@@ -209,7 +209,7 @@ def take_up_exports(
     instance = open_instance()
     writer_requests = [] if writer is not None else _request_export_writer_run(instance, writers)
     requests: list[dg.RunRequest] = []
-    runs_by_export = _read_runs(instance, due)
+    runs_by_export = _read_runs_of_exports(instance, due)
     for row in due:
         if len(requests) == recorder.exports_per_tick:
             break
@@ -224,7 +224,9 @@ def take_up_exports(
     return dg.SensorResult(requests, dynamic_partitions_requests=_request_dataset_partitions(instance, names))
 
 
-def _read_runs(instance: dg.DagsterInstance, rows: Sequence[ExportRow]) -> Mapping[str, list[dg.RunRecord]]:
+def _read_runs_of_exports(
+    instance: dg.DagsterInstance, rows: Sequence[ExportRow]
+) -> Mapping[str, list[dg.RunRecord]]:
     """Read the runs of these exports in one query, the newest of each first."""
     runs: dict[str, list[dg.RunRecord]] = defaultdict(list)
     if rows:
@@ -244,7 +246,7 @@ def _request_next_export_run(
     if not _may_start_next_export_run(runs, first_pause_s=recorder.export_pause_s):
         return None
     # Run monitoring does not watch local processes: a lost run would hold a place in the queue's limits.
-    fail_lost_runs(instance, runs)
+    fail_lost_dagster_runs(instance, runs)
     return _request_export_run(row, attempt=len(runs))
 
 
@@ -259,7 +261,9 @@ def _request_dataset_partitions(
 def _request_export_writer_run(instance: dg.DagsterInstance, at_work: list[str]) -> list[dg.RunRequest]:
     """Return the request for the run that writes small exports, unless one is coming up or runs fail."""
     job = write_small_exports.name
-    if is_run_coming_up(instance, job, at_work=at_work) or compute_pause_after_failures(instance, job):
+    if is_dagster_run_coming_up(instance, job, at_work=at_work) or compute_pause_after_failed_runs(
+        instance, job
+    ):
         return []
     return [dg.RunRequest(job_name=job)]
 
@@ -269,7 +273,7 @@ def _give_own_run_if_unclaimed(recorder: RecorderResource, row: ExportRow) -> bo
     if clock.now() - row.created_at <= timedelta(seconds=recorder.small_export_patience_s):
         return False
     with recorder.runtime.database.transaction(write=True) as db:
-        return give_own_run(db, row.id)
+        return give_small_export_own_run(db, row.id)
 
 
 def _may_start_next_export_run(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
@@ -301,19 +305,19 @@ def _request_export_run(row: ExportRow, *, attempt: int) -> dg.RunRequest:
 @dg.sensor(job=export_datasets, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
 def scheduled_recipes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     """Make the exports of recipes that are due, and show each recipe's dataset among the partitions."""
-    return follow_recipes(
+    return make_due_recipe_exports(
         lambda: dagster_instance_of(context), RecorderResource(), context.log, context.cursor
     )
 
 
-def follow_recipes(
+def make_due_recipe_exports(
     open_instance: Callable[[], dg.DagsterInstance],
     recorder: RecorderResource,
     log: logging.Logger,
     cursor: str | None = None,
 ) -> dg.SensorResult:
     """Make due exports; open Dagster's instance only for a dataset name that is not in the cursor yet."""
-    ticks = list(queue_due_exports(recorder.runtime))
+    ticks = list(queue_due_recipe_ticks(recorder.runtime))
     for tick in ticks:
         name = f"{tick.recipe.name} of {tick.recipe.workspace_id} {tick.recipe.mode}"
         if tick.recipe.last_error is not None:

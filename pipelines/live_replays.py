@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from pipelines.dagster_runs import QUEUE_TAG, compute_pause_after_failures, dagster_instance_of
+from pipelines.dagster_runs import QUEUE_TAG, compute_pause_after_failed_runs, dagster_instance_of
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
 from recorder.live.claimed_replay import (
@@ -114,7 +114,7 @@ def request_live_replay_runs(
         if row.workspace_id not in pauses:
             # Runs of one workspace that fail hold up no other one.
             tags_of_workspace = {WORKSPACE_TAG: row.workspace_id}
-            pauses[row.workspace_id] = compute_pause_after_failures(
+            pauses[row.workspace_id] = compute_pause_after_failed_runs(
                 instance, replay_live.name, tags=tags_of_workspace
             )
         if pauses[row.workspace_id]:

@@ -38,7 +38,7 @@ def read_graph_metadata(
         max_sessions: a graph of more sessions is not loaded; its metadata are its figures alone.
     """
     with runtime.database.transaction(write=False) as db:
-        if max_sessions is not None and _has_more_sessions(db, scope, max_sessions):
+        if max_sessions is not None and _has_too_many_for_picture(db, scope, max_sessions):
             counts = read_graph_sizes(db, scope.tenant, [scope.workflow])[scope.workflow]
             return {name: dg.MetadataValue.int(count) for name, count in counts.model_dump().items()}
         view = read_graph_view(db, tenant=scope.tenant, workflow=scope.workflow)
@@ -46,7 +46,7 @@ def read_graph_metadata(
     return make_graph_metadata(view, paths)
 
 
-def _has_more_sessions(db: DbSession, scope: GraphScope, max_sessions: int) -> bool:
+def _has_too_many_for_picture(db: DbSession, scope: GraphScope, max_sessions: int) -> bool:
     rows = select(SessionPathRow.session_id).where(*in_scope(SessionPathRow, scope)).limit(max_sessions + 1)
     return db.exec(select(func.count()).select_from(rows.subquery())).one() > max_sessions
 
@@ -59,7 +59,7 @@ def make_graph_metadata(view: GraphView, paths: Sequence[MemoryPath] = ()) -> di
         paths: paths of the same sessions, the most frequent first; without any there is no table.
     """
     made: dict[str, dg.MetadataValue] = {
-        "graph": dg.MetadataValue.md(_draw_graph(view)),
+        "graph": dg.MetadataValue.md(_embed_graph_picture(view)),
         "graph_version": dg.MetadataValue.int(view.version),
         "sessions": dg.MetadataValue.int(view.sessions),
         "sessions_without_steps": dg.MetadataValue.int(view.without_steps),
@@ -123,7 +123,7 @@ def make_paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
     return "\n".join(rows)
 
 
-def _draw_graph(view: GraphView) -> str:
+def _embed_graph_picture(view: GraphView) -> str:
     """Return the drawing as a data URL: Dagster's pages show images in Markdown, but no HTML."""
     data = base64.b64encode(draw_graph(view).encode()).decode()
     return f"![memory graph](data:image/svg+xml;base64,{data})"

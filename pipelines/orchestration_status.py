@@ -10,12 +10,12 @@ from dagster._core.scheduler.instigation import InstigatorStatus
 from pipelines.dagster_runs import dagster_instance_of
 from pipelines.resources import RecorderResource
 from recorder import clock
-from recorder.service_state import Status, store_statuses
+from recorder.service_state import DagsterStatus, store_service_statuses
 
 
 def read_dagster_statuses(
     instance: dg.DagsterInstance, *, sensors: list[str], schedules: list[str]
-) -> list[Status]:
+) -> list[DagsterStatus]:
     """Return what Dagster knows of these sensors and schedules, and of its daemons.
 
     All of ours run by default, so Dagster stores a state only for those that a user switched.
@@ -25,13 +25,13 @@ def read_dagster_statuses(
         for state in instance.all_instigator_state(instigator_statuses={InstigatorStatus.STOPPED})
     }
     now = clock.now()
-    statuses = [Status("sensor", name, ("SENSOR", name) not in off, now) for name in sensors]
-    statuses += [Status("schedule", name, ("SCHEDULE", name) not in off, now) for name in schedules]
+    statuses = [DagsterStatus("sensor", name, ("SENSOR", name) not in off, now) for name in sensors]
+    statuses += [DagsterStatus("schedule", name, ("SCHEDULE", name) not in off, now) for name in schedules]
     heartbeats = instance.get_daemon_heartbeats()
     for kind in instance.get_required_daemon_types():
         if kind in heartbeats:
             seen_at = clock.from_ms(int(heartbeats[kind].timestamp * 1000))
-            statuses.append(Status("daemon", kind, True, seen_at))
+            statuses.append(DagsterStatus("daemon", kind, True, seen_at))
     return statuses
 
 
@@ -52,7 +52,7 @@ def report_orchestration_statuses(
         sensors=[sensor.name for sensor in repository.sensor_defs],
         schedules=[schedule.name for schedule in repository.schedule_defs],
     )
-    is_stored = store_statuses(recorder.runtime.database, statuses)
+    is_stored = store_service_statuses(recorder.runtime.database, statuses)
     off = [status.name for status in statuses if not status.is_on]
     return dg.SkipReason(
         f"{'Reported' if is_stored else 'Unchanged'}; switched off: {', '.join(off) or 'none'}."

@@ -16,8 +16,8 @@ from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
 from pipelines.sealing_drain import defer_interrupts
 from recorder.replay_service.drain_run import ReplayDrainRun
-from recorder.replay_service.due_replays import LEASE, has_waiting_replays
-from recorder.replay_service.replayability.replayability_queue import has_waiting_sessions
+from recorder.replay_service.due_replays import LEASE, has_due_replays
+from recorder.replay_service.replayability.replayability_queue import has_queued_replayability
 from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
 from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
 
@@ -108,7 +108,7 @@ def request_replay_drain_run(
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the request for a run if one is needed; Dagster's instance is opened only then."""
     with recorder.runtime.database.transaction(write=False) as db:
-        if not (has_waiting_replays(db) or has_waiting_sessions(db, LEASE)):
+        if not (has_due_replays(db) or has_queued_replayability(db, LEASE)):
             return dg.SkipReason("No replay and no session waits, or a run is at work.")
     return request_dagster_run(open_instance(), replay_sessions.name)
 

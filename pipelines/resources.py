@@ -38,7 +38,7 @@ class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Open the deployment for a run."""
-        self._runtime = _open_runtime(self.data_dir)
+        self._runtime = _open_resource_runtime(self.data_dir)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Close what `setup_for_execution` opened."""
@@ -53,7 +53,7 @@ class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             return self._runtime
         with _lock:
             if self.data_dir not in _open:
-                _open[self.data_dir] = _open_runtime(self.data_dir)
+                _open[self.data_dir] = _open_resource_runtime(self.data_dir)
             return _open[self.data_dir]
 
 
@@ -62,7 +62,7 @@ def make_recorder_resource() -> dg.ResourceDefinition:
     return RecorderResource().get_resource_definition().configured({})
 
 
-def _open_runtime(data_dir: str | None) -> Runtime:
+def _open_resource_runtime(data_dir: str | None) -> Runtime:
     return Runtime.open(Settings.from_env(data_dir=Path(data_dir) if data_dir else None))
 
 

@@ -19,9 +19,9 @@ from pipelines.dagster_runs import QUEUE_TAG, dagster_instance_of, request_dagst
 from pipelines.resources import RecorderResource
 from pipelines.sealing_drain import defer_interrupts
 from recorder import clock
-from recorder.audit.verify import Head
+from recorder.audit.verify import ChainHead
 from recorder.governance import erasures, retention, table_rewrites
-from recorder.governance.purging.due_steps import PurgeReport
+from recorder.governance.purging.due_steps import DueStepReport
 from recorder.governance.purging.purge_runs import PURGE_LEASE, find_next_due_time
 from recorder.governance.requested_removals import run_removals
 from recorder.runtime import Runtime
@@ -58,7 +58,7 @@ def expired_records(
             "rows": len(rows),
             "bytes": sum(report.sizes.values()),
             "failures": len(report.failures),
-            **{kind: _sum_counts_of_kind(report, kind) for kind in retention.KINDS},
+            **{kind: _sum_retention_counts_of_kind(report, kind) for kind in retention.KINDS},
             "by_workspace": _make_retention_counts_table(rows),
             "audit_heads": _make_audit_heads_table(report.heads),
             "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
@@ -74,14 +74,14 @@ def _make_retention_counts_table(rows: Sequence[Mapping[str, str | int]]) -> dg.
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
 
-def _make_audit_heads_table(heads: Sequence[Head]) -> dg.TableMetadataValue:
+def _make_audit_heads_table(heads: Sequence[ChainHead]) -> dg.TableMetadataValue:
     """Return the heads of audit chains as a table of the UI."""
     columns = [dg.TableColumn("workspace_id"), dg.TableColumn("number", "int"), dg.TableColumn("hash")]
     records = [dg.TableRecord(asdict(head)) for head in heads]
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
 
-def _sum_counts_of_kind(report: retention.RetentionReport, kind: str) -> int:
+def _sum_retention_counts_of_kind(report: retention.RetentionReport, kind: str) -> int:
     return sum(count for (_, counted), count in report.counts.items() if counted == kind)
 
 
@@ -111,14 +111,14 @@ def purged_sessions(
         )
     if removals.purges is None:
         context.log.info("Another run works on the purges.")
-    metadata = {"erasures": removals.erasures, **_describe_purges(removals.purges or PurgeReport())}
+    metadata = {"erasures": removals.erasures, **_describe_purges(removals.purges or DueStepReport())}
     if removals.error is not None:
         # A failed run is followed by longer and longer pauses.
         raise dg.Failure("An erasure failed and is tried again; see the log.", metadata) from removals.error
     return dg.MaterializeResult(metadata=metadata)
 
 
-def _describe_purges(report: PurgeReport) -> dict[str, Any]:
+def _describe_purges(report: DueStepReport) -> dict[str, Any]:
     """Return what the UI shows of finished purges."""
     return {
         "sessions": report.sessions,
@@ -184,7 +184,7 @@ daily_retention = dg.ScheduleDefinition(
 @dg.sensor(job=purge_sessions, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run when a step of a purge is due and no run works on them."""
-    state = read_purge_state(RecorderResource().runtime)
+    state = read_purge_sensor_state(RecorderResource().runtime)
     if state != "a step is due":
         return dg.SkipReason(f"Nothing to start: {state}.")
     return request_dagster_run(
@@ -195,7 +195,7 @@ def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipR
 @dg.sensor(job=rewrite_tables, minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
 def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run in the quiet hour while erasures wait for the rewrite of tables."""
-    state = read_table_rewrite_state(RecorderResource().runtime)
+    state = read_rewrite_sensor_state(RecorderResource().runtime)
     if state != "erasures wait":
         return dg.SkipReason(f"Nothing to start: {state}.")
     return request_dagster_run(
@@ -203,19 +203,19 @@ def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.
     )
 
 
-def read_table_rewrite_state(runtime: Runtime) -> str:
+def read_rewrite_sensor_state(runtime: Runtime) -> str:
     """Return whether tables are to be rewritten now, as text."""
     if clock.now().hour != runtime.settings.quiet_hour:
         return f"the quiet hour is {runtime.settings.quiet_hour:02} UTC"
     with runtime.database.transaction(write=False) as db:
-        if not table_rewrites.has_waiting_erasures(db):
+        if not table_rewrites.has_erasures_awaiting_rewrite(db):
             return "no erasure waits"
         if is_lease_held(db, table_rewrites.LEASE, now_ms=clock.now_ms()):
             return "a run is at work"
     return "erasures wait"
 
 
-def read_purge_state(runtime: Runtime) -> str:
+def read_purge_sensor_state(runtime: Runtime) -> str:
     """Return whether a purge needs a run, as text."""
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)

@@ -61,7 +61,7 @@ class DrainConfig(dg.Config):
     )
 
 
-def _describe_lake_columns(kind: Kind) -> dict[str, dg.TableSchema]:
+def _describe_sealing_asset_columns(kind: Kind) -> dict[str, dg.TableSchema]:
     columns = [
         dg.TableColumn(
             field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)
@@ -77,7 +77,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_describe_lake_columns("sessions"),
+        metadata=_describe_sealing_asset_columns("sessions"),
         description=(
             "One row per sealed session. One table per workspace and mode, by workflow and date of sealing."
         ),
@@ -87,7 +87,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_describe_lake_columns("events"),
+        metadata=_describe_sealing_asset_columns("events"),
         description=(
             "One row per event of a sealed session, in (t_ms, event_id) order. "
             "One table per workspace and mode, by workflow and date of sealing."
@@ -98,7 +98,7 @@ _SPECS = [
         group_name=_GROUP,
         kinds={"deltalake"},
         skippable=True,
-        metadata=_describe_lake_columns("frames"),
+        metadata=_describe_sealing_asset_columns("frames"),
         description=(
             "One row per screen frame of a sealed session (the picture itself is a blob), in "
             "(t_ms, frame_id) order. One table per workspace and mode, by workflow and date of sealing."
@@ -132,7 +132,7 @@ def sealing(
         drain = DrainLoop(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
         # Reports are written beside the sealing: each takes a dozen ms that the next session would wait.
         with defer_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
-            reports = SealingReports(context, recorder.runtime, picture_every_s=config.picture_seconds)
+            reports = SealingAssetLog(context, recorder.runtime, picture_every_s=config.picture_seconds)
             for batches in drain.seal_and_report():
                 sealed.extend(batches)
                 written.append(reporter.submit(reports.log_batches, batches))
@@ -141,7 +141,7 @@ def sealing(
     context.log.info(
         f"Ended ({drain.ending}) with {sum(batch.sessions for batch in sealed)} sessions sealed."
     )
-    if drain.ending == "interrupted" and _is_run_cancelled(context):
+    if drain.ending == "interrupted" and _is_sealing_run_cancelled(context):
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
     for asset, metadata in describe_drain_run(sealed, drain.ending):
@@ -149,7 +149,7 @@ def sealing(
         yield dg.MaterializeResult(asset_key=asset, metadata={**picture, **metadata})
 
 
-class SealingReports:
+class SealingAssetLog:
     """Reports of a drain run in Dagster's event log, used from one thread."""
 
     def __init__(
@@ -199,7 +199,7 @@ class SealingReports:
         return {"workflow": name, **read_graph_metadata(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)}
 
 
-def _is_run_cancelled(context: dg.AssetExecutionContext) -> bool:
+def _is_sealing_run_cancelled(context: dg.AssetExecutionContext) -> bool:
     """Return whether a user cancelled the run; otherwise the service is stopping."""
     run = context.instance.get_run_by_id(context.run.run_id)
     return run is not None and run.status == dg.DagsterRunStatus.CANCELING
@@ -227,7 +227,7 @@ def request_sealing_drain_run(
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the request for a drain run if one is needed; Dagster's instance is opened only then."""
     runtime = recorder.runtime
-    state = watch_lanes(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
+    state = poll_lanes_for_drain_run(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
     if state != "work waits":
         return dg.SkipReason(f"Nothing to start: {state}.")
     with runtime.database.transaction(write=False) as db:
@@ -236,7 +236,9 @@ def request_sealing_drain_run(
     return request_dagster_run(open_instance(), job_name, at_work=at_work, longest_pause_s=_LONGEST_PAUSE_S)
 
 
-def watch_lanes(database: Database, *, runs: int, seconds: float, busy_after_s: float = 0.5) -> str:
+def poll_lanes_for_drain_run(
+    database: Database, *, runs: int, seconds: float, busy_after_s: float = 0.5
+) -> str:
     """Poll until there is work for a new run, or the time is up; return the state as text.
 
     While no run is at work, any work is enough. Another one is started beside those at work, up to `runs`,

@@ -111,15 +111,15 @@ def draw_drain_run(batches: Sequence[SealedBatch]) -> str:
     median = [column[len(column) // 2] for column in lags]
     sizes = [sum(batch.sessions for batch in column) / len(column) for column in columns]
     body = [
-        _draw_bar_strip(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
-        _draw_bar_strip(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
+        _draw_drain_bar_strip(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
+        _draw_drain_bar_strip(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
     ]
     height = 2 * (_ROW + _GAP)
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}">{"".join(body)}</svg>'
     return f"![lags and batch sizes](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
-def _draw_bar_strip(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
+def _draw_drain_bar_strip(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
     """Return one strip of bars; all its series share the scale of the largest value."""
     bottom = number * (_ROW + _GAP) + _GAP + _ROW
     largest = max(max(values) for values, _ in series) or 1.0

@@ -18,8 +18,8 @@ import dagster as dg
 from pydantic import Field
 
 from pipelines.dagster_runs import QUEUE_TAG
-from pipelines.dataset_checks import check_files, check_lake
-from pipelines.dataset_metadata import LoggedProgress, describe_dataset
+from pipelines.dataset_checks import check_dataset_against_lake, check_dataset_files
+from pipelines.dataset_metadata import LoggedProgress, make_dataset_metadata
 from pipelines.resources import RecorderResource, make_recorder_resource
 from pipelines.sealing_drain import defer_interrupts
 from recorder.errors import RecorderError, Unavailable
@@ -31,9 +31,9 @@ from recorder.exports.runner.small_exports import (
     SLOTS,
     claim_next_small_export,
     claim_small_export_place,
+    find_small_export_writer,
     is_small_export,
-    place_owner,
-    release_claimed_export,
+    release_small_export_claim,
     release_small_export_place,
 )
 from recorder.models.export import ExportRow
@@ -69,7 +69,7 @@ class SmallExportsConfig(dg.Config):
 
 
 @dataclass(frozen=True)
-class FinishedExport:
+class FinishedSmallExport:
     """An export that ended, with what Dagster's pages show of it."""
 
     row: ExportRow
@@ -100,7 +100,7 @@ class SmallExportLoop:
         self._place: HeldLease | None = None
         self._at_work: dict[str, ExportRow] = {}
         #: Id of an export that left its thread, with what became of it; None if there is nothing to report.
-        self._ended: queue.SimpleQueue[tuple[str, FinishedExport | None]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[str, FinishedSmallExport | None]] = queue.SimpleQueue()
         #: Number of the last claim of each workspace.
         self._served: dict[str, float] = {}
         self._claims = 0
@@ -120,7 +120,7 @@ class SmallExportLoop:
         """End once the exports at work are written."""
         self._stopping.set()
 
-    def write_exports(self, *, max_seconds: float, max_exports: int) -> Iterator[FinishedExport]:
+    def write_exports(self, *, max_seconds: float, max_exports: int) -> Iterator[FinishedSmallExport]:
         """Write exports as they are queued, and yield each that ended."""
         began = time.monotonic()
         handed_over: float | None = None
@@ -191,9 +191,9 @@ class SmallExportLoop:
         finally:
             self._ended.put((row.id, finished))
 
-    def _write(self, row: ExportRow, claim: ExportClaim) -> FinishedExport | None:
+    def _write(self, row: ExportRow, claim: ExportClaim) -> FinishedSmallExport | None:
         if not is_small_export(self._runtime.database, row):
-            release_claimed_export(claim)
+            release_small_export_claim(claim)
             self._run_log.info(f"{row.id}: large; it gets a run of its own.")
             return None
 
@@ -210,19 +210,22 @@ class SmallExportLoop:
             lease_ms=self._lease_ms,
         )
         if ended.status == "failed":
-            return FinishedExport(ended)
+            return FinishedSmallExport(ended)
         # From here on the export is completed; what fails here must not hide it.
         metadata: dict[str, Any] = {"export_id": ended.id, "dagster/row_count": ended.rows}
         checks: tuple[dg.AssetCheckResult, ...] = ()
         try:
-            checks = (check_files(ended, runtime.settings), check_lake(runtime, ended))
+            checks = (
+                check_dataset_files(ended, runtime.settings),
+                check_dataset_against_lake(runtime, ended),
+            )
             with self._drawing:
-                metadata = describe_dataset(ended, runtime.settings)
+                metadata = make_dataset_metadata(ended, runtime.settings)
         except Exception:
             log.exception("export %s is completed, but cannot be described", row.id)
-        return FinishedExport(ended, metadata, checks)
+        return FinishedSmallExport(ended, metadata, checks)
 
-    def _take_ended(self, seconds: float) -> Iterator[FinishedExport]:
+    def _take_ended(self, seconds: float) -> Iterator[FinishedSmallExport]:
         """Wait for an export to end, and yield those that have."""
         timeout: float | None = seconds
         while True:
@@ -257,7 +260,7 @@ class SmallExportLoop:
         if time.monotonic() - since >= self._handover_s:
             return True
         with self._runtime.database.transaction(write=False) as db:
-            return place_owner(db) is not None
+            return find_small_export_writer(db) is not None
 
 
 @dg.op(
@@ -290,13 +293,13 @@ def small_exports(
         yield from report_small_export(finished)
         exports += 1
     context.log.info(f"Ended ({loop.ending}) after {exports} exports.")
-    if loop.ending == "interrupted" and _is_run_cancelled(context):
+    if loop.ending == "interrupted" and _is_small_export_run_cancelled(context):
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
 
 
 def report_small_export(
-    finished: FinishedExport,
+    finished: FinishedSmallExport,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Yield what Dagster's pages show of an export: a version of its dataset, or why there is none."""
     row = finished.row
@@ -326,7 +329,7 @@ def report_small_export(
         )
 
 
-def _is_run_cancelled(context: dg.OpExecutionContext) -> bool:
+def _is_small_export_run_cancelled(context: dg.OpExecutionContext) -> bool:
     run = context.instance.get_run_by_id(context.run.run_id)
     return run is not None and run.status == dg.DagsterRunStatus.CANCELING
 

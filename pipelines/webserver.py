@@ -27,7 +27,7 @@ from recorder import clock
 from recorder.logs import configure_logs
 from recorder.net.host_header import with_listening_host
 from recorder.settings import Settings
-from recorder.supervisor.child_commands import http_address
+from recorder.supervisor.child_commands import make_child_server_url
 from recorder.supervisor.run_records import DAGSTER_WEBSERVER, AlreadyRunning, RunRecord
 
 # Dagster's own defaults of its command line.
@@ -52,7 +52,7 @@ class Webserver(DagsterWebserver[Any, Any]):
 
 def create_app(context: WorkspaceProcessContext, settings: Settings) -> ASGIApp:
     """Return Dagster's application with the gate in front."""
-    app: Starlette = Webserver(context, "", _POLL_MS).create_asgi_app(lifespan=_lifespan)
+    app: Starlette = Webserver(context, "", _POLL_MS).create_asgi_app(lifespan=_run_webserver_lifespan)
     return DagsterGate(app, settings)
 
 
@@ -67,7 +67,7 @@ def open_dagster_workspace(path: Path) -> Iterator[WorkspaceProcessContext]:
 
 
 @asynccontextmanager
-async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+async def _run_webserver_lifespan(app: Starlette) -> AsyncIterator[None]:
     with suppress(asyncio.CancelledError):  # uvicorn cancels it when a second signal comes
         yield
 
@@ -83,7 +83,7 @@ def main() -> None:
     configure_logs(settings.log_level)
     logging.getLogger("dagster").setLevel(logging.WARNING)
     setup_interrupt_handlers()
-    url = http_address(options.host, options.port)
+    url = make_child_server_url(options.host, options.port)
     try:
         record = RunRecord.hold(
             settings.data_dir, DAGSTER_WEBSERVER, since=clock.to_iso(clock.now()), url=url

@@ -64,7 +64,7 @@ class DagsterGate:
         except GateRefusal as refusal:
             response = refusal_page(refusal, wants_html="text/html" in headers.get("accept", ""))
         if response is not None:
-            await _respond(response, scope, receive, send)
+            await _send_gate_answer(response, scope, receive, send)
         elif scope["type"] == "websocket" and login is not None:
             await self._serve_socket(login, scope, receive, send)
         else:
@@ -240,7 +240,7 @@ def _with_security_headers(send: Send) -> Send:
     return send_with_headers
 
 
-async def _respond(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def _send_gate_answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": _REJECTED})
         return

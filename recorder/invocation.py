@@ -9,7 +9,7 @@ from pathlib import Path
 
 def make_shell_command(*arguments: str | Path) -> str:
     """Return a shell command that runs `recorder` with these arguments from the current folder."""
-    return " ".join([_find_program(), *(shlex.quote(str(argument)) for argument in arguments)])
+    return " ".join([_find_shell_program(), *(shlex.quote(str(argument)) for argument in arguments)])
 
 
 def shorten_path(path: Path) -> str:
@@ -17,7 +17,7 @@ def shorten_path(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _find_program() -> str:
+def _find_shell_program() -> str:
     """Return `recorder` if the shell finds this environment's, else a path or a call of Python."""
     script = Path(sys.executable).with_name("recorder")
     if not script.is_file():

@@ -51,7 +51,7 @@ class LimitedProcess:
         """Set what the process runs.
 
         Args:
-            serve: a function of a module, which calls `serve_requests` with its argument, `memory_bytes`.
+            serve: function of a module that calls `serve_limited_process` with its argument, `memory_bytes`.
             memory_bytes: memory beyond what the process has before the first request.
             seconds: time for a request.
             processor_seconds: processor time for all requests, if that is limited too: to wait for a
@@ -142,7 +142,10 @@ class LimitedProcess:
         """Write messages in a thread, so that no answer waits for a message that does not fit the pipe."""
         assert self._process is not None and self._process.stdin is not None
         self._writer = threading.Thread(
-            target=_write_lines, args=(self._process.stdin, messages), name="messages", daemon=True
+            target=_write_limited_process_lines,
+            args=(self._process.stdin, messages),
+            name="messages",
+            daemon=True,
         )
         self._writer.start()
 
@@ -179,7 +182,7 @@ class LimitedProcess:
         return self._read_line(until_s, patience_s)
 
 
-def _write_lines(pipe: IO[bytes], messages: Sequence[bytes]) -> None:
+def _write_limited_process_lines(pipe: IO[bytes], messages: Sequence[bytes]) -> None:
     # The reader of the answers notices a process that ended.
     with suppress(BrokenPipeError):
         for message in messages:
@@ -187,14 +190,14 @@ def _write_lines(pipe: IO[bytes], messages: Sequence[bytes]) -> None:
             pipe.flush()
 
 
-def serve_requests(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
+def serve_limited_process(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
     """Answer the requests on standard input until it ends.
 
     Args:
         answer: returns the answer to a message; a `MemoryError` in it ends the process.
         memory_bytes: memory beyond what the process has before the first request.
     """
-    limit = measure_data_segment() + memory_bytes
+    limit = measure_process_data_segment() + memory_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # A core file would contain pictures.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -219,7 +222,7 @@ def limit_processor_time(seconds: float | None) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
 
 
-def measure_data_segment() -> int:
+def measure_process_data_segment() -> int:
     """Return the size of this process's data as `RLIMIT_DATA` counts it; 0 if it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
-from recorder.storage.deployment import check_deployment
+from recorder.storage.deployment import check_deployment_record
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.lake import Lake
 from recorder.storage.store_regions import check_store_addresses, check_store_regions
@@ -40,7 +40,7 @@ class Runtime:
         database = open_database(settings, create=create)
         blobs, lake = Blobs(settings.blob_url, archive_url=settings.cold_url), Lake(settings.lake_url)
         try:
-            check_deployment(settings, database)
+            check_deployment_record(settings, database)
             check_store_regions(settings, blobs, lake)
         except BaseException:
             database.close()

@@ -72,7 +72,7 @@ REPEAT_AFTER = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class Status:
+class DagsterStatus:
     """State of one sensor, schedule or daemon, as Dagster's side reported it."""
 
     kind: Kind
@@ -81,10 +81,10 @@ class Status:
     seen_at: datetime
 
 
-def store_statuses(database: Database, statuses: Sequence[Status]) -> bool:
+def store_service_statuses(database: Database, statuses: Sequence[DagsterStatus]) -> bool:
     """Replace the stored statuses if they differ or are old; return whether they were replaced."""
     with database.transaction(write=False) as db:
-        if not _must_store_statuses(read_statuses(db), statuses):
+        if not _must_store_service_statuses(read_service_statuses(db), statuses):
             return False
     with database.transaction(write=True) as db:
         db.exec(delete(OrchestrationStatusRow))
@@ -100,13 +100,13 @@ def store_statuses(database: Database, statuses: Sequence[Status]) -> bool:
     return True
 
 
-def read_statuses(db: DbSession) -> list[Status]:
+def read_service_statuses(db: DbSession) -> list[DagsterStatus]:
     """Return the stored statuses; none where Dagster has never run."""
     rows = db.exec(select(OrchestrationStatusRow).order_by("kind", "name"))
-    return [Status(row.kind, row.name, row.state == "on", row.seen_at) for row in rows]  # type: ignore[arg-type]
+    return [DagsterStatus(row.kind, row.name, row.state == "on", row.seen_at) for row in rows]  # type: ignore[arg-type]
 
 
-def _must_store_statuses(stored: Sequence[Status], seen: Sequence[Status]) -> bool:
+def _must_store_service_statuses(stored: Sequence[DagsterStatus], seen: Sequence[DagsterStatus]) -> bool:
     before = {(status.kind, status.name): status for status in stored}
     after = {(status.kind, status.name): status for status in seen}
     if before.keys() != after.keys() or any(before[key].is_on != after[key].is_on for key in after):
@@ -134,18 +134,18 @@ class ServiceState:
     """Values from which warnings and gauges are computed."""
 
     backlog: SealingBacklog
-    statuses: list[Status]
+    statuses: list[DagsterStatus]
     breaker: OpenBreaker | None = None
 
     @property
-    def switched_off(self) -> list[Status]:
+    def switched_off(self) -> list[DagsterStatus]:
         """Sensors and schedules of the service that are switched off."""
         return [status for status in self.statuses if not status.is_on]
 
 
 def read_service_state(db: DbSession) -> ServiceState:
     """Return the state of sealing and of Dagster, as the database holds it."""
-    return ServiceState(read_sealing_backlog(db), read_statuses(db), read_open_breaker(db))
+    return ServiceState(read_sealing_backlog(db), read_service_statuses(db), read_open_breaker(db))
 
 
 def list_warnings(state: ServiceState, now: datetime | None = None) -> list[ServiceWarning]:
@@ -166,7 +166,7 @@ def list_warnings(state: ServiceState, now: datetime | None = None) -> list[Serv
     ]
 
 
-def _warn_of_dagster(statuses: list[Status], now: datetime) -> list[ServiceWarning]:
+def _warn_of_dagster(statuses: list[DagsterStatus], now: datetime) -> list[ServiceWarning]:
     if not statuses:
         return [
             ServiceWarning(
@@ -181,16 +181,16 @@ def _warn_of_dagster(statuses: list[Status], now: datetime) -> list[ServiceWarni
         return [
             ServiceWarning(
                 "dagster_silent",
-                f"Dagster has not reported for {_format_age(silence)}: no sensor runs, and nothing is sealed "
-                "or exported for long. Check that its daemon and code server run, and that not all sensors "
-                "are switched off.",
+                f"Dagster has not reported for {_format_warning_age(silence)}: no sensor runs, and nothing "
+                "is sealed or exported for long. Check that its daemon and code server run, and that not all "
+                "sensors are switched off.",
             )
         ]
     return [
         ServiceWarning(
             "daemon_late",
             f"Dagster's {status.name.lower()} daemon has sent no heartbeat for "
-            f"{_format_age(now - status.seen_at)}. "
+            f"{_format_warning_age(now - status.seen_at)}. "
             "Check its log; `recorder up` restarts a silent daemon.",
         )
         for status in statuses
@@ -214,7 +214,7 @@ def _warn_of_breaker(breaker: OpenBreaker | None) -> list[ServiceWarning]:
 def _warn_of_sealing(backlog: SealingBacklog) -> list[ServiceWarning]:
     warnings = []
     if backlog.oldest_waiting_s is not None and backlog.oldest_waiting_s >= _SEALING_BEHIND_S:
-        age = _format_age(timedelta(seconds=backlog.oldest_waiting_s))
+        age = _format_warning_age(timedelta(seconds=backlog.oldest_waiting_s))
         warnings.append(
             ServiceWarning(
                 "sealing_behind",
@@ -233,6 +233,6 @@ def _warn_of_sealing(backlog: SealingBacklog) -> list[ServiceWarning]:
     return warnings
 
 
-def _format_age(span: timedelta) -> str:
+def _format_warning_age(span: timedelta) -> str:
     seconds = int(span.total_seconds())
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"

@@ -220,7 +220,7 @@ class Settings:
             export_executor=parse_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=SessionSize(
                 *(
-                    parse_count_setting(env, _make_session_variable(name), default)
+                    parse_count_setting(env, _name_session_setting_variable(name), default)
                     for name, default in SessionSize()._asdict().items()
                 )
             ),
@@ -235,15 +235,6 @@ class Settings:
             # Last: a setting that cannot be read must not leave a data folder behind.
             secret=_read_secret(env, data, create=create),
         )
-
-    @classmethod
-    def without_secret(cls, *, data_dir: Path | None = None) -> "Settings":
-        """Return the settings that the environment names, without the secret; no folder is read or created.
-
-        Raises:
-            InvalidSetting: if a setting cannot be read.
-        """
-        return cls.from_env({**os.environ, "RECORDER_SECRET": "none"}, data_dir=data_dir, create=False)
 
     @property
     def is_embedded(self) -> bool:
@@ -298,7 +289,7 @@ class Settings:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
         for name, value in self.session_size._asdict().items():
             if value != getattr(SessionSize(), name):
-                chosen[_make_session_variable(name)] = str(value)
+                chosen[_name_session_setting_variable(name)] = str(value)
         if self.seal_processes != count_cores():
             chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
         if self.allowed_hosts:
@@ -338,10 +329,10 @@ def describe_unknown_settings(environment: Mapping[str, str] | None = None) -> l
 
 def make_child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment for a child that serves the same deployment."""
-    return environment_with({**settings.as_env(), **extra})
+    return extend_program_environment({**settings.as_env(), **extra})
 
 
-def environment_with(extra: Mapping[str, str]) -> dict[str, str]:
+def extend_program_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment for a child, with some variables replaced."""
     return {**os.environ, **extra}
 
@@ -356,7 +347,7 @@ def find_dagster_folder(settings: Settings) -> Path:
     return Path(os.environ.get("RECORDER_DAGSTER_DIR") or settings.data_dir / "dagster")
 
 
-def list_store_addresses() -> list[str]:
+def list_store_address_settings() -> list[str]:
     """Return the addresses of stores and databases that libraries read from variables of their own."""
     addresses = [os.environ[name] for name in _STORE_VARIABLES if os.environ.get(name)]
     account = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
@@ -371,7 +362,7 @@ def list_store_addresses() -> list[str]:
     return addresses
 
 
-def _make_session_variable(name: str) -> str:
+def _name_session_setting_variable(name: str) -> str:
     return "_".join(("RECORDER", "SESSION", name.upper()))
 
 

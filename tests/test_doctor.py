@@ -29,7 +29,7 @@ from recorder.models.webhook import WebhookSecretRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.tenant import Tenant
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 from tests.support.databases import part_is_missing
 from tests.support.project_texts import PAGES, table
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
@@ -286,7 +286,7 @@ def test_a_secret_that_is_not_the_deployments_is_reported(runtime: Runtime, port
     row = WebhookSecretRow(
         webhook_id="whk_1",
         number=1,
-        key_id=SecretBox(runtime.settings.secret).key_id,
+        key_id=WebhookSecretBox(runtime.settings.secret).key_id,
         ciphertext=b"",
         created_at=START,
     )

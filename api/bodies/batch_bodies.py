@@ -20,7 +20,7 @@ from api.bodies.worker_checks import (
     read_multipart_upload,
     restore_frame_bytes,
 )
-from api.bodies.worker_pool import BodyFile, BodyWorkers, open_body_file
+from api.bodies.worker_pool import BodyWorkers, WorkerBodyFile, open_body_file_for_workers
 from recorder.access.keys import Caller
 from recorder.ids import encode_ulid, id_range, reserve_ulid_values
 from recorder.masking.policies import MaskingPolicy
@@ -33,12 +33,12 @@ from recorder.recording.event_batches import (
     EventBatch,
     TimedItem,
     check_and_pack_event_batch,
-    check_event_body,
+    check_event_batch,
     pack_event_batch,
 )
-from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
+from recorder.recording.frame_validation import CheckedFrame, unpack_uploaded_frame_dom, validate_frames_json
 from recorder.recording.ingest_statements import RepeatedAnswer
-from recorder.recording.item_masking import event_documents
+from recorder.recording.item_masking import list_event_items_to_mask
 
 #: A larger upload is read in a worker process; pictures of a smaller one take less time than the transfer.
 _LARGE_UPLOAD_BYTES = 256 * 1024
@@ -71,7 +71,7 @@ class EventBatches:
         policy = await self._masking.policy_of_session(caller, session_id)
         if policy is not None and _may_mask_batch(policy, body):
             check = partial(
-                check_event_body,
+                check_event_batch,
                 caller,
                 body,
                 content_type=content_type,
@@ -97,7 +97,7 @@ class EventBatches:
             UnsupportedMediaType: if its type is not JSON; the body is then not read.
         """
         require_media_type(content_type, JSON, needed="events as application/json")
-        async with open_body_file() as file:
+        async with open_body_file_for_workers() as file:
             await anyio.to_thread.run_sync(file.write, body)
             checked = await self._workers.run(caller.workspace_id, check_event_body_file, file)
         return [TimedItem(t_ms) for t_ms in checked.times], checked.named
@@ -113,7 +113,7 @@ class EventBatches:
         # Each step takes a millisecond or more, so it runs outside of the event loop.
         limiter = self._large_bodies if is_costly_body(body) else None
         checked = await anyio.to_thread.run_sync(check, limiter=limiter)
-        documents = await anyio.to_thread.run_sync(event_documents, body, limiter=limiter)
+        documents = await anyio.to_thread.run_sync(list_event_items_to_mask, body, limiter=limiter)
         changes = await self._masking.scanner.find_changes(caller.workspace_id, policy, documents)
         return await anyio.to_thread.run_sync(
             pack_event_batch, caller, session_id, checked, changes, limiter=limiter
@@ -163,20 +163,20 @@ async def open_frame_upload(
             break
     body = b"".join(first) if size <= _LARGE_UPLOAD_BYTES else b""
     if size > _LARGE_UPLOAD_BYTES or has_many_values(body):
-        async with open_body_file() as file:
+        async with open_body_file_for_workers() as file:
             frames, digest = await _read_large_upload(file, first, stream, content_type, caller, workers)
             try:
                 yield FrameUploadBody(checked=(frames, digest))
             finally:
                 frames.clear()
     elif kind == JSON:
-        yield FrameUploadBody(*await anyio.to_thread.run_sync(read_frames_json, body))
+        yield FrameUploadBody(*await anyio.to_thread.run_sync(validate_frames_json, body))
     else:
-        yield FrameUploadBody(*await read_multipart_upload(_yield_once(body), content_type))
+        yield FrameUploadBody(*await read_multipart_upload(_yield_batch_body_once(body), content_type))
 
 
 async def _read_large_upload(
-    file: BodyFile,
+    file: WorkerBodyFile,
     first: list[bytes],
     rest: AsyncIterator[bytes],
     content_type: str,
@@ -190,19 +190,21 @@ async def _read_large_upload(
         file.write(part)
     checked = await workers.run(caller.workspace_id, check_frame_upload_file, file, content_type)
     content = file.map()
-    frames = await anyio.to_thread.run_sync(_assign_frame_ids, restore_frame_bytes(checked, content), caller)
+    frames = await anyio.to_thread.run_sync(
+        _assign_ids_to_frame_batch, restore_frame_bytes(checked, content), caller
+    )
     return frames, checked.digest
 
 
-def _assign_frame_ids(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
+def _assign_ids_to_frame_batch(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
     """Return frames with ascending ids of this process and, if the caller has masking, parsed snapshots."""
     new_ids = id_range(f"frm_{encode_ulid(reserve_ulid_values(len(frames)))}", len(frames))
     named = [
         frame if isinstance(frame.item.id, str) else replace(frame, id=new)
         for frame, new in zip(frames, new_ids, strict=True)
     ]
-    return named if caller.masking is None else [unpack_dom(frame) for frame in named]
+    return named if caller.masking is None else [unpack_uploaded_frame_dom(frame) for frame in named]
 
 
-async def _yield_once(body: bytes) -> AsyncIterator[bytes]:
+async def _yield_batch_body_once(body: bytes) -> AsyncIterator[bytes]:
     yield body

@@ -12,7 +12,7 @@ from recorder import limits
 from recorder.errors import Overloaded, PayloadTooLarge, RequestTimeout
 
 if TYPE_CHECKING:
-    from api.gate.rate_limits import TokenCharge
+    from api.gate.rate_limits import RateLimitCharge
 
 #: Name that the server sets in the state of a request whose body is late.
 IS_LATE = "body_is_late"
@@ -101,7 +101,7 @@ class LargeBody(BoundedBody):
         self._announced = announced
         self._memory = memory
         self._owner = ""
-        self._charge: TokenCharge | None = None
+        self._charge: RateLimitCharge | None = None
         self._check_again: Callable[[], Awaitable[None]] | None = None
         self._admitted_at = 0.0
         self._reading: CancelScope | None = None
@@ -119,7 +119,7 @@ class LargeBody(BoundedBody):
     def admit(
         self,
         owner: str,
-        charge: "TokenCharge | None",
+        charge: "RateLimitCharge | None",
         check_again: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Allow the body to be read.

@@ -19,7 +19,11 @@ from recorder.models.session import SessionCreate, TagCreate
 from recorder.models.workflow import WorkflowUpdate
 from recorder.models.workspace import WorkspaceUpdate
 from recorder.recording.frames import CheckedUpload
-from recorder.recording.item_masking import frame_documents, session_document, tag_document
+from recorder.recording.item_masking import (
+    list_frame_texts_to_mask,
+    make_session_text_to_mask,
+    make_tag_text_to_mask,
+)
 from recorder.recording.sessions import check_new_session
 from recorder.recording.tags import check_tag
 from recorder.recording.workflows import SessionWorkflows
@@ -66,7 +70,7 @@ class BodyMasking:
         policy = None if caller.masking is None else caller.masking.of(upload.workflow)
         if policy is None:
             return {}
-        documents = await anyio.to_thread.run_sync(frame_documents, upload.frames)
+        documents = await anyio.to_thread.run_sync(list_frame_texts_to_mask, upload.frames)
         return await self.scanner.find_changes(caller.workspace_id, policy, documents)
 
     def _look_up_workflow(self, caller: Caller, session_id: str) -> str | None:
@@ -82,7 +86,8 @@ async def _scan_session_body(
     check_new_session(body)
     policy = None if caller.masking is None else caller.masking.of(body.workflow)
     return MaskedBody(
-        body, await _find_masking_changes(request, caller, policy, lambda: session_document(body))
+        body,
+        await _find_body_masking_changes(request, caller, policy, lambda: make_session_text_to_mask(body)),
     )
 
 
@@ -92,10 +97,12 @@ async def _scan_tag_body(
     check_tag(body)
     masking: BodyMasking = request.app.state.masking
     policy = await masking.policy_of_session(caller, session_id)
-    return MaskedBody(body, await _find_masking_changes(request, caller, policy, lambda: tag_document(body)))
+    return MaskedBody(
+        body, await _find_body_masking_changes(request, caller, policy, lambda: make_tag_text_to_mask(body))
+    )
 
 
-async def _find_masking_changes(
+async def _find_body_masking_changes(
     request: Request, caller: Caller, policy: MaskingPolicy | None, read_document: Callable[[], bytes]
 ) -> Changes:
     if policy is None:
@@ -104,23 +111,25 @@ async def _find_masking_changes(
     return (await scanner.find_changes(caller.workspace_id, policy, [read_document()])).get(0, {})
 
 
-async def _admit_workspace_patterns(
+async def _admit_workspace_body_patterns(
     request: Request, caller: CallerDep, body: WorkspaceUpdate
 ) -> WorkspaceUpdate:
     if caller.mode == "test":
         raise LiveModeNeeded
-    await _admit_patterns(request, caller, body)
+    await _admit_body_patterns(request, caller, body)
     return body
 
 
-async def _admit_workflow_patterns(
+async def _admit_workflow_body_patterns(
     request: Request, caller: CallerDep, body: WorkflowUpdate
 ) -> WorkflowUpdate:
-    await _admit_patterns(request, caller, body)
+    await _admit_body_patterns(request, caller, body)
     return body
 
 
-async def _admit_patterns(request: Request, caller: Caller, body: WorkspaceUpdate | WorkflowUpdate) -> None:
+async def _admit_body_patterns(
+    request: Request, caller: Caller, body: WorkspaceUpdate | WorkflowUpdate
+) -> None:
     """Compile and measure the patterns that a change of settings brings."""
     if "masking" in body.model_fields_set:
         patterns = [pattern.model_dump() for pattern in body.masking.patterns]
@@ -130,5 +139,5 @@ async def _admit_patterns(request: Request, caller: Caller, body: WorkspaceUpdat
 # Bodies with the texts that masking changes; settings whose patterns were admitted.
 MaskedSession = Annotated[MaskedBody[SessionCreate], Depends(_scan_session_body)]
 MaskedTag = Annotated[MaskedBody[TagCreate], Depends(_scan_tag_body)]
-AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace_patterns)]
-AdmittedWorkflow = Annotated[WorkflowUpdate, Depends(_admit_workflow_patterns)]
+AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace_body_patterns)]
+AdmittedWorkflow = Annotated[WorkflowUpdate, Depends(_admit_workflow_body_patterns)]

@@ -13,7 +13,7 @@ _RETURNED_BYTES = 32 * 1024 * 1024
 _RETURN_AFTER_S = 5.0
 
 
-class ArrivingBody(Protocol):
+class BodyHoldingMemory(Protocol):
     """Body that is not complete and holds memory."""
 
     reserved: int
@@ -46,9 +46,9 @@ class BodyMemory:
         self._taken = 0
         self._taken_by: dict[str, int] = {}
         #: Bodies of each workspace that are not complete; the oldest is the first.
-        self._arriving: dict[str, dict[ArrivingBody, None]] = {}
+        self._arriving: dict[str, dict[BodyHoldingMemory, None]] = {}
         #: Bodies that were ended and still hold memory.
-        self._ending: set[ArrivingBody] = set()
+        self._ending: set[BodyHoldingMemory] = set()
         #: Most bytes at once since free memory was returned to the system.
         self._most_taken = 0
         self._returning: asyncio.TimerHandle | None = None
@@ -104,11 +104,11 @@ class BodyMemory:
             loop = asyncio.get_running_loop()
             self._returning = loop.call_later(self.return_after_s, self._return_memory, loop)
 
-    def add_arriving(self, owner: str, body: ArrivingBody) -> None:
+    def add_arriving(self, owner: str, body: BodyHoldingMemory) -> None:
         """Add a body that holds memory and may be ended, unless it was added before."""
         self._arriving.setdefault(owner, {})[body] = None
 
-    def remove_arriving(self, owner: str, body: ArrivingBody) -> None:
+    def remove_arriving(self, owner: str, body: BodyHoldingMemory) -> None:
         """Remove a body that is complete or refused, if it was added."""
         self._ending.discard(body)
         bodies = self._arriving.get(owner)

@@ -22,14 +22,14 @@ from recorder import limits, strict_json
 from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed, json_pointer
 from recorder.media_types import names_no_other_charset
 from recorder.models.frame import FrameItem
-from recorder.models.wire import shorten_name
+from recorder.models.wire import shorten_wire_name
 from recorder.recording.event_validation import validate_event_body
 from recorder.recording.frame_validation import (
     CheckedFrame,
     hash_frame_upload,
-    read_frames_json,
-    read_frames_part,
     validate_frames,
+    validate_frames_json,
+    validate_frames_part,
 )
 
 #: Private memory of a worker process: a body that needs more is refused.
@@ -41,7 +41,7 @@ _is_bounded = False
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedEvents:
+class CheckedEventBody:
     """Valid body of events: the time of each item, and index and id of items with an id."""
 
     times: list[int]
@@ -49,7 +49,7 @@ class CheckedEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedFrames:
+class CheckedFrameUpload:
     """Valid frame upload: its frames, and the offsets of their bytes in the file.
 
     Attributes:
@@ -63,15 +63,15 @@ class CheckedFrames:
     digest: bytes
 
 
-def check_event_body_file(path: str) -> CheckedEvents:
+def check_event_body_file(path: str) -> CheckedEventBody:
     """Check a body of `POST …/events`.
 
     Raises:
         RecorderError: if the body or an event is invalid.
     """
-    with _BoundedMemory(), Path(path).open("rb") as file:
+    with _WorkerMemoryLimit(), Path(path).open("rb") as file:
         items, named = validate_event_body(file.read())
-        return CheckedEvents([item.t_ms for item in items], named)
+        return CheckedEventBody([item.t_ms for item in items], named)
 
 
 def check_json_body_file(path: str) -> None:
@@ -80,11 +80,11 @@ def check_json_body_file(path: str) -> None:
     Raises:
         InvalidJson, ValidationFailed: if it is not.
     """
-    with _BoundedMemory(), Path(path).open("rb") as file:
+    with _WorkerMemoryLimit(), Path(path).open("rb") as file:
         strict_json.parse(file.read())
 
 
-def check_frame_upload_file(path: str, content_type: str) -> CheckedFrames:
+def check_frame_upload_file(path: str, content_type: str) -> CheckedFrameUpload:
     """Check a frame upload, and replace the file's content with its pictures and snapshots.
 
     Args:
@@ -94,9 +94,9 @@ def check_frame_upload_file(path: str, content_type: str) -> CheckedFrames:
     Raises:
         RecorderError: if the body or a frame is invalid.
     """
-    with _BoundedMemory(), Path(path).open("r+b", buffering=0) as file:
+    with _WorkerMemoryLimit(), Path(path).open("r+b", buffering=0) as file:
         if content_type.partition(";")[0].strip().lower() == "application/json":
-            items, parts = read_frames_json(file.read())
+            items, parts = validate_frames_json(file.read())
         else:
             items, parts = asyncio.run(read_multipart_upload(_read_body_chunks(file.fileno()), content_type))
         frames = validate_frames(items, parts)
@@ -105,17 +105,17 @@ def check_frame_upload_file(path: str, content_type: str) -> CheckedFrames:
         file.truncate()
         offsets, end = [], 0
         for frame in frames:
-            _write_all_bytes(file.fileno(), frame.data)
+            _write_checked_body_bytes(file.fileno(), frame.data)
             length = len(frame.dom or b"")
             offsets.append(
                 (end, len(frame.data), None if frame.dom is None else end + len(frame.data), length)
             )
-            _write_all_bytes(file.fileno(), frame.dom or b"")
+            _write_checked_body_bytes(file.fileno(), frame.dom or b"")
             end += len(frame.data) + length
-        return CheckedFrames([frame.without_bytes() for frame in frames], offsets, digest)
+        return CheckedFrameUpload([frame.without_bytes() for frame in frames], offsets, digest)
 
 
-def restore_frame_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFrame]:
+def restore_frame_bytes(checked: CheckedFrameUpload, content: mmap.mmap) -> list[CheckedFrame]:
     """Return the frames with their pictures, as views of `content`, and their snapshots."""
     view = memoryview(content)
     return [
@@ -161,10 +161,10 @@ async def read_multipart_upload(
     parts = dict(pairs)
     if "frames" not in parts or len(parts) != len(pairs):
         raise _make_multipart_error()
-    items = read_frames_part(parts.pop("frames"))
+    items = validate_frames_part(parts.pop("frames"))
     declared = {item.part for item in items}
     undeclared = [
-        Problem("body", json_pointer(shorten_name(name)), "unknown_field", _UNDECLARED)
+        Problem("body", json_pointer(shorten_wire_name(name)), "unknown_field", _UNDECLARED)
         for name in parts
         if name not in declared
     ]
@@ -202,13 +202,13 @@ async def _read_body_chunks(descriptor: int) -> AsyncIterator[bytes]:
         yield chunk
 
 
-def _write_all_bytes(descriptor: int, data: bytes | memoryview) -> None:
+def _write_checked_body_bytes(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
-class _BoundedMemory:
+class _WorkerMemoryLimit:
     """Limit on the memory of this process, set once; a body that needs more is refused."""
 
     def __enter__(self) -> None:

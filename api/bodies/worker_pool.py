@@ -18,7 +18,7 @@ import anyio.to_process
 import anyio.to_thread
 from anyio import BrokenWorkerProcess
 
-from api.bodies.worker_start import run_niced
+from api.bodies.worker_start import run_with_lowered_priority
 from recorder.errors import Overloaded
 
 #: Limit of the wait for a process and of the check; no body within the caps takes 10 s.
@@ -27,7 +27,7 @@ _SECONDS = 60.0
 Result = TypeVar("Result")
 
 
-class BodyFile:
+class WorkerBodyFile:
     """Body in an anonymous file in memory, which other processes can open."""
 
     def __init__(self) -> None:
@@ -63,9 +63,9 @@ class BodyFile:
 
 
 @asynccontextmanager
-async def open_body_file() -> AsyncIterator[BodyFile]:
+async def open_body_file_for_workers() -> AsyncIterator[WorkerBodyFile]:
     """Yield a file for a body, and close it at the end of the block."""
-    file = BodyFile()
+    file = WorkerBodyFile()
     try:
         yield file
     finally:
@@ -89,7 +89,7 @@ class BodyWorkers:
         self._of_workspace: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(
-        self, workspace_id: str, function: Callable[..., Result], file: BodyFile, *arguments: Any
+        self, workspace_id: str, function: Callable[..., Result], file: WorkerBodyFile, *arguments: Any
     ) -> Result:
         """Run a function on a body in a worker process.
 
@@ -112,7 +112,7 @@ class BodyWorkers:
             with anyio.fail_after(_SECONDS):
                 async with turn:
                     result: Result = await anyio.to_process.run_sync(
-                        run_niced,
+                        run_with_lowered_priority,
                         function.__module__,
                         function.__name__,
                         file.path,

@@ -13,7 +13,7 @@ _NICENESS = 5
 _is_niced = False
 
 
-def run_niced(module: str, name: str, *arguments: Any) -> Any:
+def run_with_lowered_priority(module: str, name: str, *arguments: Any) -> Any:
     """Run a function of a module in this worker process, with a lower priority than the API process."""
     global _is_niced
     if not _is_niced:

@@ -37,7 +37,7 @@ class AccessLog:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        answer = _MeasuredSend(send)
+        answer = _LoggedSend(send)
         began = time.perf_counter()
         try:
             await self._app(scope, receive, answer)
@@ -45,7 +45,7 @@ class AccessLog:
             _write_access_log(scope, answer, time.perf_counter() - began)
 
 
-class _MeasuredSend:
+class _LoggedSend:
     """An ASGI `send` that records the status and the size of the answer."""
 
     __slots__ = ("_send", "size", "status")
@@ -71,12 +71,12 @@ class _MeasuredSend:
         await self._send(message)
 
 
-def _write_access_log(scope: Scope, answer: _MeasuredSend, seconds: float) -> None:
+def _write_access_log(scope: Scope, answer: _LoggedSend, seconds: float) -> None:
     state: dict[str, Any] = scope.get("state", {})
     endpoint: Endpoint | None = state.get("endpoint")
     method = scope.get("method", "GET")
     route = endpoint.path if endpoint is not None else _find_page_route(scope["path"])
-    counter, histogram = _find_request_metrics(method, route, answer.status)
+    counter, histogram = _find_access_log_metrics(method, route, answer.status)
     counter.inc()
     if endpoint is None or not endpoint.is_stream:
         histogram.observe(seconds)
@@ -117,7 +117,7 @@ def _choose_access_log_level(
 _instruments: dict[tuple[str, str, int | None], tuple[Counter, Histogram]] = {}
 
 
-def _find_request_metrics(method: str, route: str, status: int | None) -> tuple[Counter, Histogram]:
+def _find_access_log_metrics(method: str, route: str, status: int | None) -> tuple[Counter, Histogram]:
     """Return the instruments of a route, resolved once: resolving labels costs more than counting."""
     instruments = _instruments.get((method, route, status))
     if instruments is not None:

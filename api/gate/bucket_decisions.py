@@ -19,7 +19,7 @@ _REMAINING = b"x-ratelimit-remaining"
 _RESET = b"x-ratelimit-reset"
 
 
-class Admission:
+class BucketDecision:
     """Decision of the limits on a request.
 
     Attributes:
@@ -48,7 +48,7 @@ class _BucketHeaders:
         self.limit = (b"x-ratelimit-limit", b"%d" % bucket.size)
         self.scope = (b"x-scope", bucket.scope.encode())
         self.remaining = self.reset = -1
-        self.last = Admission([], 0.0)
+        self.last = BucketDecision([], 0.0)
 
     def make(self, remaining: int, reset: int) -> list[Header]:
         """Return the four headers."""
@@ -129,7 +129,7 @@ def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
         error: the error of the request.
     """
     if isinstance(error, RateLimited) and error.limit is not None:
-        state["admission"] = Admission(make_limit_headers(error), 0.0, error)
+        state["admission"] = BucketDecision(make_limit_headers(error), 0.0, error)
 
 
 def make_limit_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
@@ -144,15 +144,15 @@ def make_limit_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
 
 async def decide_by_token_buckets(
     store: TokenBucketStore, plan: BucketPlan, *, cost: Cost = 1.0
-) -> Admission:
+) -> BucketDecision:
     """Draw on the token buckets of a plan."""
     draw = store.draw_now(plan.group, cost=cost)
     if draw is None:
         draw = await store.draw(plan.group.buckets, cost=cost)
-    return make_admission(plan, draw, cost)
+    return make_bucket_decision(plan, draw, cost)
 
 
-def make_admission(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> Admission:
+def make_bucket_decision(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> BucketDecision:
     """Return the decision that a draw means, with the headers of the bucket that is emptiest."""
     is_granted, tokens = draw
     now = clock.unix_seconds()
@@ -169,11 +169,11 @@ def make_admission(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> Admission:
     # Requests that come more slowly than the bucket fills share an admission for a second.
     if remaining != headers.remaining or reset != headers.reset:
         headers.remaining, headers.reset = remaining, reset
-        headers.last = Admission(headers.make(remaining, reset), remaining / headers.size)
+        headers.last = BucketDecision(headers.make(remaining, reset), remaining / headers.size)
     return headers.last
 
 
-def _make_bucket_refusal(plan: BucketPlan, tokens: list[float], cost: Cost, now: float) -> Admission:
+def _make_bucket_refusal(plan: BucketPlan, tokens: list[float], cost: Cost, now: float) -> BucketDecision:
     """Return the refusal by the token bucket with the longest wait."""
     buckets = plan.group.buckets
     costs = cost if isinstance(cost, tuple) else (cost,) * len(buckets)
@@ -184,4 +184,4 @@ def _make_bucket_refusal(plan: BucketPlan, tokens: list[float], cost: Cost, now:
     emptiest = waits.index(wait_s)
     retry_after_s = max(1, ceil(wait_s))
     headers = plan.headers[emptiest].make(int(tokens[emptiest]), ceil(now) + retry_after_s)
-    return Admission(headers, 0.0, RateLimited(buckets[emptiest].scope, retry_after_s))
+    return BucketDecision(headers, 0.0, RateLimited(buckets[emptiest].scope, retry_after_s))

@@ -146,7 +146,7 @@ def has_endpoint(path: str) -> bool:
     return bool(_find_endpoints(path))
 
 
-def allowed_methods(path: str) -> list[str]:
+def list_endpoint_methods(path: str) -> list[str]:
     """Return the methods that a path takes, sorted; HEAD wherever GET."""
     methods = set(_find_endpoints(path)) or {"GET"}  # a page or a probe outside of /v1
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)

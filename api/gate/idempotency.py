@@ -15,9 +15,9 @@ from recorder.access.idempotency_keys import (
     AnswerKept,
     IdempotencyKey,
     RunningIdempotencyKeys,
-    claim_key_at_first_statement,
+    claim_idempotency_key_lazily,
     is_idempotency_key,
-    store_idempotency_answer,
+    store_keyed_answer,
 )
 from recorder.errors import Conflict, IdempotencyInProgress, NotFound, ValidationFailed
 from recorder.ids import is_id
@@ -54,7 +54,7 @@ class IdempotentRequest:
         with self.running.hold_key(self.key):
             try:
                 with database.transaction(write=True) as db:
-                    claim_key_at_first_statement(db, self.key)
+                    claim_idempotency_key_lazily(db, self.key)
                     yield db
                     if self.response is not None:
                         self._store_answer(db, self.response)
@@ -63,7 +63,7 @@ class IdempotentRequest:
             except (NotFound, Conflict) as error:
                 # The transaction was rolled back. An answer that another process stored since then is kept.
                 with database.transaction(write=True) as db:
-                    claim_key_at_first_statement(db, self.key)
+                    claim_idempotency_key_lazily(db, self.key)
                     self._store_answer(db, make_problem_response(error, self.request_id))
                 raise
 
@@ -73,24 +73,24 @@ class IdempotentRequest:
         Raises:
             AnswerKept, IdempotencyKeyReused, IdempotencyInProgress: from that statement.
         """
-        claim_key_at_first_statement(db, self.key)
+        claim_idempotency_key_lazily(db, self.key)
 
     def _store_answer(self, db: DbSession, response: Response) -> None:
         answer = orjson.loads(response.body) if response.body else None
-        store_idempotency_answer(
+        store_keyed_answer(
             db,
             self.key,
             status=response.status_code,
-            body=_remove_answer_secrets(self.secrets, answer, bytes(response.body)),
-            resource_id=next(filter(_is_purged_resource, self._list_resource_ids(answer)), None),
+            body=_remove_idempotent_secrets(self.secrets, answer, bytes(response.body)),
+            resource_id=next(filter(_is_purgeable_id_in_answer, self._list_resource_ids(answer)), None),
         )
 
     def _list_resource_ids(self, answer: Any) -> Iterator[Any]:
         """Yield possible ids of what the answer shows: a purge finds the kept copy by one of them."""
         yield self.session_id
-        yield _get_answer_member(answer, "id")  # of a session, replay or recovery
-        yield _get_answer_member(answer, "session_id")
-        yield _get_answer_member(answer, "event_id")  # of a delivery, which shows the whole event
+        yield _get_idempotent_answer_member(answer, "id")  # of a session, replay or recovery
+        yield _get_idempotent_answer_member(answer, "session_id")
+        yield _get_idempotent_answer_member(answer, "event_id")  # of a delivery, which shows the whole event
 
 
 def read_idempotent_request(
@@ -164,16 +164,16 @@ def _read_idempotency_key(request: Request, named: str | None) -> str | None:
     return sent if named is None else named
 
 
-def _remove_answer_secrets(secrets: frozenset[str], answer: Any, body: bytes) -> bytes:
+def _remove_idempotent_secrets(secrets: frozenset[str], answer: Any, body: bytes) -> bytes:
     if not secrets or not isinstance(answer, dict):
         return body
     return orjson.dumps({name: None if name in secrets else value for name, value in answer.items()})
 
 
-def _get_answer_member(answer: Any, name: str) -> Any:
+def _get_idempotent_answer_member(answer: Any, name: str) -> Any:
     return answer.get(name) if isinstance(answer, dict) else None
 
 
-def _is_purged_resource(text: Any) -> bool:
+def _is_purgeable_id_in_answer(text: Any) -> bool:
     """Return whether a text is the id of what purges remove: a path may hold any text."""
     return isinstance(text, str) and any(is_id(text, prefix) for prefix in _PURGED)

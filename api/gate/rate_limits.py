@@ -6,11 +6,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from api.gate.bucket_decisions import (
-    Admission,
+    BucketDecision,
     BucketPlan,
     CallerPlan,
     decide_by_token_buckets,
-    make_admission,
+    make_bucket_decision,
 )
 from api.gate.endpoints import Endpoint
 from recorder.access.concurrency import WorkCount
@@ -26,7 +26,7 @@ _PLANS = 20_000
 _UNPAID_BYTES = 262_144
 
 
-class TokenCharge:
+class RateLimitCharge:
     """Charge for the bytes of a body of unknown length while it arrives."""
 
     __slots__ = ("_plan", "_rate_limiter", "_state")
@@ -65,7 +65,9 @@ class RateLimiter:
         # A count lives as long as a plan or a running request holds it.
         self._counts: WeakValueDictionary[str, WorkCount] = WeakValueDictionary()
 
-    async def admit(self, caller: Caller, endpoint: Endpoint | None, *, body_bytes: int = 0) -> Admission:
+    async def admit(
+        self, caller: Caller, endpoint: Endpoint | None, *, body_bytes: int = 0
+    ) -> BucketDecision:
         """Draw on the token buckets of a key and its workspace.
 
         Args:
@@ -89,7 +91,7 @@ class RateLimiter:
             plan.unpaid += unpaid - body_bytes
         return admission
 
-    def admit_now(self, plan: CallerPlan, body_bytes: int) -> Admission | None:
+    def admit_now(self, plan: CallerPlan, body_bytes: int) -> BucketDecision | None:
         """Draw on the token buckets of a key and its workspace without waiting.
 
         An admitted request counts as running.
@@ -109,7 +111,7 @@ class RateLimiter:
             if draw is None:
                 return None
             plan.unpaid = unpaid
-            admission = make_admission(plan, draw)
+            admission = make_bucket_decision(plan, draw)
         else:
             cost = (1.0, 1.0, unpaid, unpaid)
             draw = self.callers.draw_now(plan.with_bytes.group, cost=cost)
@@ -117,40 +119,40 @@ class RateLimiter:
                 return None
             if draw[0]:
                 plan.unpaid = 0
-            admission = make_admission(plan.with_bytes, draw, cost)
+            admission = make_bucket_decision(plan.with_bytes, draw, cost)
         if admission.error is None:
             key.count += 1
             workspace.count += 1
         return admission
 
-    async def pay_bytes(self, plan: CallerPlan, count: int) -> Admission:
+    async def pay_bytes(self, plan: CallerPlan, count: int) -> BucketDecision:
         """Draw on the token buckets of bytes, for parts of a body whose length is unknown."""
         return await decide_by_token_buckets(self.callers, plan.only_bytes, cost=(count, count))
 
-    async def peek(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
+    async def peek(self, caller: Caller, endpoint: Endpoint | None) -> BucketDecision:
         """Return the state of the buckets of a key and its workspace, with nothing drawn."""
         return await decide_by_token_buckets(self.callers, self.plan_of(caller, endpoint), cost=0)
 
-    async def admit_address(self, address: str, *, is_signed: bool) -> Admission:
+    async def admit_address(self, address: str, *, is_signed: bool) -> BucketDecision:
         """Draw on the bucket of a client address, for requests without a valid key or with a signed URL."""
         return await decide_by_token_buckets(
             self.addresses, self._plan_of_address(address, is_signed=is_signed)
         )
 
-    async def peek_address(self, address: str) -> Admission:
+    async def peek_address(self, address: str) -> BucketDecision:
         """Return the state of an address's bucket for requests without a valid key."""
         return await decide_by_token_buckets(
             self.addresses, self._plan_of_address(address, is_signed=False), cost=0
         )
 
-    async def admit_webhook(self, caller: Caller, webhook_id: str) -> Admission:
+    async def admit_webhook(self, caller: Caller, webhook_id: str) -> BucketDecision:
         """Draw on the bucket of a webhook; other workspaces have a bucket of another name."""
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
         return await decide_by_token_buckets(
             self.callers, BucketPlan(TokenBucket.of(WEBHOOK_CALLS, "per_webhook", name))
         )
 
-    async def admit_surface(self, caller: Caller, surface: Surface) -> Admission:
+    async def admit_surface(self, caller: Caller, surface: Surface) -> BucketDecision:
         """Draw on the buckets of a surface that the requested endpoint does not name for every request."""
         return await decide_by_token_buckets(self.callers, self._plan_of_surface(caller, surface))
 

@@ -15,9 +15,9 @@ from api.bodies.body_limits import SMALL_BYTES, BoundedBody, LargeBody
 from api.bodies.body_memory import BodyMemory
 from api.errors import make_internal_problem_response, make_problem_response
 from api.gate.authentication import CallerCache, KeyGuessThrottle, ScopeDenialAudit
-from api.gate.bucket_decisions import Admission, CallerPlan, Header, show_refusing_limit
+from api.gate.bucket_decisions import BucketDecision, CallerPlan, Header, show_refusing_limit
 from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
-from api.gate.rate_limits import RateLimiter, TokenCharge
+from api.gate.rate_limits import RateLimitCharge, RateLimiter
 from api.gate.refusal_pace import RefusalPace
 from api.gate.responses import GateSend, common_answer_headers, read_client_address, send_refusal
 from api.gate.versions import check_interface_release
@@ -103,7 +103,7 @@ class RequestGate:
             if body is not None:
                 self._admit_body(body, state, headers)
             if body is not None or len(headers) < len(scope["headers"]):
-                _check_body_headers(headers, scope["headers"])
+                _check_headers_before_body(headers, scope["headers"])
             await self._app(scope, bounded_receive, answer.send)
         except RecorderError as error:
             if isinstance(error, InsufficientScope):
@@ -142,7 +142,7 @@ class RequestGate:
             body.admit("", None)
             return
         plan = self._rate_limiter.plan_of(caller, state["endpoint"])
-        charge = TokenCharge(self._rate_limiter, plan, state)
+        charge = RateLimitCharge(self._rate_limiter, plan, state)
         body.admit(caller.workspace_id, charge, partial(self._check_again, headers[b"authorization"]))
 
     async def _check_again(self, authorization: bytes) -> None:
@@ -188,7 +188,7 @@ class RequestGate:
         """
         authorization = headers.get(b"authorization")
         if authorization is None and _is_signed_request(scope, endpoint):
-            _apply_admission(
+            _apply_gate_decision(
                 await self._rate_limiter.admit_address(read_client_address(scope), is_signed=True), scope
             )
             return None
@@ -201,15 +201,19 @@ class RequestGate:
             if endpoint is not None:
                 caller.scope.require(endpoint.scope)
         except RecorderError:
-            _apply_admission(await self._rate_limiter.peek(caller, endpoint), scope)
+            _apply_gate_decision(await self._rate_limiter.peek(caller, endpoint), scope)
             raise
         if endpoint is not None and endpoint.is_stream:
-            _apply_admission(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            _apply_gate_decision(
+                await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope
+            )
             return None
         plan = self._rate_limiter.plan_of(caller, endpoint)
         plan.begin()
         try:
-            _apply_admission(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            _apply_gate_decision(
+                await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope
+            )
         except BaseException:
             plan.end()
             raise
@@ -226,7 +230,7 @@ class RequestGate:
             async with self._throttle.reserve(address, authorization, scope["state"]):
                 return await self._callers.look_up(authorization)
         except Unauthenticated:
-            _apply_admission(await self._rate_limiter.admit_address(address, is_signed=False), scope)
+            _apply_gate_decision(await self._rate_limiter.admit_address(address, is_signed=False), scope)
             raise
 
 
@@ -247,14 +251,14 @@ def _is_signed_request(scope: Scope, endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.opens_by_signature and b"sig=" in scope["query_string"]
 
 
-def _apply_admission(admission: Admission, scope: Scope) -> None:
+def _apply_gate_decision(admission: BucketDecision, scope: Scope) -> None:
     """Store the admission, whose headers the answer shows, and raise its error if it has one."""
     scope["state"]["admission"] = admission
     if admission.error is not None:
         raise admission.error
 
 
-def _check_body_headers(headers: dict[bytes, bytes], sent: list[Header]) -> None:
+def _check_headers_before_body(headers: dict[bytes, bytes], sent: list[Header]) -> None:
     """Check that the type of the body is named once, and that its transfer is not compressed.
 
     Raises:

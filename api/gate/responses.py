@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from api.bodies.body_limits import LargeBody
-from api.gate.bucket_decisions import Admission, Header
+from api.gate.bucket_decisions import BucketDecision, Header
 from api.gate.endpoints import Endpoint
 from api.gate.rate_limits import RateLimiter
 from api.gate.versions import DEPRECATIONS, VERSION_HEADER
@@ -43,7 +43,7 @@ class GateSend:
             body: LargeBody | None = self._state.get("large_body")
             if body is not None and not body.is_complete:
                 _add_close_header(message)
-            admission: Admission | None = self._state["admission"]
+            admission: BucketDecision | None = self._state["admission"]
             if admission is None:
                 return self._start_without_admission(message)
             message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]

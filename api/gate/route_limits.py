@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import Depends, Request
 
-from api.gate.bucket_decisions import Admission
+from api.gate.bucket_decisions import BucketDecision
 from api.gate.rate_limits import RateLimiter
 
 _WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")
@@ -20,7 +20,7 @@ async def limit_webhook_calls(request: Request, webhook_id: str) -> None:
     if not _WEBHOOK_ID.fullmatch(webhook_id):
         return  # no webhook has such an id; the route answers 404
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    _apply_smaller_limit(request, await rate_limiter.admit_webhook(request.state.caller, webhook_id))
+    _apply_route_limit(request, await rate_limiter.admit_webhook(request.state.caller, webhook_id))
 
 
 async def limit_live_replay(request: Request, sandbox: str) -> None:
@@ -36,10 +36,10 @@ async def limit_live_replay(request: Request, sandbox: str) -> None:
     if sandbox != "live":
         return
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    _apply_smaller_limit(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
+    _apply_route_limit(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
 
 
-def _apply_smaller_limit(request: Request, admission: Admission) -> None:
+def _apply_route_limit(request: Request, admission: BucketDecision) -> None:
     """Show the bucket with the smaller share in the answer's headers, and raise the error of a refusal."""
     if admission.error is not None or admission.share < request.state.admission.share:
         request.state.admission = admission

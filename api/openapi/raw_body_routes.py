@@ -22,15 +22,15 @@ _BATCH_KEY = {
 }
 
 
-def _describe_object(**properties: Any) -> dict[str, Any]:
+def _describe_raw_object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _describe_json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _describe_raw_json_body(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def _describe_array(item: str, most: int) -> dict[str, Any]:
+def _describe_raw_array(item: str, most: int) -> dict[str, Any]:
     return {"type": "array", "minItems": 1, "maxItems": most, "items": {"$ref": REF.format(name=item)}}
 
 
@@ -45,20 +45,22 @@ EVENT_BATCH: dict[str, Any] = {
     "parameters": [_SESSION_ID, _BATCH_KEY],
     "requestBody": {
         "required": True,
-        **_describe_json(
-            "A batch", _describe_object(events=_describe_array("EventItem", limits.EVENTS_PER_BATCH))
+        **_describe_raw_json_body(
+            "A batch", _describe_raw_object(events=_describe_raw_array("EventItem", limits.EVENTS_PER_BATCH))
         ),
     },
 }
-EVENTS_ACCEPTED = _describe_json(
+EVENTS_ACCEPTED = _describe_raw_json_body(
     "The batch is durable",
-    _describe_object(accepted=_COUNT, duplicates=_COUNT, first_id=_TEXT, last_id=_TEXT, event_count=_COUNT),
+    _describe_raw_object(
+        accepted=_COUNT, duplicates=_COUNT, first_id=_TEXT, last_id=_TEXT, event_count=_COUNT
+    ),
 )
 EVENT_PAGE = {
     "description": "A page of events, or all of them in a streamed format",
     "content": {
         "application/json": {
-            "schema": _describe_object(
+            "schema": _describe_raw_object(
                 data={"type": "array", "items": _EVENT},
                 next_cursor={"type": ["string", "null"]},
                 has_more={"type": "boolean"},
@@ -74,13 +76,13 @@ EVENT_STREAM = {
     "content": {"text/event-stream": {"schema": _TEXT}},
 }
 
-_FRAMES = _describe_array("FrameItem", limits.FRAMES_PER_BATCH)
+_FRAMES = _describe_raw_array("FrameItem", limits.FRAMES_PER_BATCH)
 FRAME_BATCH: dict[str, Any] = {
     "parameters": [_BATCH_KEY],
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": _describe_object(frames=_FRAMES)},
+            "application/json": {"schema": _describe_raw_object(frames=_FRAMES)},
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -93,12 +95,15 @@ FRAME_BATCH: dict[str, Any] = {
         },
     },
 }
-FRAMES_ACCEPTED = _describe_json(
+FRAMES_ACCEPTED = _describe_raw_json_body(
     "The batch is durable",
-    _describe_object(
+    _describe_raw_object(
         accepted=_COUNT,
         duplicates=_COUNT,
-        data={"type": "array", "items": _describe_object(id=_TEXT, t_ms=_COUNT, sha256=_TEXT, bytes=_COUNT)},
+        data={
+            "type": "array",
+            "items": _describe_raw_object(id=_TEXT, t_ms=_COUNT, sha256=_TEXT, bytes=_COUNT),
+        },
         frame_count=_COUNT,
     ),
 )

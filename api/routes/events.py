@@ -11,7 +11,7 @@ from api.errors import problem_responses
 from api.gate.idempotency import read_idempotency_header
 from api.negotiation import negotiate_format
 from api.openapi.raw_body_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
-from api.streams.event_download import ARROW, JSON, NDJSON, Arrow, EventDownload, Ndjson
+from api.streams.event_download import ARROW, JSON, NDJSON, ArrowDownload, EventDownload, NdjsonDownload
 from api.strict_routes import NO_QUERY, BatchRoute, check_query_parameters, refuse_compressed_body
 from recorder import limits
 from recorder.errors import InvalidRange
@@ -104,7 +104,7 @@ def list_events(
             session_id,
             after=after,
             wanted=wanted,
-            format=Ndjson() if form == NDJSON else Arrow(),
+            format=NdjsonDownload() if form == NDJSON else ArrowDownload(),
         )
     row = sessions.find_session(db, caller.tenant, session_id)
     page = read_session_events_page(db, runtime.lake, row, after=after, limit=pager.limit, wanted=wanted)

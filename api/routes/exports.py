@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
-from api.negotiation import ByteRange, respond_with_stream
+from api.negotiation import ByteRange, respond_with_streamed_range
 from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -58,7 +58,7 @@ def get_opened_export(
     """
     caller = request.state.caller
     if caller is not None:
-        return OpenedExport(_find_export(runtime, caller, export_id), None)
+        return OpenedExport(_find_export_for_route(runtime, caller, export_id), None)
     if exp is None or kid is None or sig is None:
         text = "A signed address carries exp, kid and sig."
         raise ValidationFailed.of("sig", "missing", message=text, where="query")
@@ -75,7 +75,7 @@ def get_opened_export(
     return OpenedExport(row, clock.from_ms(exp * 1000))
 
 
-def _find_export(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
+def _find_export_for_route(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
     with runtime.database.transaction(write=False) as db:
         return queue.find_export(db, caller.tenant, export_id)
 
@@ -117,18 +117,20 @@ Manifest = Annotated[dict[str, Any], Depends(get_stored_manifest, max_concurrenc
 File = Annotated[hosted_files.HostedFile, Depends(get_hosted_file, max_concurrency=8)]
 
 
-def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate) -> ExportRow:
+def get_export_draft(
+    request: Request, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate
+) -> ExportRow:
     """Return the requested export; probe its destination outside of transactions, since that takes seconds.
 
     Raises:
         InvalidDestination, DestinationNotAllowed, Unavailable: if the destination cannot be written to.
     """
-    draft = validation.draft_export(caller.tenant, body)
+    draft = validation.validate_export_request(caller.tenant, body)
     try:
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
                 keyed.claim_at_first_statement(db)
-            queue.require_exportable_draft(db, draft)
+            queue.require_queueable_draft(db, draft)
     except RecorderError:
         return draft  # the request's transaction raises the same, and keeps the answer
     queue.probe_draft_destination(draft, runtime.settings)
@@ -136,7 +138,7 @@ def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: Ex
 
 
 # Bounded, since each may wait for a store. Routes list it before `db`: dependencies run in order.
-Draft = Annotated[ExportRow, Depends(get_draft, max_concurrency=8)]
+Draft = Annotated[ExportRow, Depends(get_export_draft, max_concurrency=8)]
 
 
 @router.post("", status_code=202, responses=problem_responses(404))
@@ -191,7 +193,7 @@ def cancel_export(
     return export_wire_objects.export_to_wire(row, runtime.settings)
 
 
-def get_difference(
+def get_export_difference(
     export_id: str,
     pager: PagerDep,
     caller: CallerDep,
@@ -204,7 +206,10 @@ def get_difference(
         InvalidCursor, InvalidState, NotFound, ValidationFailed, Unavailable: if there is no such page.
     """
     after_id = pager.read_position(str)
-    row, other = _find_export(runtime, caller, export_id), _find_export(runtime, caller, against)
+    row, other = (
+        _find_export_for_route(runtime, caller, export_id),
+        _find_export_for_route(runtime, caller, against),
+    )
     compared = diff.compare_exports(runtime, row, other)
     return ExportDifference(
         export_id=row.id,
@@ -219,7 +224,7 @@ def get_difference(
 
 
 # Few, since comparisons run one after the other.
-Difference = Annotated[ExportDifference, Depends(get_difference, max_concurrency=4)]
+Difference = Annotated[ExportDifference, Depends(get_export_difference, max_concurrency=4)]
 
 
 @router.get("/{export_id}/diff", responses=problem_responses(404, 409))
@@ -245,4 +250,4 @@ def get_file(
 ) -> Response:
     """Return a file of a hosted export; `Range` selects a part of it."""
     headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}
-    return respond_with_stream(file.read, file.size_bytes, file.media_type, range_header, headers)
+    return respond_with_streamed_range(file.read, file.size_bytes, file.media_type, range_header, headers)

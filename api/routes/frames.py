@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from api.bodies.batch_bodies import open_frame_upload, respond_batch_accepted
 from api.bodies.body_masking import BodyMasking
-from api.bodies.worker_pool import BodyWorkers, open_body_file
+from api.bodies.worker_pool import BodyWorkers, open_body_file_for_workers
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.gate.idempotency import read_idempotency_header
-from api.negotiation import ByteRange, negotiate_format, respond_with_bytes
+from api.negotiation import ByteRange, negotiate_format, respond_with_byte_range
 from api.openapi.raw_body_routes import DOM, FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_compressed_body
 from recorder.errors import NotAcceptable, RecorderError, Unavailable
@@ -92,10 +92,10 @@ def get_image(
     """Return the picture; `Range` selects a part of it."""
     row = sessions.find_session(db, caller.tenant, session_id)
     image = item_reads.find_image(db, runtime.lake, runtime.blobs, row, frame_id)
-    return respond_with_bytes(image.read, image.size, image.content_type, range_header)
+    return respond_with_byte_range(image.read, image.size, image.content_type, range_header)
 
 
-def get_snapshot(session_id: str, frame_id: str, caller: CallerDep, runtime: RuntimeDep) -> bytes:
+def get_frame_snapshot(session_id: str, frame_id: str, caller: CallerDep, runtime: RuntimeDep) -> bytes:
     """Return the stored snapshot of a frame, read in a transaction that ends before it is written as HTML.
 
     Raises:
@@ -107,7 +107,7 @@ def get_snapshot(session_id: str, frame_id: str, caller: CallerDep, runtime: Run
 
 
 # Bounded, since each may wait for a store: waiting requests must leave worker threads to others.
-Snapshot = Annotated[bytes, Depends(get_snapshot, max_concurrency=8)]
+Snapshot = Annotated[bytes, Depends(get_frame_snapshot, max_concurrency=8)]
 
 
 @router.get(
@@ -123,7 +123,7 @@ async def get_dom(frame_id: str, request: Request, snapshot: Snapshot, caller: C
         attachment = {"Content-Disposition": f'attachment; filename="{frame_id}.json"'}
         return Response(snapshot, headers=headers | attachment, media_type=format)
     workers: BodyWorkers = request.app.state.body_workers
-    async with open_body_file() as file:
+    async with open_body_file_for_workers() as file:
         file.write(snapshot)
         document = await workers.run(caller.workspace_id, render_snapshot_file, file)
     if document is None:

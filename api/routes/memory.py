@@ -41,7 +41,7 @@ Fraction = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
-class Selection:
+class MemorySelection:
     """Selected sessions: a workflow of the caller, and the filters that all queries of its graph take."""
 
     tenant: Tenant
@@ -62,30 +62,30 @@ class Selection:
         }
 
 
-async def get_selection(
+async def get_memory_selection(
     caller: CallerDep,
     times: TimeRangeDep,
     workflow: WorkflowName,
     outcome: Outcome | None = None,
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
-) -> Selection:
+) -> MemorySelection:
     """Return the selection that a query names."""
-    return Selection(caller.tenant, workflow, times, outcome, actor_kind)
+    return MemorySelection(caller.tenant, workflow, times, outcome, actor_kind)
 
 
-async def get_list_selection(
+async def get_memory_list_selection(
     caller: CallerDep,
     times: ListTimeRangeDep,
     workflow: WorkflowName,
     outcome: Outcome | None = None,
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
-) -> Selection:
+) -> MemorySelection:
     """Return the selection of a list request, whose relative times mean the same on every page."""
-    return Selection(caller.tenant, workflow, times, outcome, actor_kind)
+    return MemorySelection(caller.tenant, workflow, times, outcome, actor_kind)
 
 
-SelectionDep = Annotated[Selection, Depends(get_selection)]
-ListSelectionDep = Annotated[Selection, Depends(get_list_selection)]
+SelectionDep = Annotated[MemorySelection, Depends(get_memory_selection)]
+ListSelectionDep = Annotated[MemorySelection, Depends(get_memory_list_selection)]
 
 
 router = APIRouter(prefix="/v1/memory", tags=["memory"], route_class=StrictRoute)
@@ -141,7 +141,7 @@ def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[Similar
     return Page(data=similar, next_cursor=None, has_more=False)
 
 
-async def get_failure_tag(
+async def get_memory_failure_tag(
     failure_tag: Annotated[
         str | None,
         Query(
@@ -169,7 +169,7 @@ def list_recovery_points(
     runtime: RuntimeDep,
     times: TimeRangeDep,
     workflow: WorkflowName,
-    failure_tag: Annotated[str | None, Depends(get_failure_tag)],
+    failure_tag: Annotated[str | None, Depends(get_memory_failure_tag)],
     limit: Limit = limits.LIST_DEFAULT,
 ) -> RecoveryPointList:
     """List the nodes at which failed sessions returned to success, the most frequent first."""
@@ -214,7 +214,7 @@ def get_graph(
     return Response(content, media_type=media_type)
 
 
-async def get_sides(
+async def get_memory_diff_sides(
     selection: SelectionDep,
     other_times: OtherTimeRangeDep,
     other_actor_kind: Annotated[ActorKind | None, Query(alias="against_actor.kind")] = None,
@@ -240,13 +240,13 @@ async def get_sides(
 def compare_sessions(
     db: Db,
     selection: SelectionDep,
-    sides: Annotated[tuple[SessionSelection, SessionSelection], Depends(get_sides)],
+    sides: Annotated[tuple[SessionSelection, SessionSelection], Depends(get_memory_diff_sides)],
     min_change: Fraction = MIN_CHANGE,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> MemoryComparison:
     """Compare two periods or kinds of actors: new, missing and changed paths, nodes and edges."""
     selected, against = sides
-    return graph_requests.compare_sessions(
+    return graph_requests.read_graph_view_comparison(
         db,
         tenant=selection.tenant,
         workflow=selection.workflow,

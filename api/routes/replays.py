@@ -86,7 +86,7 @@ def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep
     """List the steps of a replay, in their order."""
     after = pager.read_position(int)
     row = replay_rows.find_replay_row(db, ReplayRow, caller.tenant, replay_id)
-    return pager.make_page(replays.list_steps(db, row, after=after, limit=pager.limit))
+    return pager.make_page(replays.list_stored_replay_steps(db, row, after=after, limit=pager.limit))
 
 
 @router.post("/{replay_id}/cancel", responses=problem_responses(403, 404, 409))

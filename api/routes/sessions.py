@@ -122,19 +122,21 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     return sessions.start_session(db, caller.tenant, session_id)
 
 
-def _search_session(
+def _search_session_for_stop_route(
     session_id: str, request: Request, runtime: RuntimeDep, caller: CallerDep
 ) -> stops.Searches:
-    return _find_outcome_marks(request, runtime, caller, [session_id])
+    return _search_marks_for_session_route(request, runtime, caller, [session_id])
 
 
-def _search_batch(
+def _search_batch_for_stop_route(
     body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
 ) -> tuple[BatchStop, stops.Searches]:
-    return body, _find_outcome_marks(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
+    return body, _search_marks_for_session_route(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
 
 
-def _find_outcome_marks(request: Request, runtime: Runtime, caller: Caller, ids: list[str]) -> stops.Searches:
+def _search_marks_for_session_route(
+    request: Request, runtime: Runtime, caller: Caller, ids: list[str]
+) -> stops.Searches:
     searches: ConcurrencyLimiter = request.app.state.large_searches
     hold_large = partial(searches.acquire, caller.key_id, caller.workspace_id)
     return stops.search_events_before_stop(runtime.database, caller.tenant, ids, hold_large)
@@ -142,8 +144,8 @@ def _find_outcome_marks(request: Request, runtime: Runtime, caller: Caller, ids:
 
 # The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
 # dependency of a route may take the body: each that takes it reports the same errors.
-_SearchedSession = Annotated[stops.Searches, Depends(_search_session)]
-_SearchedBatch = Annotated[tuple[BatchStop, stops.Searches], Depends(_search_batch)]
+_SearchedSession = Annotated[stops.Searches, Depends(_search_session_for_stop_route)]
+_SearchedBatch = Annotated[tuple[BatchStop, stops.Searches], Depends(_search_batch_for_stop_route)]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
@@ -192,10 +194,10 @@ def get_anchored_tag(
 
     The time is read before the transaction that writes, which must not wait. Stored items never change.
     """
-    return AnchoredTag(masked, _find_anchor(session_id, request, masked.body, caller, runtime))
+    return AnchoredTag(masked, _find_anchor_for_tag_route(session_id, request, masked.body, caller, runtime))
 
 
-def _find_anchor(
+def _find_anchor_for_tag_route(
     session_id: str, request: Request, body: TagCreate, caller: Caller, runtime: Runtime
 ) -> int | ValidationFailed | None:
     if body.event_id is None and body.frame_id is None:

@@ -10,15 +10,15 @@ from api.dependencies import CallerDep
 from api.errors import make_problem_response, problem_responses
 from api.gate.responses import send_handshake_refusal
 from api.openapi.raw_body_routes import EVENT_STREAM
-from api.streams.stream_responses import EventStream, close_websocket, run_websocket
-from api.strict_routes import QueryRules, StrictRoute, check_query_parameters
+from api.streams.stream_responses import EventStream, close_websocket_connection, run_websocket_connection
+from api.strict_routes import StrictQueryRules, StrictRoute, check_query_parameters
 from recorder.access.rate_limits.stream_slots import StreamSlots
 from recorder.errors import InvalidEventId, RecorderError, ValidationFailed
-from recorder.recording.streams import Ending, Hub, StreamStart, parse_last_event_id
+from recorder.recording.streams import Ending, Hub, StreamStart, parse_catch_up_position
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/events", tags=["streams"], route_class=StrictRoute)
 
-_SOCKET_QUERY = QueryRules(frozenset({"from", "last_event_id"}))
+_SOCKET_QUERY = StrictQueryRules(frozenset({"from", "last_event_id"}))
 
 
 @router.get(
@@ -57,19 +57,19 @@ class SocketEndpoint:
         hub: Hub = websocket.app.state.streams
         slots: StreamSlots = websocket.app.state.stream_slots
         try:
-            start = _read_start(websocket)
+            start = _read_stream_start(websocket)
             caller = websocket.state.caller
             async with slots.hold(caller):
                 reader = await hub.open(caller, websocket.path_params["session_id"], start)
                 await receive()  # `websocket.connect`
                 if reader is None:
                     await websocket.send({"type": "websocket.accept"})
-                    await close_websocket(Ending.FINISHED, send)
+                    await close_websocket_connection(Ending.FINISHED, send)
                     return
                 try:
                     headers = [(b"last-event-id", str(reader.position).encode())]
                     await send({"type": "websocket.accept", "headers": headers})
-                    await run_websocket(reader, scope, receive, send)
+                    await run_websocket_connection(reader, scope, receive, send)
                 finally:
                     hub.leave(reader)
         except RecorderError as error:
@@ -81,7 +81,7 @@ class SocketEndpoint:
 router.add_websocket_route(f"{router.prefix}/ws", SocketEndpoint())  # type: ignore[arg-type]
 
 
-def _read_start(websocket: WebSocket) -> StreamStart:
+def _read_stream_start(websocket: WebSocket) -> StreamStart:
     """Return the start of the stream, from the query or, where the client can set one, from the header.
 
     Raises:
@@ -105,4 +105,4 @@ def _read_last_stream_position(sent: list[str]) -> int | None:
     """
     if len(set(sent)) > 1:
         raise InvalidEventId
-    return parse_last_event_id(sent[0]) if sent else None
+    return parse_catch_up_position(sent[0]) if sent else None

@@ -19,7 +19,7 @@ from recorder.models.webhook import (
 from recorder.models.wire import Page
 from recorder.net.outbound_guard import AddressGuard
 from recorder.webhooks import deliveries, subscriptions
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 
@@ -52,14 +52,14 @@ async def get_checked_update(body: WebhookUpdate, request: Request) -> WebhookUp
     return body
 
 
-async def get_secret_box(runtime: RuntimeDep) -> SecretBox:
+async def get_secret_box(runtime: RuntimeDep) -> WebhookSecretBox:
     """Return the box that encrypts secrets."""
-    return SecretBox(runtime.settings.secret)
+    return WebhookSecretBox(runtime.settings.secret)
 
 
 CheckedWebhook = Annotated[WebhookCreate, Depends(get_checked_webhook)]
 CheckedUpdate = Annotated[WebhookUpdate, Depends(get_checked_update)]
-Box = Annotated[SecretBox, Depends(get_secret_box)]
+Box = Annotated[WebhookSecretBox, Depends(get_secret_box)]
 
 
 @router.post("", status_code=201)

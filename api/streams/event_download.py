@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.gate.slow_clients import ABORT
-from api.streams.stream_responses import make_body_part, wait_until_disconnected
+from api.streams.stream_responses import make_connection_body_part, wait_until_disconnected
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
-from recorder.recording.session_events import SCHEMA, EventPortions
+from recorder.recording.session_events import SCHEMA, SessionEventPortions
 from recorder.recording.stored_events import EventFilter, Position
 from recorder.recording.whole_reads import WholeReads, let_threads_run
 from recorder.runtime import Runtime
@@ -27,7 +27,7 @@ NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 
 
-class EventFormat(Protocol):
+class DownloadFormat(Protocol):
     """Encoding of events that arrive in portions."""
 
     media_type: ClassVar[str]
@@ -42,7 +42,7 @@ class EventFormat(Protocol):
         """Return what follows the last portion."""
 
 
-class Ndjson:
+class NdjsonDownload:
     """NDJSON: a line for each event, with the members that were sent and its id."""
 
     media_type: ClassVar[str] = NDJSON
@@ -75,7 +75,7 @@ class Ndjson:
         return b""
 
 
-class Arrow:
+class ArrowDownload:
     """Arrow IPC stream of id, t_ms, type, frame_id and payload, a JSON object of the other members."""
 
     media_type: ClassVar[str] = ARROW
@@ -118,14 +118,14 @@ class EventDownload(Response):
         *,
         after: Position | None,
         wanted: EventFilter,
-        format: EventFormat,
+        format: DownloadFormat,
     ) -> None:
         super().__init__(media_type=format.media_type)
         del self.headers["content-length"]
         self._reads = reads
         self._caller = caller
         self._format = format
-        self._portions = EventPortions(
+        self._portions = SessionEventPortions(
             runtime.database,
             runtime.lake,
             caller.tenant,
@@ -153,21 +153,21 @@ class EventDownload(Response):
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
             error = None if leaving.done() else writing.exception()
             if error is not None:
-                await _reset_connection(error, leaving, scope)
+                await _reset_download_connection(error, leaving, scope)
         finally:
             writing.cancel()
             leaving.cancel()
             await asyncio.gather(writing, leaving, return_exceptions=True)
 
     async def _write(self, first: bytes | None, send: Send) -> None:
-        await send(make_body_part(self._format.begin()))
+        await send(make_connection_body_part(self._format.begin()))
         body = first
         while body is not None:
             # A client that does not read must not block other downloads.
             async with asyncio.timeout(limits.WHOLE_READ_PATIENCE_S):
-                await send(make_body_part(body))
+                await send(make_connection_body_part(body))
             body = await self._read()
-        await send(make_body_part(self._format.end(), is_last=True))
+        await send(make_connection_body_part(self._format.end(), is_last=True))
 
     async def _read(self) -> bytes | None:
         return await self._reads.run(self._caller.workspace_id, self._read_portion)
@@ -179,7 +179,9 @@ class EventDownload(Response):
         return self._format.encode(portion) if portion.num_rows else b""
 
 
-async def _reset_connection(error: BaseException, leaving: "asyncio.Task[None]", scope: Scope) -> None:
+async def _reset_download_connection(
+    error: BaseException, leaving: "asyncio.Task[None]", scope: Scope
+) -> None:
     """Reset the connection in the middle of the body, and log the error.
 
     Raises:

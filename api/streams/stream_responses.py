@@ -67,10 +67,10 @@ class EventStream(Response):
     async def _write(self, reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers["Last-Event-ID"] = str(reader.position)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await send(make_body_part(self._make_preamble(reader)))
+        await send(make_connection_body_part(self._make_preamble(reader)))
 
         async def write(segment: StreamSegment) -> None:
-            await send(make_body_part(segment.sse))
+            await send(make_connection_body_part(segment.sse))
 
         ending = await _run_stream_connection(reader, write, receive)
         if ending is not None and not await _end_stream_body(ending, send):
@@ -93,12 +93,12 @@ async def _end_stream_body(ending: Ending, send: Send) -> bool:
         return False
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_PATIENCE_S):
-            await send(make_body_part(b"", is_last=True))
+            await send(make_connection_body_part(b"", is_last=True))
             return True
     return False
 
 
-async def run_websocket(reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
+async def run_websocket_connection(reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
     """Write the stream to an accepted WebSocket, and close it with the code of its ending."""
 
     async def write_texts(segment: StreamSegment) -> None:
@@ -115,10 +115,10 @@ async def run_websocket(reader: Reader, scope: Scope, receive: Receive, send: Se
     if ending is not None:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_END_PATIENCE_S):
-                await close_websocket(ending, send)
+                await close_websocket_connection(ending, send)
 
 
-async def close_websocket(ending: Ending, send: Send) -> None:
+async def close_websocket_connection(ending: Ending, send: Send) -> None:
     """Close a WebSocket with the code and the reason of an ending."""
     await send({"type": "websocket.close", "code": _CLOSE_CODES[ending], "reason": ending.value})
 
@@ -127,7 +127,7 @@ async def _run_stream_connection(
     reader: Reader, write: Callable[[StreamSegment], Awaitable[None]], receive: Receive
 ) -> Ending | None:
     """Write until the stream ends, and return its ending; None if the client disconnected."""
-    writing = asyncio.create_task(_write_all(reader, write))
+    writing = asyncio.create_task(_write_stream_to_connection(reader, write))
     leaving = asyncio.create_task(wait_until_disconnected(receive))
     reader.abort = writing.cancel
     try:
@@ -144,7 +144,9 @@ async def _run_stream_connection(
     return None if is_gone else reader.ending
 
 
-async def _write_all(reader: Reader, write: Callable[[StreamSegment], Awaitable[None]]) -> None:
+async def _write_stream_to_connection(
+    reader: Reader, write: Callable[[StreamSegment], Awaitable[None]]
+) -> None:
     while (segment := await reader.next()) is not None:
         await write(segment)
 
@@ -156,6 +158,6 @@ async def wait_until_disconnected(receive: Receive) -> None:
             continue
 
 
-def make_body_part(body: bytes, *, is_last: bool = False) -> dict[str, object]:
+def make_connection_body_part(body: bytes, *, is_last: bool = False) -> dict[str, object]:
     """Return the ASGI message of a part of a body."""
     return {"type": "http.response.body", "body": body, "more_body": not is_last}

@@ -15,7 +15,7 @@ from benchmarks.exports.lake import WORKFLOW, WORKSPACE
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
 from recorder.exports.planning.plan import Plan
-from recorder.exports.planning.selection import build_export_plan
+from recorder.exports.planning.selection import plan_selected_sessions
 from recorder.exports.planning.sharding import plan_shards
 from recorder.exports.requests.queue import create_export
 from recorder.exports.runner.run import run_export
@@ -124,7 +124,7 @@ def plan(data: str, format: str) -> dict[str, Any]:
         return result
 
     with timed(values):
-        made = step("read", lambda: build_export_plan(runtime.database, runtime.lake, row))
+        made = step("read", lambda: plan_selected_sessions(runtime.database, runtime.lake, row))
         step("shards", lambda: plan_shards(made))
         text = step("JSON", made.to_json)
         stored = step("compress", lambda: zstandard.compress(text, 3))

@@ -18,12 +18,20 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.figures import Figure, Goal, Skipped, at_least
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.tasks import DATA, SAME_PAGES, Demonstration, in_order
-from recorder.importers.miniwob.elements import compute_canvas_size, list_boxes, take_target_path
-from recorder.importers.miniwob.format import convert_action, read_demonstration_file, whole_actions
+from recorder.importers.miniwob.elements import (
+    compute_canvas_size,
+    list_miniwob_element_boxes,
+    take_miniwob_target_elements,
+)
+from recorder.importers.miniwob.format import (
+    convert_action,
+    join_demonstration_action_halves,
+    read_demonstration_file,
+)
 from recorder.importers.screen_drawing import draw_screen
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import session_steps
-from recorder.sealing.frame_digests import read_cells
+from recorder.sealing.frame_digests import read_cells_of_frame_picture
 
 _ORDERS, _QUICK_ORDERS = 5, 2
 _SETS = ("by pictures alone", "by pictures re-encoded, scaled and changed")
@@ -88,18 +96,20 @@ def _read_drawn(folder: Path) -> tuple[list[Demonstration], list[Demonstration]]
 def _read_run(file: Path) -> tuple[Sealed, Sealed]:
     """Return a demonstration with its pages as drawn, and as changed."""
     demonstration = read_demonstration_file(file)[0]
-    seen = whole_actions(demonstration.states)
+    seen = join_demonstration_action_halves(demonstration.states)
     change = _choose_change(file)
     cells: dict[object, tuple[bytes | None, bytes | None]] = {}
     events = []
     frames: tuple[list[FrameScreen], list[FrameScreen]] = ([], [])
     for item, members in zip(seen, convert_action(seen), strict=True):
         page = demonstration.states[item.index].dom
-        take_target_path(page)  # takes off the mark of the element acted on, which no picture shows
-        drawn = list_boxes(page), compute_canvas_size(page)
+        take_miniwob_target_elements(
+            page
+        )  # takes off the mark of the element acted on, which no picture shows
+        drawn = list_miniwob_element_boxes(page), compute_canvas_size(page)
         if drawn not in cells:
             picture = draw_screen(*drawn)
-            cells[drawn] = read_cells(picture), read_cells(change(picture))
+            cells[drawn] = read_cells_of_frame_picture(picture), read_cells_of_frame_picture(change(picture))
         t_ms, frame_id = round(demonstration.states[item.index].time), f"frm_{item.index:06d}"
         for shown, seen_cells in zip(frames, cells[drawn], strict=True):
             screen = describe_screen(dom=None, url=None, title=None, cells=seen_cells)

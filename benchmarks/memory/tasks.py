@@ -21,12 +21,16 @@ from benchmarks.figures import Figure, Skipped, at_least
 from benchmarks.memory import pm4py_peer
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
 from benchmarks.memory.path_fit import Fit, measure_fit
-from recorder.importers.miniwob.elements import make_event_target, make_snapshot, take_target_path
+from recorder.importers.miniwob.elements import (
+    make_event_target,
+    make_miniwob_snapshot,
+    take_miniwob_target_elements,
+)
 from recorder.importers.miniwob.format import (
     DemonstrationState,
     convert_action,
+    join_demonstration_action_halves,
     read_demonstration_file,
-    whole_actions,
 )
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
@@ -137,13 +141,13 @@ def steps_of(file: Path) -> Sequence[Step]:
 
 
 def _list_steps(states: list[DemonstrationState]) -> list[Step]:
-    targets = [take_target_path(state.dom) for state in states]
+    targets = [take_miniwob_target_elements(state.dom) for state in states]
     frames = []
     for index, state in enumerate(states):
-        screen = describe_screen(dom=make_snapshot(state.dom), url=None, title=None, cells=None)
+        screen = describe_screen(dom=make_miniwob_snapshot(state.dom), url=None, title=None, cells=None)
         locations = locate_elements_on_screen(screen.state_tokens)
         frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen, locations))
-    seen = whole_actions(states)
+    seen = join_demonstration_action_halves(states)
     events: list[dict[str, Any]] = []
     for item, members in zip(seen, convert_action(seen), strict=True):
         frame = frames[item.index]

@@ -48,8 +48,8 @@ class LoginLinks:
         self._delete_surplus()
         token = secrets.token_urlsafe(24)
         name, secret = token[:8], token[8:]
-        _write_private_file(
-            self._folder / name, f"{_read_clock_s() + LINK_SECONDS} {_hash_login_secret(secret)}"
+        _write_private_login_file(
+            self._folder / name, f"{_read_login_clock_s() + LINK_SECONDS} {_hash_login_secret(secret)}"
         )
         return f"{dagster_url}{LINK_PATH}{token}"
 
@@ -69,7 +69,7 @@ class LoginLinks:
             path.unlink()  # of two requests at once, one deletes it
         except FileNotFoundError:
             return False
-        return _read_clock_s() < int(expires_s)
+        return _read_login_clock_s() < int(expires_s)
 
     def _delete_surplus(self) -> None:
         """Delete expired links, and the oldest ones where too many wait."""
@@ -81,7 +81,7 @@ class LoginLinks:
                 continue  # it was opened just now
         newest_first = sorted(made_s, key=lambda path: made_s[path], reverse=True)
         for number, path in enumerate(newest_first, start=1):
-            if number >= _MOST_LINKS or made_s[path] < _read_clock_s() - LINK_SECONDS:
+            if number >= _MOST_LINKS or made_s[path] < _read_login_clock_s() - LINK_SECONDS:
                 path.unlink(missing_ok=True)
 
 
@@ -107,7 +107,7 @@ class LoginCookies:
 
     def make_cookie(self) -> str:
         """Return the value of a new login's cookie."""
-        signed = f"{_read_clock_s() + LOGIN_SECONDS}.{secrets.token_hex(16)}"
+        signed = f"{_read_login_clock_s() + LOGIN_SECONDS}.{secrets.token_hex(16)}"
         return f"{signed}.{self._sign_text(signed)}"
 
     def find_login(self, values: list[str]) -> Login | None:
@@ -117,7 +117,7 @@ class LoginCookies:
             if parts is None or not hmac.compare_digest(self._sign_text(f"{parts[1]}.{parts[2]}"), parts[3]):
                 continue
             login = Login(parts[2], int(parts[1]))
-            if _read_clock_s() < login.expires_s and login.id not in self._ended:
+            if _read_login_clock_s() < login.expires_s and login.id not in self._ended:
                 return login
         return None
 
@@ -125,12 +125,12 @@ class LoginCookies:
         """Make a login's cookie invalid, also after a restart."""
         self._ended.add(login.id)
         self._ended_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write_private_file(self._ended_folder / login.id, str(login.expires_s))
+        _write_private_login_file(self._ended_folder / login.id, str(login.expires_s))
 
     def _read_ended(self) -> set[str]:
         ended = set()
         for path in self._ended_folder.glob("*"):
-            if path.stat().st_mtime < _read_clock_s() - LOGIN_SECONDS:
+            if path.stat().st_mtime < _read_login_clock_s() - LOGIN_SECONDS:
                 path.unlink(missing_ok=True)  # its cookie has expired
             else:
                 ended.add(path.name)
@@ -141,7 +141,7 @@ class LoginCookies:
 
 
 @contextmanager
-def open_dagster(settings: Settings, dagster_url: str) -> Iterator[httpx.Client]:
+def log_in_to_dagster(settings: Settings, dagster_url: str) -> Iterator[httpx.Client]:
     """Yield a client that is logged in to a deployment's Dagster pages, for programs of its operator.
 
     It sends `Origin`, as a page of Dagster does: without it nothing that changes state is served.
@@ -155,7 +155,7 @@ def open_dagster(settings: Settings, dagster_url: str) -> Iterator[httpx.Client]
         yield client
 
 
-def _read_clock_s() -> int:
+def _read_login_clock_s() -> int:
     return clock.now_ms() // 1000
 
 
@@ -163,7 +163,7 @@ def _hash_login_secret(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-def _write_private_file(path: Path, text: str) -> None:
+def _write_private_login_file(path: Path, text: str) -> None:
     """Write a file that only this user can read; it appears with its content."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -106,7 +106,7 @@ class RunningIdempotencyKeys:
                 self._running.discard(key.identity)
 
 
-def claim_key_at_first_statement(db: DbSession, key: IdempotencyKey) -> None:
+def claim_idempotency_key_lazily(db: DbSession, key: IdempotencyKey) -> None:
     """Claim the key when the transaction executes its first statement.
 
     A session event does it, not a call: a request that validation refuses must claim nothing, and only the
@@ -124,7 +124,7 @@ def claim_key_at_first_statement(db: DbSession, key: IdempotencyKey) -> None:
     event.listen(db, "after_begin", claim, once=True)
 
 
-def store_idempotency_answer(
+def store_keyed_answer(
     db: DbSession, key: IdempotencyKey, *, status: int, body: bytes, resource_id: str | None
 ) -> None:
     """Store the answer to a request, for repetitions within 24 hours.
@@ -145,23 +145,23 @@ def store_idempotency_answer(
         "created_at": now,
     }
     identity = dict(zip((column.key for column in _IDENTITY), key.identity, strict=True))
-    is_expired = _ANSWERS.c.created_at <= _compute_oldest_kept_time(now)
+    is_expired = _ANSWERS.c.created_at <= _compute_oldest_answer_time(now)
     insert_or_update(db, IdempotencyRow, {**identity, **answer}, update=answer, where=is_expired)
-    purge_expired_answers(db, limit=_PURGED_BY_EACH)
+    delete_expired_keyed_answers(db, limit=_PURGED_BY_EACH)
 
 
-def count_expired_answers(db: DbSession, workspace_id: str, *, at: datetime) -> tuple[int, int]:
+def count_expired_keyed_answers(db: DbSession, workspace_id: str, *, at: datetime) -> tuple[int, int]:
     """Return number and bytes of a workspace's answers that are older than 24 hours at an instant."""
     expired = (
         _ANSWERS.c.workspace_id == workspace_id,
-        _ANSWERS.c.created_at <= _compute_oldest_kept_time(at),
+        _ANSWERS.c.created_at <= _compute_oldest_answer_time(at),
     )
     counts = select(func.count(), func.coalesce(func.sum(func.length(_ANSWERS.c.answer)), 0)).where(*expired)
     count, size_bytes = db.connection().execute(counts).one()
     return count, int(size_bytes)
 
 
-def purge_expired_answers(
+def delete_expired_keyed_answers(
     db: DbSession, *, limit: int, at: datetime | None = None, workspace_id: str | None = None
 ) -> int:
     """Delete answers older than 24 hours; return their number.
@@ -172,7 +172,9 @@ def purge_expired_answers(
         at: instant at which they are that old; None is now.
         workspace_id: workspace of the answers; None is any.
     """
-    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _compute_oldest_kept_time(at or clock.now()))
+    expired = select(*_IDENTITY).where(
+        _ANSWERS.c.created_at <= _compute_oldest_answer_time(at or clock.now())
+    )
     if workspace_id is not None:
         expired = expired.where(_ANSWERS.c.workspace_id == workspace_id)
     # Rows that another transaction deletes are skipped, so that no transaction waits for another.
@@ -189,7 +191,8 @@ def _claim_idempotency_key(connection: Connection, key: IdempotencyKey) -> None:
     columns = select(_ANSWERS.c.body_digest, _ANSWERS.c.status, _ANSWERS.c.answer)
     stored = connection.execute(
         columns.where(
-            tuple_(*_IDENTITY) == key.identity, _ANSWERS.c.created_at > _compute_oldest_kept_time(clock.now())
+            tuple_(*_IDENTITY) == key.identity,
+            _ANSWERS.c.created_at > _compute_oldest_answer_time(clock.now()),
         )
     ).one_or_none()
     if stored is None:
@@ -199,5 +202,5 @@ def _claim_idempotency_key(connection: Connection, key: IdempotencyKey) -> None:
     raise AnswerKept(stored.status, bytes(stored.answer))
 
 
-def _compute_oldest_kept_time(now: datetime) -> datetime:
+def _compute_oldest_answer_time(now: datetime) -> datetime:
     return now - timedelta(hours=limits.IDEMPOTENCY_HOURS)

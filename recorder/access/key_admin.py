@@ -88,7 +88,7 @@ def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> No
     )
 
 
-def find_key(db: DbSession, key_id: str) -> KeyRow:
+def find_key_as_operator(db: DbSession, key_id: str) -> KeyRow:
     """Return a key of any workspace, for the operator of the deployment.
 
     Raises:

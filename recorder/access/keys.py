@@ -20,7 +20,7 @@ from recorder.ids import new_id
 from recorder.masking.policies import MaskingPolicies, load_masking_policies
 from recorder.models.wire import Mode
 from recorder.models.workspace import KeyRow, WorkspaceRow
-from recorder.storage.deployment import require_region
+from recorder.storage.deployment import require_deployment_region
 from recorder.tenant import Tenant
 
 Level = Literal["read", "write", "admin"]
@@ -151,7 +151,7 @@ def create_workspace(
         WrongRegion: if the deployment belongs to another region.
         WorkspaceExists: if the name is taken.
     """
-    require_region(db, region)
+    require_deployment_region(db, region)
     if db.exec(select(WorkspaceRow).where(WorkspaceRow.name == name)).first() is not None:
         raise WorkspaceExists
     workspace = WorkspaceRow(id=new_id("wsp"), name=name, region=region, tier=tier, created_at=clock.now())

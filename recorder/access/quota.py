@@ -42,13 +42,13 @@ class QuotaPeriod:
 def quota_period_at(moment: datetime) -> QuotaPeriod:
     """Return the period that contains an instant."""
     start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return QuotaPeriod(start, _next_month(start))
+    return QuotaPeriod(start, _find_next_quota_month(start))
 
 
 def parse_quota_period(key: str) -> QuotaPeriod:
     """Return the period of a stored name."""
     start = datetime.strptime(key, "%Y-%m").replace(tzinfo=UTC)
-    return QuotaPeriod(start, _next_month(start))
+    return QuotaPeriod(start, _find_next_quota_month(start))
 
 
 def compute_quota(period: QuotaPeriod, tier: Tier, *, captured_ms: int, exported_rows: int) -> Quota:
@@ -70,7 +70,7 @@ def compute_quota_notice_level(used: int, limit: int | None) -> int:
     return 1 if used < limit else 2
 
 
-def due_notice_level_of(quota: Quota, metric: Metric) -> int:
+def compute_quota_metric_notices(quota: Quota, metric: Metric) -> int:
     """Return how many notices of a quota's metric are due."""
     return compute_quota_notice_level(getattr(quota, metric), getattr(quota, f"{metric}_limit"))
 
@@ -85,7 +85,7 @@ def list_due_quota_notices(
         metric: the metric that the notices are about.
         sent_level: number of notices that were sent before.
     """
-    for type in _NOTICES[sent_level : due_notice_level_of(quota, metric)]:
+    for type in _NOTICES[sent_level : compute_quota_metric_notices(quota, metric)]:
         yield (
             type,
             {
@@ -97,7 +97,7 @@ def list_due_quota_notices(
         )
 
 
-def _next_month(start: datetime) -> datetime:
+def _find_next_quota_month(start: datetime) -> datetime:
     return start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
 
 
@@ -115,7 +115,7 @@ def read_quota(db: DbSession, tenant: Tenant) -> Quota:
     row = _read_usage(db, tenant.workspace_id, period)
     return compute_quota(
         period,
-        _read_tier(db, tenant.workspace_id),
+        _read_quota_tier(db, tenant.workspace_id),
         captured_ms=row.captured_ms,
         exported_rows=row.exported_rows,
     )
@@ -127,12 +127,12 @@ def require_quota_minutes(db: DbSession, tenant: Tenant) -> None:
     Raises:
         QuotaExceeded: if none are left.
     """
-    limit = None if tenant.mode == "test" else _read_tier(db, tenant.workspace_id).captured_minutes
+    limit = None if tenant.mode == "test" else _read_quota_tier(db, tenant.workspace_id).captured_minutes
     if limit is not None and _read_current_usage(db, tenant.workspace_id).captured_ms >= limit * MINUTE_MS:
         raise QuotaExceeded(NAMES["captured_minutes"])
 
 
-def charge_captured_time(db: DbSession, workspace_id: str, captured_ms: int) -> None:
+def charge_quota_minutes(db: DbSession, workspace_id: str, captured_ms: int) -> None:
     """Add the captured time of a stopped session; it is never refused.
 
     This locks the last row of a transaction before the audit log's: the ingest writer locks sessions first.
@@ -149,7 +149,7 @@ def require_export_row_quota(db: DbSession, tenant: Tenant) -> None:
     Raises:
         QuotaExceeded: if none are left.
     """
-    limit = None if tenant.mode == "test" else _read_tier(db, tenant.workspace_id).exported_rows
+    limit = None if tenant.mode == "test" else _read_quota_tier(db, tenant.workspace_id).exported_rows
     if limit is None:
         return
     row = _read_current_usage(db, tenant.workspace_id)
@@ -170,7 +170,7 @@ def reserve_quota_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
         return None
     period = quota_period_at(clock.now())
     row = _add_usage(db, tenant.workspace_id, period, reserved_rows=rows)
-    limit = _read_tier(db, tenant.workspace_id).exported_rows
+    limit = _read_quota_tier(db, tenant.workspace_id).exported_rows
     left = rows if limit is None else limit - row.exported_rows - row.reserved_rows + rows
     if rows > left:
         raise QuotaExceeded(NAMES["exported_rows"], needed=rows, left=max(0, left))
@@ -197,7 +197,7 @@ def settle_quota_rows(db: DbSession, workspace_id: str, period: str, *, reserved
     )
 
 
-def _read_tier(db: DbSession, workspace_id: str) -> Tier:
+def _read_quota_tier(db: DbSession, workspace_id: str) -> Tier:
     row = db.get(WorkspaceRow, workspace_id)
     return TIERS["default" if row is None else row.tier]
 
@@ -225,7 +225,7 @@ def _add_usage(
 
 
 def _send_quota_notices(db: DbSession, row: Any, period: QuotaPeriod, metric: Metric) -> None:
-    tier = _read_tier(db, row.workspace_id)
+    tier = _read_quota_tier(db, row.workspace_id)
     quota = compute_quota(period, tier, captured_ms=row.captured_ms, exported_rows=row.exported_rows)
     sent_level = getattr(row, _SENT_COLUMNS[metric])
     for type, data in list_due_quota_notices(quota, metric, sent_level):
@@ -236,7 +236,7 @@ def _send_quota_notices(db: DbSession, row: Any, period: QuotaPeriod, metric: Me
             subject_id=row.workspace_id,
             data=data,
         )
-    level = due_notice_level_of(quota, metric)
+    level = compute_quota_metric_notices(quota, metric)
     if level > sent_level:
         usage = update(UsageRow).filter_by(workspace_id=row.workspace_id, period=period.key)
         db.connection().execute(usage.values({_SENT_COLUMNS[metric]: level}))

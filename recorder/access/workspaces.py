@@ -6,9 +6,15 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
 from recorder.access.keys import Caller, NewKey, create_workspace
-from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record_audit_entry
+from recorder.audit.log import (
+    Action,
+    Origin,
+    describe_audited_changes,
+    describe_audited_masking,
+    record_audit_entry,
+)
 from recorder.errors import InsufficientScope, NotFound
-from recorder.masking.policies import store_replacements
+from recorder.masking.policies import store_masking_replacements
 from recorder.models.workspace import (
     LiveReplay,
     Masking,
@@ -84,7 +90,7 @@ def update_workspace(db: DbSession, caller: Caller, origin: Origin, body: Worksp
     row = _lock_workspace_row(db, caller.workspace_id)
     before = _list_workspace_settings(row)
     _apply_workspace_update(row, body)
-    store_replacements(db, row.id, row.masking)
+    store_masking_replacements(db, row.id, row.masking)
     db.add(row)
     changes = describe_audited_changes(before, _list_workspace_settings(row))
     if changes:
@@ -143,7 +149,7 @@ def _list_workspace_settings(row: WorkspaceRow) -> dict[str, Any]:
     days = {f"retention.{name}": value for name, value in shown.retention.model_dump().items()}
     return {
         **days,
-        "masking": describe_masking(shown.masking),
+        "masking": describe_audited_masking(shown.masking),
         "live_replay.allow_hosts": shown.live_replay.allow_hosts,
     }
 

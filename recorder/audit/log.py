@@ -20,7 +20,7 @@ from recorder.hashing import canonical_json, compute_sha256
 from recorder.ids import new_id
 from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.workspace import Masking
-from recorder.storage.database import Database, add_last_step
+from recorder.storage.database import Database, add_last_transaction_step
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.storage.upsert import insert_if_missing
 
@@ -95,7 +95,7 @@ def describe_audited_changes(before: dict[str, Any], after: dict[str, Any]) -> d
     }
 
 
-def describe_masking(masking: Masking) -> dict[str, Any]:
+def describe_audited_masking(masking: Masking) -> dict[str, Any]:
     """Return a masking policy without its expressions: they may name people, and entries outlive erasures."""
     patterns = {
         pattern.name: compute_sha256([pattern.pattern, pattern.replacement]) for pattern in masking.patterns
@@ -173,7 +173,7 @@ def record_audit_entry(
     """
     entry = _PendingEntry(origin, action, resource_type, resource_id, outcome, details or {})
     db.info.setdefault(_PENDING, []).append(entry)
-    add_last_step(db, _append_pending_entries)
+    add_last_transaction_step(db, _append_pending_entries)
 
 
 def _append_pending_entries(db: DbSession) -> None:

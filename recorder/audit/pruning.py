@@ -14,7 +14,7 @@ from recorder.models.governance import AuditHashRow
 from recorder.models.operations import AuditRow
 
 
-def count_expired(db: DbSession, workspace_id: str, *, before: datetime) -> int:
+def count_audit_entries_to_prune(db: DbSession, workspace_id: str, *, before: datetime) -> int:
     """Return the number of entries of a workspace that are older than an instant."""
     expired = (AuditRow.workspace_id == workspace_id, col(AuditRow.at) < before)
     return db.exec(select(func.count()).select_from(AuditRow).where(*expired)).one()

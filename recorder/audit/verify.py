@@ -26,7 +26,7 @@ _MOST_BREAKS = 100
 
 
 @dataclass(frozen=True)
-class Head:
+class ChainHead:
     """The end of a workspace's chain: number and hash of the last entry."""
 
     workspace_id: str
@@ -70,13 +70,13 @@ class AuditReport:
         return not self.lost_heads and all(chain.is_valid for chain in self.chains)
 
 
-def read_chain_heads(database: Database, workspace_id: str | None = None) -> list[Head]:
+def read_chain_heads(database: Database, workspace_id: str | None = None) -> list[ChainHead]:
     """Return the heads of all chains, or of one, for the operator to keep outside."""
     statement = select(AuditHeadRow).order_by(col(AuditHeadRow.workspace_id))
     if workspace_id is not None:
         statement = statement.where(AuditHeadRow.workspace_id == workspace_id)
     with database.transaction(write=False) as db:
-        return [Head(row.workspace_id, row.number, row.hash) for row in db.exec(statement)]
+        return [ChainHead(row.workspace_id, row.number, row.hash) for row in db.exec(statement)]
 
 
 def verify_audit(
@@ -90,14 +90,14 @@ def verify_audit(
         heads: hashes that were heads once; each must still be in one of the chains.
     """
     with database.transaction(write=False) as db:
-        workspace_ids = [workspace_id] if workspace_id is not None else _list_workspaces(db)
+        workspace_ids = [workspace_id] if workspace_id is not None else _list_workspaces_with_chain(db)
     return AuditReport(
         chains=[_verify_audit_chain(database, each_id) for each_id in workspace_ids],
         lost_heads=[head for head in heads if not _contains_head(database, workspace_ids, head)],
     )
 
 
-def _list_workspaces(db: DbSession) -> list[str]:
+def _list_workspaces_with_chain(db: DbSession) -> list[str]:
     with_head = set(db.exec(select(AuditHeadRow.workspace_id)))
     return sorted(with_head | set(db.exec(select(AuditRow.workspace_id).distinct())))
 
@@ -124,7 +124,9 @@ def _find_chain_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
     unproved = _find_unproved_pruning(db, report.workspace_id)
     if unproved is not None:
         yield unproved
-    for entry in chain(_read_pruned(db, report.workspace_id), _read_entries(db, report.workspace_id)):
+    for entry in chain(
+        _read_pruned_chain_entries(db, report.workspace_id), _read_chain_entries(db, report.workspace_id)
+    ):
         report.entries += 1
         if entry.number > number + 1:
             yield Break(number + 1, "missing", f"entries {number + 1} to {entry.number - 1} are gone")
@@ -179,7 +181,7 @@ class _Entry(NamedTuple):
     computed: str | None
 
 
-def _read_pruned(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
+def _read_pruned_chain_entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
     """Yield the pruned entries of a chain, which have no content to check."""
     number = 0
     row = AuditHashRow
@@ -193,36 +195,36 @@ def _read_pruned(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
         number = page[-1].number
 
 
-def _read_entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
+def _read_chain_entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
     """Yield a chain by number, with a few hundred entries in memory."""
     number = 0
     while True:
         try:
             page = [
                 _Entry(row.number, row.prev_hash, row.hash, hash_audit_entry(audit_entry_of(row)))
-                for row in db.exec(_select_rows(workspace_id, number).limit(_PAGE_ROWS))
+                for row in db.exec(_select_chain_rows(workspace_id, number).limit(_PAGE_ROWS))
             ]
         except ValueError:  # A stored time or JSON text is malformed.
-            page = _read_entries_singly(db, workspace_id, number)
+            page = _read_chain_entries_singly(db, workspace_id, number)
         yield from page
         if len(page) < _PAGE_ROWS:
             return
         number = page[-1].number
 
 
-def _read_entries_singly(db: DbSession, workspace_id: str, after: int) -> list[_Entry]:
+def _read_chain_entries_singly(db: DbSession, workspace_id: str, after: int) -> list[_Entry]:
     links = select(AuditRow.number, AuditRow.prev_hash, AuditRow.hash)
     links = links.where(AuditRow.workspace_id == workspace_id, col(AuditRow.number) > after)
     page = []
     for number, prev_hash, stored in db.exec(links.order_by(col(AuditRow.number)).limit(_PAGE_ROWS)):
         try:
-            row = db.exec(_select_rows(workspace_id, number - 1).limit(1)).one()
+            row = db.exec(_select_chain_rows(workspace_id, number - 1).limit(1)).one()
             page.append(_Entry(number, prev_hash, stored, hash_audit_entry(audit_entry_of(row))))
         except ValueError:
             page.append(_Entry(number, prev_hash, stored, None))
     return page
 
 
-def _select_rows(workspace_id: str, after: int) -> SelectOfScalar[AuditRow]:
+def _select_chain_rows(workspace_id: str, after: int) -> SelectOfScalar[AuditRow]:
     statement = select(AuditRow).where(AuditRow.workspace_id == workspace_id, col(AuditRow.number) > after)
     return statement.order_by(col(AuditRow.number))

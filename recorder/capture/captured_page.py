@@ -11,13 +11,13 @@ from recorder.capture.journal import Journal
 from recorder.capture.page_reader import PageReader, PageReading, Send, parse_page_boxes
 from recorder.capture.pictures import paint_over_areas
 from recorder.capture.script_messages import (
-    ActionMessage,
-    DropMessage,
-    ProblemMessage,
-    SettledMessage,
+    PageScriptAction,
+    PageScriptDrop,
+    PageScriptProblem,
+    PageScriptSettled,
     parse_script_message,
 )
-from recorder.capture.targets import describe_captured_target, is_sign_in_target, make_secret_name
+from recorder.capture.targets import describe_captured_target, is_sign_in_target, make_target_secret_name
 from recorder.client.upload_batches import CapturedFrame
 from recorder.ids import new_id
 from recorder.replays.budget import Budget
@@ -175,16 +175,16 @@ class CapturedPage:
 
     def _handle_message(self, payload: object) -> None:
         match parse_script_message(payload):
-            case ActionMessage() as message:
+            case PageScriptAction() as message:
                 self.on_action()
                 self._frames_before_action = 0
                 self._add_action(message)
-            case SettledMessage():
+            case PageScriptSettled():
                 self.on_settled()
-            case ProblemMessage(where):
+            case PageScriptProblem(where):
                 _log.warning("The page script failed on an event of the type %s.", where)
 
-    def _add_action(self, message: ActionMessage) -> None:
+    def _add_action(self, message: PageScriptAction) -> None:
         t_ms = self._journal.convert_time(message.time_ms)
         if message.reading is not None:
             self._keep_state(message.reading)
@@ -201,15 +201,19 @@ class CapturedPage:
             document = state.read_document()
             if document is not None and 0 <= message.index < len(document.elements):
                 element = document.elements[message.index]
-                event["target"] = _describe_target(document, element, message, state.reading.scale)
+                event["target"] = _describe_captured_page_target(
+                    document, element, message, state.reading.scale
+                )
                 if message.is_secret or given.get("masked"):
-                    given["secret_ref"] = make_secret_name(document, element)
+                    given["secret_ref"] = make_target_secret_name(document, element)
                     self._journal.add_secret_name(element.read_attribute("name") or "")
                 if message.type in ("click", "press") and is_sign_in_target(element):
                     event["data"] = {"signs_in": True}
             if document is not None and message.drop and 0 <= message.drop.index < len(document.elements):
                 drop = document.elements[message.drop.index]
-                event["data"] = {"drop": _describe_target(document, drop, message.drop, state.reading.scale)}
+                event["data"] = {
+                    "drop": _describe_captured_page_target(document, drop, message.drop, state.reading.scale)
+                }
             for name in given.keys() & {"point", "to"}:
                 given[name] = [round(number * state.reading.scale) for number in given[name]]
         if given:
@@ -289,8 +293,8 @@ class CapturedPage:
         self._add_frame(CapturedFrame.of(picture, t_ms=t_ms, content_type="image/webp", **members))
 
 
-def _describe_target(
-    document: DomDocument, element: DomElement, message: ActionMessage | DropMessage, scale: float
+def _describe_captured_page_target(
+    document: DomDocument, element: DomElement, message: PageScriptAction | PageScriptDrop, scale: float
 ) -> dict[str, Any]:
     rect = None if message.rect is None else [round(number * scale) for number in message.rect]
     return describe_captured_target(document, element, rect=rect, frame_path=message.frame_path)

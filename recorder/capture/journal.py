@@ -102,7 +102,7 @@ class Journal:
 
     def redact(self, url: str) -> str:
         """Return an address without secrets."""
-        return redact_url(url, self._secret_names)
+        return redact_journal_url(url, self._secret_names)
 
     def name_page(self, url: str, title: str) -> None:
         """Add the title to navigations to this address that have none yet."""
@@ -117,7 +117,7 @@ class Journal:
             self._add_event(event)
 
 
-def redact_url(url: str, names: Collection[str] = ()) -> str:
+def redact_journal_url(url: str, names: Collection[str] = ()) -> str:
     """Return an address without credentials and without the values of parameters named like secrets.
 
     Args:

@@ -88,13 +88,13 @@ class PageRecording:
         if _is_async_page(self._page):
             raise TypeError("An async page is recorded with `async with record(page, …)`.")
         self._begin()
-        _run_now(self._guard(self._open_page(self._add_page(self._page))))
+        _run_sync_page_coroutine(self._guard(self._open_page(self._add_page(self._page))))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _run_now(self._guard(self._finish()))
+        _run_sync_page_coroutine(self._guard(self._finish()))
         self._end(error)
 
     async def __aenter__(self) -> Self:
@@ -144,7 +144,7 @@ class PageRecording:
             return answer
 
         captured = CapturedPage(handle.name, send, self._journal, self._sender.add_frame)
-        captured.on_settled = lambda: self._start(captured.take_frame())
+        captured.on_settled = lambda: self._start_listener_work(captured.take_frame())
         captured.on_action = lambda: self._record_page_switch(page)
         handle.captured = captured
         for method in PROTOCOL_EVENTS:
@@ -188,7 +188,7 @@ class PageRecording:
 
         def prepare_now() -> None:
             if self._is_open:
-                _run_now(self._guard(captured.prepare_action()))
+                _run_sync_page_coroutine(self._guard(captured.prepare_action()))
 
         return prepare_now
 
@@ -213,7 +213,7 @@ class PageRecording:
         event = {"t_ms": self._journal.now_ms, "type": "tab_open", "url": url, "app": handle.app}
         self._journal.add_effect(event, {"type": "popup", "page": handle.name, "url": url})
         self._acting = popup
-        self._start(self._open_page(handle))
+        self._start_listener_work(self._open_page(handle))
 
     def _add_closing(self, page: Any, _: Any) -> None:
         handle = self._pages.pop(page, None)
@@ -276,10 +276,10 @@ class PageRecording:
         if handle.session is not None:
             await self._wait(handle.session.detach())
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_listener_work(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that a listener caused."""
         if not self._is_async:
-            _run_now(self._guard(work))
+            _run_sync_page_coroutine(self._guard(work))
             return
         task = asyncio.ensure_future(self._guard(work))
         self._tasks.add(task)
@@ -325,7 +325,7 @@ def _is_async_page(page: object) -> bool:
     return type(page).__module__.startswith("playwright.async_api")
 
 
-def _run_now(work: Coroutine[Any, Any, Value]) -> Value:
+def _run_sync_page_coroutine(work: Coroutine[Any, Any, Value]) -> Value:
     """Return the result of a coroutine that never waits, since all that it calls is sync."""
     try:
         work.send(None)

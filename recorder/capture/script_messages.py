@@ -20,7 +20,7 @@ _MAX_FRAMES = 10
 
 
 @dataclass(frozen=True)
-class DropMessage:
+class PageScriptDrop:
     """The element on which a drag ended."""
 
     index: int
@@ -29,7 +29,7 @@ class DropMessage:
 
 
 @dataclass(frozen=True)
-class ActionMessage:
+class PageScriptAction:
     """An action in a page, as the page script saw it."""
 
     type: str
@@ -48,22 +48,22 @@ class ActionMessage:
     #: The reading, unless the recorder has it already.
     reading: PageReading | None
     #: Of a drag, where the page before it has the element.
-    drop: DropMessage | None = None
+    drop: PageScriptDrop | None = None
 
 
 @dataclass(frozen=True)
-class SettledMessage:
+class PageScriptSettled:
     """The page is at rest after an action."""
 
 
 @dataclass(frozen=True)
-class ProblemMessage:
+class PageScriptProblem:
     """The page script failed to handle an event of the DOM."""
 
     where: str
 
 
-def parse_script_message(payload: object) -> ActionMessage | SettledMessage | ProblemMessage:
+def parse_script_message(payload: object) -> PageScriptAction | PageScriptSettled | PageScriptProblem:
     """Return the message in a text of the page script.
 
     Raises:
@@ -76,49 +76,49 @@ def parse_script_message(payload: object) -> ActionMessage | SettledMessage | Pr
         raise PageUnreadable("The page sent something else than an object.")
     match message.get("kind"):
         case "settled":
-            return SettledMessage()
+            return PageScriptSettled()
         case "problem":
-            return ProblemMessage(str(message.get("where"))[:_KEY_CHARACTERS])
+            return PageScriptProblem(str(message.get("where"))[:_KEY_CHARACTERS])
         case "event":
             try:
-                return _parse_action_message(message)
+                return _parse_script_action(message)
             except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
                 raise PageUnreadable("The page sent an action with other members.") from error
     raise PageUnreadable("The page sent a message of an unknown kind.")
 
 
-def _parse_action_message(message: dict[str, Any]) -> ActionMessage:
+def _parse_script_action(message: dict[str, Any]) -> PageScriptAction:
     if message["type"] not in ACTION_TYPES:
         raise ValueError("No action has this type.")
     given = message["input"]
     if not isinstance(given, dict):
         raise TypeError("The input of an action is an object.")
     rect, page, drop = message.get("rect"), message.get("page"), message.get("drop")
-    return ActionMessage(
+    return PageScriptAction(
         type=message["type"],
         time_ms=int(message["time"]),
         version=str(message["version"])[:100],
         index=int(message["index"]),
         rect=parse_page_boxes([rect])[0] if rect is not None else None,
-        given=_parse_input(given),
+        given=_parse_script_input(given),
         is_secret=bool(given.get("secret")),
-        frame_path=_parse_frame_path(message["frames"]),
+        frame_path=_parse_script_frame_path(message["frames"]),
         reading=parse_page_reading(page) if page is not None else None,
-        drop=None if drop is None else _parse_drop(drop),
+        drop=None if drop is None else _parse_script_drop(drop),
     )
 
 
-def _parse_drop(drop: dict[str, Any]) -> DropMessage:
-    return DropMessage(
-        int(drop["index"]), parse_page_boxes([drop["rect"]])[0], _parse_frame_path(drop["frames"])
+def _parse_script_drop(drop: dict[str, Any]) -> PageScriptDrop:
+    return PageScriptDrop(
+        int(drop["index"]), parse_page_boxes([drop["rect"]])[0], _parse_script_frame_path(drop["frames"])
     )
 
 
-def _parse_frame_path(frames: list[Any]) -> tuple[int, ...]:
+def _parse_script_frame_path(frames: list[Any]) -> tuple[int, ...]:
     return tuple(max(0, int(index)) for index in frames[:_MAX_FRAMES])
 
 
-def _parse_input(given: dict[str, Any]) -> dict[str, Any]:
+def _parse_script_input(given: dict[str, Any]) -> dict[str, Any]:
     """Return the members of `input`, each of its type and within its limit."""
     parsed: dict[str, Any] = {}
     if given.get("masked"):

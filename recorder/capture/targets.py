@@ -13,12 +13,12 @@ from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import (
     DomDocument,
     DomElement,
-    find_element_role,
+    find_dom_element_role,
     find_shadow_root,
-    read_element_text,
+    read_dom_element_text,
     walk_ancestors,
 )
-from recorder.replays.selectors import find_single_element, make_selectors
+from recorder.replays.selectors import find_single_element_by_selector, make_selectors
 from recorder.replays.target_resolution import RESOLVE_VISITS
 
 _NAME_CHARACTERS, _TEXT_CHARACTERS, _ATTRIBUTE_CHARACTERS = 120, 80, 200
@@ -33,7 +33,7 @@ _GENERATED = re.compile(r"\d{4}|(?=[a-f]*\d)[0-9a-f]{8}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class ElementPath:
+class TargetPath:
     """Path to an element of a live page, for Playwright's `frame_locator` and `locator`."""
 
     #: CSS paths of the frames around the element, from the outside in.
@@ -59,14 +59,14 @@ def describe_captured_target(
     """
     name = document.find_name(element)[:_NAME_CHARACTERS].strip()
     text = " ".join(element.own_text.split())[:_TEXT_CHARACTERS].strip()
-    near = _read_surrounding_text(element)
+    near = _read_text_around_target(element)
     attrs = {
         key: str(value)[:_ATTRIBUTE_CHARACTERS]
         for key, value in list(element.attrs.items())[: 2 * _MAX_ATTRIBUTES]
         if key not in _LEFT_OUT and not key.startswith("__")
     }
     target: dict[str, Any] = {
-        "role": find_element_role(element),
+        "role": find_dom_element_role(element),
         "name": name,
         "tag": element.tag,
         "text": text,
@@ -92,10 +92,10 @@ def list_target_selectors(document: DomDocument, element: DomElement) -> list[st
     Test id, `aria/`, `#id` unless it is generated, `text/`, CSS path, `xpath/`; arrays for elements in
     shadow roots.
     """
-    hosts = _list_shadow_hosts(element)
-    is_framed = any(node.tag in _FRAMES for node in _list_all_ancestors(element))
+    hosts = _list_target_shadow_hosts(element)
+    is_framed = any(node.tag in _FRAMES for node in _list_target_ancestors(element))
     candidates = make_selectors(document, element)
-    paths = [_make_scoped_css_path(element)]
+    paths = [_make_target_css_path(element)]
     xpaths = [selector for selector in candidates if selector.startswith("xpath/")]
     candidates = [
         selector
@@ -105,34 +105,34 @@ def list_target_selectors(document: DomDocument, element: DomElement) -> list[st
     ] + paths
     if not hosts and not is_framed:
         candidates += xpaths
-    outer = [_make_scoped_css_path(host) for host in hosts]
+    outer = [_make_target_css_path(host) for host in hosts]
     selectors: list[str | list[str]] = []
     for candidate in candidates:
         selector: str | list[str] = [*outer, candidate] if outer else candidate
         try:
-            if find_single_element(document, selector, Budget(RESOLVE_VISITS)) is element:
+            if find_single_element_by_selector(document, selector, Budget(RESOLVE_VISITS)) is element:
                 selectors.append(selector)
         except (UnusableSelector, BudgetSpent):
             continue
     return selectors
 
 
-def make_element_path(element: DomElement) -> ElementPath:
+def make_target_path(element: DomElement) -> TargetPath:
     """Return the path to the element in the live page that the snapshot was read from."""
     frames: list[str] = []
     parts: list[str] = []
-    for node in [element, *_list_all_ancestors(element)]:
+    for node in [element, *_list_target_ancestors(element)]:
         if node.tag in _FRAMES and parts:
             frames.insert(0, " > ".join(parts))
             parts = []
-        if not _is_shadow_root(node):
-            parts.insert(0, _make_css_path_step(node))
+        if not _is_target_shadow_root(node):
+            parts.insert(0, _make_target_css_path_step(node))
     # What was collected last is the path of the outermost frame, or of the element itself.
     places = [" > ".join(parts), *frames]
-    return ElementPath(tuple(places[:-1]), places[-1])
+    return TargetPath(tuple(places[:-1]), places[-1])
 
 
-def make_secret_name(document: DomDocument, element: DomElement) -> str:
+def make_target_secret_name(document: DomDocument, element: DomElement) -> str:
     """Return the name under which a replay's `inputs` give the value of a field."""
     for text in (
         element.read_attribute("name"),
@@ -161,33 +161,33 @@ def is_sign_in_target(element: DomElement) -> bool:
     return False
 
 
-def _make_scoped_css_path(element: DomElement) -> str:
+def _make_target_css_path(element: DomElement) -> str:
     """Return the CSS path of an element in its document or shadow root."""
-    parts = [_make_css_path_step(element)]
+    parts = [_make_target_css_path_step(element)]
     for node in walk_ancestors(element):
         if node.tag in _FRAMES:
             break
-        parts.insert(0, _make_css_path_step(node))
+        parts.insert(0, _make_target_css_path_step(node))
     return " > ".join(parts)
 
 
-def _make_css_path_step(element: DomElement) -> str:
+def _make_target_css_path_step(element: DomElement) -> str:
     siblings = element.parent.list_elements() if element.parent else [element]
     same = [other for other in siblings if other.tag == element.tag]
     return element.tag if len(same) == 1 else f"{element.tag}:nth-of-type({same.index(element) + 1})"
 
 
-def _list_shadow_hosts(element: DomElement) -> list[DomElement]:
+def _list_target_shadow_hosts(element: DomElement) -> list[DomElement]:
     """Return the hosts of the shadow roots around an element, from the outside in."""
     hosts = [
         node.parent
-        for node in _list_all_ancestors(element)
-        if _is_shadow_root(node) and node.parent is not None
+        for node in _list_target_ancestors(element)
+        if _is_target_shadow_root(node) and node.parent is not None
     ]
     return hosts[::-1]
 
 
-def _list_all_ancestors(element: DomElement) -> list[DomElement]:
+def _list_target_ancestors(element: DomElement) -> list[DomElement]:
     """Return all elements around this one, also outside its shadow root, the nearest first."""
     ancestors = []
     node = element.parent
@@ -197,12 +197,12 @@ def _list_all_ancestors(element: DomElement) -> list[DomElement]:
     return ancestors
 
 
-def _is_shadow_root(element: DomElement) -> bool:
+def _is_target_shadow_root(element: DomElement) -> bool:
     return element.parent is not None and find_shadow_root(element.parent) is element
 
 
-def _read_surrounding_text(element: DomElement) -> str:
+def _read_text_around_target(element: DomElement) -> str:
     for node in walk_ancestors(element):
-        if node.tag in _SURROUNDINGS and (text := read_element_text(node)):
+        if node.tag in _SURROUNDINGS and (text := read_dom_element_text(node)):
             return text[:_TEXT_CHARACTERS].strip()
     return ""

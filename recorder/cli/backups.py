@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, format_bytes, open_runtime, print_json
+from recorder.cli.options import AsJson, DataDir, format_bytes, open_deployment_for_command, print_json
 from recorder.plurals import counted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def backup(
     """Back up database, lake, frames and hosted exports while everything runs; not the secret."""
     from recorder.governance.backup.create import create_backup
 
-    with open_runtime(data) as runtime, _show_backup_progress() as (on_step, on_bytes):
+    with open_deployment_for_command(data) as runtime, _show_backup_progress() as (on_step, on_bytes):
         report = create_backup(
             runtime, to, keep_days=keep, on_step=on_step, on_progress=lambda handled, _: on_bytes(handled)
         )
@@ -75,7 +75,7 @@ def restore(
     from recorder.governance.backup.backup_store import BackupStore
     from recorder.governance.backup.restore import restore_backup, stage_settings
 
-    wanted, secret = _read_restore_settings(data, secret_file)
+    wanted, secret = _read_restore_options(data, secret_file)
     with _show_backup_progress() as (on_step, on_bytes):
         report = restore_backup(
             BackupStore(source),
@@ -105,7 +105,7 @@ def restore(
         )
 
 
-def _read_restore_settings(data: Path, secret_file: Path | None) -> "tuple[Settings, bytes | None]":
+def _read_restore_options(data: Path, secret_file: Path | None) -> "tuple[Settings, bytes | None]":
     """Return the settings of the new deployment, and the secret to store in its folder, if any.
 
     Raises:
@@ -113,7 +113,7 @@ def _read_restore_settings(data: Path, secret_file: Path | None) -> "tuple[Setti
         BadParameter: if the file cannot be read.
     """
     from recorder.governance.backup.errors import NoSecret
-    from recorder.settings import NoDeployment, Settings, environment_with
+    from recorder.settings import NoDeployment, Settings, extend_program_environment
 
     try:
         secret = None if secret_file is None else secret_file.read_bytes().rstrip(b"\r\n")
@@ -121,7 +121,7 @@ def _read_restore_settings(data: Path, secret_file: Path | None) -> "tuple[Setti
         raise typer.BadParameter(f"cannot be read ({error.strerror})", param_hint="--secret-file") from error
     environment = {} if secret is None else {"RECORDER_SECRET": secret.decode("utf-8", "replace")}
     try:
-        return Settings.from_env(environment_with(environment), data_dir=data, create=False), secret
+        return Settings.from_env(extend_program_environment(environment), data_dir=data, create=False), secret
     except NoDeployment as error:
         raise NoSecret from error
 

@@ -17,7 +17,7 @@ from recorder.cli.options import (
     Url,
     Where,
     make_export_members,
-    open_client,
+    open_client_for_command,
     print_json,
 )
 from recorder.plurals import counted
@@ -93,12 +93,14 @@ def export(
             "belongs to --to signed_url; other destinations hold the files themselves",
             param_hint="--download",
         )
-    with open_client(url, key) as client:
+    with open_client_for_command(url, key) as client:
         made = client.create_export(members.pop("workflow"), **members, tag=tag)
-        answer = _watch_export(client, made["id"]) if watch or download is not None else made
+        answer = _watch_dataset_for_command(client, made["id"]) if watch or download is not None else made
     if download is not None:
         answer["folder"] = str(
-            _download_hosted_dataset(f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"])
+            _download_dataset_for_command(
+                f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"]
+            )
         )
     if as_json:
         print_json(answer)
@@ -111,7 +113,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a dataset against its manifest, offline: sizes, rows, hashes, row set."""
-    report = _verify_dataset(manifest)
+    report = _verify_dataset_for_command(manifest)
     if as_json:
         print_json({**asdict(report), "is_valid": report.is_valid})
     else:
@@ -133,7 +135,7 @@ def _combine_sampling_options(mode: str, interval_ms: int | None, keep_action_fr
     return f"{mode}{cadence}{'+actions' if keep_action_frames else ''}"
 
 
-def _watch_export(client: "Client", export_id: str) -> dict[str, Any]:
+def _watch_dataset_for_command(client: "Client", export_id: str) -> dict[str, Any]:
     """Return the completed export; on Ctrl-C ask whether it continues, which it does without a terminal."""
     from recorder.client.progress import watch_export_progress
 
@@ -143,7 +145,9 @@ def _watch_export(client: "Client", export_id: str) -> dict[str, Any]:
             typer.echo(_describe_empty_dataset(export["format"]), err=True)
         return export
     except KeyboardInterrupt:
-        if not _has_terminal() or typer.confirm(f"Leave {export_id} running?", default=True, err=True):
+        if not _has_terminal_for_question() or typer.confirm(
+            f"Leave {export_id} running?", default=True, err=True
+        ):
             typer.echo(f"{export_id} goes on; read it at /v1/exports/{export_id}.", err=True)
         else:
             client.cancel_export(export_id)
@@ -157,25 +161,25 @@ def _describe_empty_dataset(format: str) -> str:
     return "The dataset is empty: no sealed session of the filter has events."
 
 
-def _has_terminal() -> bool:
+def _has_terminal_for_question() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _download_hosted_dataset(manifest_url: str, key: str, folder: Path) -> Path:
+def _download_dataset_for_command(manifest_url: str, key: str, folder: Path) -> Path:
     """Fetch a hosted dataset and check it there."""
     from recorder.client.progress import byte_progress_bar
     from recorder.loading import open_export
 
     with byte_progress_bar("fetching") as move:
         open_export(manifest_url, key=key).download(folder, on_progress=move)
-    report = _verify_dataset(str(folder))
+    report = _verify_dataset_for_command(str(folder))
     if not report.is_valid:
         typer.echo("\n".join(report.problems), err=True)
         raise typer.Exit(1)
     return folder
 
 
-def _verify_dataset(source: str) -> "VerifyReport":
+def _verify_dataset_for_command(source: str) -> "VerifyReport":
     from recorder.client.progress import byte_progress_bar
     from recorder.exports.verify import verify_manifest
     from recorder.exports.verify.reading_process import ReadingProcess

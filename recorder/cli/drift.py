@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, find_workspace_id_option, open_runtime, print_json
+from recorder.cli.options import (
+    AsJson,
+    DataDir,
+    find_workspace_id_option,
+    open_deployment_for_command,
+    print_json,
+)
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -39,10 +45,10 @@ def backtest(
     from recorder.tenant import GraphScope
 
     rules = DriftRules(baseline=baseline, least_baseline=min(baseline, DriftRules().least_baseline))
-    with open_runtime(data) as runtime:
+    with open_deployment_for_command(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             scope = GraphScope(Tenant(find_workspace_id_option(db, workspace), mode), workflow)
-        result = _replay_drift_history(runtime, scope, rules)
+        result = _backtest_drift_for_command(runtime, scope, rules)
     if as_json:
         print_json(_backtest_to_json(workflow, baseline, result))
     else:
@@ -64,7 +70,7 @@ def list_alarms(
     from recorder import clock
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
-    with open_runtime(data) as runtime, runtime.database.transaction(write=False) as db:
+    with open_deployment_for_command(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
         rows = stored_alarms(db, workspace_id=workspace_id, mode=mode, workflow=workflow, limit=limit)
     if as_json:
@@ -102,7 +108,7 @@ def list_alarms(
     )
 
 
-def _replay_drift_history(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
+def _backtest_drift_for_command(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
     """Replay the history with a progress bar on the terminal."""
     from rich.console import Console
     from rich.progress import Progress

@@ -13,7 +13,7 @@ from recorder.cli.options import (
     Key,
     Url,
     Where,
-    open_client,
+    open_client_for_command,
     print_json,
     read_filter_options,
 )
@@ -44,7 +44,7 @@ def graph(
     filters = read_filter_options(where)
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with open_client(url, key) as client:
+    with open_client_for_command(url, key) as client:
         if format == "text":
             body = client.memory_graph(workflow, min_frequency=min_frequency, **filters)
             assert isinstance(body, dict)
@@ -126,15 +126,15 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the sessions of a workflow that are over to a file, oldest first."""
-    from recorder.interchange.session_traces import write_event_log
+    from recorder.interchange.session_traces import write_session_traces
 
     if format not in ("xes", "dfg"):
         raise typer.BadParameter("takes xes or dfg", param_hint="--format")
     filters = read_filter_options(where)
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with open_client(url, key) as client, _show_log_progress() as (on_total, on_done):
-        report = write_event_log(
+    with open_client_for_command(url, key) as client, _show_log_progress() as (on_total, on_done):
+        report = write_session_traces(
             client,
             workflow,
             out,
@@ -179,7 +179,7 @@ def summary(
         typer.echo(f"{visits:6}  {sessions:8}  {one_line(label)}")
     typer.echo("\n     n  median  variant")
     for sequence, n, median_ms in shown.rows():
-        typer.echo(f"{n:6}  {_format_duration(median_ms):>6}  {_format_log_variant(sequence)}")
+        typer.echo(f"{n:6}  {_format_log_duration(median_ms):>6}  {_format_log_variant(sequence)}")
 
 
 def _format_log_variant(sequence: list[str]) -> str:
@@ -188,7 +188,7 @@ def _format_log_variant(sequence: list[str]) -> str:
     return f"{shown} → … ({more} more)" if more > 0 else shown
 
 
-def _format_duration(milliseconds: int) -> str:
+def _format_log_duration(milliseconds: int) -> str:
     """Return a duration in the largest unit of which it has two, such as `5 d`."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if milliseconds >= 2 * length:

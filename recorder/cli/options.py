@@ -77,7 +77,7 @@ def format_bytes(count: int) -> str:
 
 
 @contextmanager
-def open_client(url: str, key: str) -> Iterator["Client"]:
+def open_client_for_command(url: str, key: str) -> Iterator["Client"]:
     """Yield a client of a service that answers now.
 
     Raises:
@@ -105,7 +105,7 @@ def open_client(url: str, key: str) -> Iterator["Client"]:
 
 
 @contextmanager
-def open_runtime(
+def open_deployment_for_command(
     data: Path | None, *, create: bool = False, is_reslotting: bool = False
 ) -> Iterator["Runtime"]:
     """Open the parts of the deployment in this data folder, or in the environment's.
@@ -135,27 +135,27 @@ def open_runtime(
 
 @contextmanager
 def open_command_database(data: Path | None) -> Iterator[tuple["Settings", "Database"]]:
-    """Open only the database of a deployment; `open_runtime` takes twice as long, since it imports the lake.
+    """Open only the database of a deployment; the lake's imports would take as long again.
 
     Raises:
         NoDeployment: if there is none.
     """
     from recorder.settings import Settings
     from recorder.storage.database import open_database
-    from recorder.storage.deployment import check_deployment
+    from recorder.storage.deployment import check_deployment_record
     from recorder.storage.durable_files import keep_files_private
 
     settings = Settings.from_env(data_dir=data, create=False)
     keep_files_private()
     database = open_database(settings, create=False)
     try:
-        check_deployment(settings, database)
+        check_deployment_record(settings, database)
         yield settings, database
     finally:
         database.close()
 
 
-def print_folder(settings: "Settings") -> None:
+def print_data_folder(settings: "Settings") -> None:
     """Print on stderr which data folder a command worked on."""
     typer.echo(f"Data folder: {settings.data_dir}", err=True)
 

@@ -14,7 +14,7 @@ from recorder.cli.options import (
     Where,
     find_workspace_id_option,
     make_export_members,
-    open_runtime,
+    open_deployment_for_command,
     print_json,
 )
 from recorder.tenant import Tenant
@@ -54,7 +54,7 @@ def add(
 
     members = make_export_members(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
     body = recipes.read_recipe_request({**members, "tag": name})
-    with open_runtime(data) as runtime:
+    with open_deployment_for_command(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             workspace_id = find_workspace_id_option(db, workspace)
         origin = Origin.operator(workspace_id)
@@ -79,7 +79,7 @@ def list_recipes_command(
     """List recipes: when each is due, the result of its last export, and errors."""
     from recorder.exports.requests.recipes import list_recipes
 
-    with open_runtime(data) as runtime, runtime.database.transaction(write=False) as db:
+    with open_deployment_for_command(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
         listed = list_recipes(db, workspace_id=workspace_id, mode=mode)
     if as_json:
@@ -96,7 +96,7 @@ def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data
     from recorder.audit.log import Origin
     from recorder.exports.requests.recipes import remove_recipe
 
-    with open_runtime(data) as runtime, runtime.database.transaction(write=True) as db:
+    with open_deployment_for_command(data) as runtime, runtime.database.transaction(write=True) as db:
         workspace_id = find_workspace_id_option(db, workspace)
         remove_recipe(db, Tenant(workspace_id, mode), name, origin=Origin.operator(workspace_id))
     typer.echo(f"{name} is removed.", err=True)
@@ -114,7 +114,7 @@ def run(
     from recorder.audit.log import Origin
     from recorder.exports.requests.recipes import run_recipe
 
-    with open_runtime(data) as runtime:
+    with open_deployment_for_command(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             workspace_id = find_workspace_id_option(db, workspace)
         export = run_recipe(runtime, Tenant(workspace_id, mode), name, origin=Origin.operator(workspace_id))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder import limits
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client_for_command, print_json
 from recorder.cli.replay_steps import ReplaySteps, cut_line_to_columns
 from recorder.memory.views.label_lines import one_line
 from recorder.plurals import counted
@@ -79,9 +79,9 @@ def replay(
     if until is not None:
         members["until"] = _read_replay_anchor_option(until, "--until")
     if against is not None:
-        members["against"] = _read_against_option(against)
+        members["against"] = _read_replay_against_option(against)
     members |= _read_replay_options(input, storage_state, policy, live=live)
-    with open_client(url, key) as client:
+    with open_client_for_command(url, key) as client:
         made = client.create_replay(session, **members)
         steps = ReplaySteps(client, session)
         show = _show_no_replay_progress if as_json else steps.print_ended
@@ -114,7 +114,7 @@ def recover(
 ) -> None:
     """Recover a failed session and print the candidates; exit with 1 if none leads to success."""
     settings = _read_replay_options(input, storage_state, policy, live=live)
-    with open_client(url, key) as client:
+    with open_client_for_command(url, key) as client:
         made = client.create_recovery(
             session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
         )
@@ -169,7 +169,7 @@ def _read_replay_anchor_option(text: str, option: str) -> dict[str, str]:
     return {members[kind]: name}
 
 
-def _read_against_option(text: str) -> dict[str, Any]:
+def _read_replay_against_option(text: str) -> dict[str, Any]:
     if text == "graph":
         return {"graph": True}
     for prefix, member in (("ses_", "session_id"), ("pth_", "path_id")):
@@ -211,8 +211,8 @@ def _ask_replay_decision(client: "Client", replay: dict[str, Any], steps: Replay
     try:
         action = ""
         while action not in _ACTIONS:
-            action = _ask_for_line(", ".join(_ACTIONS))
-        selector = _ask_for_line("Selector") if action == "retarget" else None
+            action = _ask_for_replay_answer(", ".join(_ACTIONS))
+        selector = _ask_for_replay_answer("Selector") if action == "retarget" else None
     except EOFError:
         action, selector = "abort", None
         typer.echo("The input has ended: the replay is aborted.", err=True)
@@ -229,7 +229,7 @@ def _ask_replay_decision(client: "Client", replay: dict[str, Any], steps: Replay
         raise typer.Abort
 
 
-def _ask_for_line(question: str) -> str:
+def _ask_for_replay_answer(question: str) -> str:
     """Return the line that is typed; `typer.prompt` would write a space to stdout, which has the steps.
 
     Raises:

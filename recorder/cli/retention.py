@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, format_bytes, open_runtime, print_folder, print_json
+from recorder.cli.options import (
+    AsJson,
+    DataDir,
+    format_bytes,
+    open_deployment_for_command,
+    print_data_folder,
+    print_json,
+)
 from recorder.plurals import counted
 
 if TYPE_CHECKING:
@@ -36,7 +43,7 @@ def preview_retention_command(
     from recorder.governance import retention
 
     instant = _parse_instant_option(at)
-    with _open_deployment_of_workspace(data, workspace) as (runtime, workspace_id):
+    with _open_retention_deployment(data, workspace) as (runtime, workspace_id):
         report = retention.preview_retention(runtime, at=instant, workspace_id=workspace_id)
     _print_retention_report(report, None, as_json=as_json)
 
@@ -66,8 +73,8 @@ def run_retention_command(
     from recorder.ids import new_id
 
     instant, owner = _parse_instant_option(at), new_id("req")
-    with _open_deployment_of_workspace(data, workspace) as (runtime, workspace_id):
-        print_folder(runtime.settings)
+    with _open_retention_deployment(data, workspace) as (runtime, workspace_id):
+        print_data_folder(runtime.settings)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
         removals = run_removals(runtime, owner)
         rewrites = rewrite_tables(runtime, owner) if rewrite else RewriteReport()
@@ -109,13 +116,13 @@ def _list_removal_failures(report: "RetentionReport", removals: "Removals") -> l
 
 
 @contextmanager
-def _open_deployment_of_workspace(
+def _open_retention_deployment(
     data: "Path | None", workspace: str | None
 ) -> "Iterator[tuple[Runtime, str | None]]":
     """Open the deployment; yield it with the id of the named workspace."""
     from recorder.access.workspaces import find_workspace
 
-    with open_runtime(data) as runtime:
+    with open_deployment_for_command(data) as runtime:
         workspace_id = None
         if workspace is not None:
             with runtime.database.transaction(write=False) as db:

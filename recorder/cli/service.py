@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, open_runtime, port_option, print_json
+from recorder.cli.options import AsJson, DataDir, open_deployment_for_command, port_option, print_json
 from recorder.invocation import make_shell_command, shorten_path
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def demo(
     stay: Annotated[bool, typer.Option(help="Keep serving afterwards.")] = False,
 ) -> None:
     """Do the whole job on this machine: record, seal, learn, export, load. Leaves nothing running."""
-    from recorder.supervisor.child_commands import find_checkout
+    from recorder.supervisor.child_commands import find_checkout_for_children
 
     # The demonstration lives beside the service, not in the library.
-    sys.path.insert(0, str(find_checkout("examples")))
+    sys.path.insert(0, str(find_checkout_for_children("examples")))
     from importlib import import_module
 
     raise typer.Exit(import_module("examples.demo").run(recordings=data, stay=stay))
@@ -52,7 +52,7 @@ _LABEL_WIDTH = 13
 
 def status(data: DataDir = None, as_json: AsJson = False) -> None:
     """Show what runs on a data folder, where it answers, and a link that logs a browser in to Dagster."""
-    state = _read_deployment_status(_read_deployment_settings(data))
+    state = _read_status_members(_read_deployment_settings(data))
     if as_json:
         print_json(state)
         return
@@ -83,12 +83,17 @@ def dagster_webserver(
 ) -> None:
     """Serve Dagster's pages with a login until Ctrl-C; `recorder up` starts one by itself."""
     from recorder.access.dagster_login import LoginLinks
-    from recorder.supervisor.child_commands import choose_port, environment, find_checkout, http_address
+    from recorder.supervisor.child_commands import (
+        choose_child_port,
+        environment,
+        find_checkout_for_children,
+        make_child_server_url,
+    )
 
     settings = _read_deployment_settings(data)
-    checkout = find_checkout("pipelines")
-    port = choose_port(host, port, option="--port")
-    url = http_address(host, port)
+    checkout = find_checkout_for_children("pipelines")
+    port = choose_child_port(host, port, option="--port")
+    url = make_child_server_url(host, port)
     typer.echo(f"Dagster  {url}", err=True)
     typer.echo(f"Log in   {LoginLinks(settings).make_link(url)}   (once, within 15 minutes)", err=True)
     variables = environment(settings, checkout)
@@ -118,7 +123,7 @@ def _read_deployment_settings(data: Path | None) -> "Settings":
     return settings
 
 
-def _read_deployment_status(settings: "Settings") -> dict[str, Any]:
+def _read_status_members(settings: "Settings") -> dict[str, Any]:
     """Return what `--json` prints; `login_url` is a fresh link where Dagster's pages answer."""
     from recorder.access.dagster_login import LoginLinks
     from recorder.supervisor.run_records import DAGSTER_WEBSERVER, SERVICE, read_run_record
@@ -170,14 +175,14 @@ def doctor(
     for finding in examine_deployment(_read_deployment_settings(data), ports=ports):
         findings.append(finding)
         if not as_json:
-            _show_finding(finding)
+            _show_doctor_finding(finding)
     if as_json:
         print_json([finding._asdict() for finding in findings])
     if any(finding.state != "ok" for finding in findings):
         raise typer.Exit(1)
 
 
-def _show_finding(finding: "Finding") -> None:
+def _show_doctor_finding(finding: "Finding") -> None:
     """Print a finding in lines of 80 characters; the next step is in lines of its own."""
     margin = " " * 27
     head = f"{finding.state:<9}{finding.check:<18}"
@@ -199,7 +204,7 @@ def reslot(
     from recorder.sealing.lanes import change_slots
     from recorder.supervisor.run_records import SERVICE, AlreadyRunning, read_run_record
 
-    with open_runtime(data, is_reslotting=True) as runtime:
+    with open_deployment_for_command(data, is_reslotting=True) as runtime:
         folder = runtime.settings.data_dir
         if (holder := read_run_record(folder, SERVICE)) is not None:
             raise AlreadyRunning(folder, SERVICE, holder)

@@ -18,7 +18,7 @@ from recorder.cli.options import (
     Url,
     Where,
     find_workspace_id_option,
-    open_client,
+    open_client_for_command,
     open_command_database,
     print_json,
     read_filter_options,
@@ -54,7 +54,7 @@ def list_sessions_command(
     """List sessions, the newest first: id, status, outcome, age, workflow."""
 
     filters = read_filter_options(where)
-    with open_client(url, key) as client:
+    with open_client_for_command(url, key) as client:
         sessions = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
     if as_json:
         print_json(sessions)
@@ -86,7 +86,7 @@ def tail_sessions_command(
         raise typer.BadParameter("follows new sessions; leave out the session id", param_hint="--workflow")
     if session_id is None and from_start:
         raise typer.BadParameter("needs the id of a session", param_hint="--from-start")
-    with open_client(url, key) as client, _end_tail_on_interrupt():
+    with open_client_for_command(url, key) as client, _end_tail_on_interrupt():
         if session_id is None:
             _print_new_sessions(client, workflow or None, as_json=as_json)
         else:
@@ -264,7 +264,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Import recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
-    from recorder.importers.miniwob.demonstration import import_folder
+    from recorder.importers.miniwob.demonstration import import_demonstration_folder
     from recorder.importers.trace_recordings import import_xes_log, is_log, parse_outcome_rules
 
     try:
@@ -272,7 +272,7 @@ def import_(
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong), param_hint="--success, --error") from wrong
     # Without a service the client would repeat its first request for half a minute.
-    with open_client(url, key):
+    with open_client_for_command(url, key):
         pass
     if is_log(path):
         report = import_xes_log(
@@ -285,7 +285,9 @@ def import_(
             rules=rules,
         )
     else:
-        report = import_folder(path, url=url, key=key, workflow=workflow, workflow_prefix=workflow_prefix)
+        report = import_demonstration_folder(
+            path, url=url, key=key, workflow=workflow, workflow_prefix=workflow_prefix
+        )
     summary = {
         "sessions": report.sessions,
         "events": report.events,

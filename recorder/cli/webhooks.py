@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, open_client, port_option, print_json
+from recorder.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    DataDir,
+    Url,
+    open_client_for_command,
+    port_option,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from recorder.client.webhook_receiver import ReceivedDelivery
@@ -65,7 +73,7 @@ def listen(
             typer.echo(f"Listening on {here}", err=True)
             done.wait()
             return
-        with open_client(url, key or "") as client:
+        with open_client_for_command(url, key or "") as client:
             types = event or [kind["type"] for kind in client.event_types()]
             made = client.create_webhook(here, types, description="recorder webhooks listen")
             try:

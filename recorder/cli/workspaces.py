@@ -9,8 +9,8 @@ from recorder.cli.options import (
     AsJson,
     DataDir,
     open_command_database,
-    open_runtime,
-    print_folder,
+    open_deployment_for_command,
+    print_data_folder,
     print_json,
 )
 from recorder.tenant import Tenant
@@ -46,8 +46,8 @@ def create_workspace_command(
     if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
         most = limits.WORKSPACE_NAME_CHARACTERS
         raise typer.BadParameter(f"takes 1 to {most} printable characters", param_hint="NAME")
-    with open_runtime(data, create=init) as runtime:
-        print_folder(runtime.settings)
+    with open_deployment_for_command(data, create=init) as runtime:
+        print_data_folder(runtime.settings)
         with runtime.database.transaction(write=True) as db:
             made = workspaces.create_workspace_as_operator(db, runtime.settings, name, tier=tier)
     if as_json:
@@ -88,7 +88,7 @@ def show_workspace_command(name: _Name, data: DataDir = None, as_json: AsJson = 
     if as_json:
         print_json(shown)
         return
-    for member, value in _flatten_members(shown):
+    for member, value in _flatten_workspace_members(shown):
         typer.echo(f"{member}: {'unlimited' if value is None else value}")
 
 
@@ -115,12 +115,14 @@ def set_workspace_command(
     typer.echo(f"{workspace.name}: tier {workspace.tier}, {workspace.status}.", err=True)
 
 
-def _flatten_members(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+def _flatten_workspace_members(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
     """Return members and their values, those of nested objects as `outer.inner`."""
     lines: list[tuple[str, Any]] = []
     for name, value in shown.items():
         lines += (
-            _flatten_members(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+            _flatten_workspace_members(value, f"{above}{name}.")
+            if isinstance(value, dict)
+            else [(above + name, value)]
         )
     return lines
 
@@ -155,7 +157,7 @@ def create_key_command(
         problems = [f"{problem['loc'][0]}: {make_field_message(problem)}" for problem in error.errors()]
         raise typer.BadParameter(" ".join(problems)) from error
     with open_command_database(data) as (settings, database):
-        print_folder(settings)
+        print_data_folder(settings)
         with database.transaction(write=True) as db:
             origin = Origin.operator(find_workspace(db, workspace).id)
             try:
@@ -180,7 +182,7 @@ def list_keys_command(workspace: _Name, data: DataDir = None, as_json: AsJson = 
     from recorder.storage.list_pages import read_all_pages
 
     with open_command_database(data) as (settings, database):
-        print_folder(settings)
+        print_data_folder(settings)
         with database.transaction(write=False) as db:
             tenant = Tenant(find_workspace(db, workspace).id, "live")
             keys = list(read_all_pages(lambda last_id: key_admin.list_keys(db, tenant, before_id=last_id)))
@@ -200,8 +202,8 @@ def revoke_key_command(
     from recorder.audit.log import Origin
 
     with open_command_database(data) as (settings, database):
-        print_folder(settings)
+        print_data_folder(settings)
         with database.transaction(write=True) as db:
-            workspace_id = key_admin.find_key(db, key_id).workspace_id
+            workspace_id = key_admin.find_key_as_operator(db, key_id).workspace_id
             key_admin.revoke_key(db, Tenant(workspace_id, "live"), Origin.operator(workspace_id), key_id)
     typer.echo(f"Key {key_id} is revoked.", err=True)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from recorder import limits
 from recorder.client.errors import ExportFailed, TookTooLong
-from recorder.client.transport import Json, Requests, TransportCall, poll
+from recorder.client.transport import Json, Requests, TransportCall, poll_request_until_status
 
 
 class Datasets(Requests):
@@ -126,7 +126,9 @@ class Datasets(Requests):
             TookTooLong: if it is not completed within `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
-        export = poll(lambda: self.get_export(export_id), ("completed", "failed"), deadline)
+        export = poll_request_until_status(
+            lambda: self.get_export(export_id), ("completed", "failed"), deadline
+        )
         if export is None:
             raise TookTooLong(f"{export_id} is not done", timeout_s)
         if export["status"] == "failed":

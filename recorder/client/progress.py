@@ -123,7 +123,9 @@ class _ProgressBar:
         status = export["status"]
         if status in ("completed", "failed"):
             self._status.stop()
-            self._print_progress_line(f"{describe_export_state(export)}, {_format_duration(waited_s)}")
+            self._print_progress_line(
+                f"{describe_export_state(export)}, {_format_progress_duration(waited_s)}"
+            )
             return
         if status == "queued" and waited_s > _QUEUED_S and not self._has_warned:
             self._has_warned = True
@@ -134,12 +136,12 @@ class _ProgressBar:
 
     def _format_progress_line(self, export: Json, waited_s: float) -> Text:
         done, total = export["progress"]["shards_done"], export["progress"]["shards_total"]
-        times = _format_duration(waited_s)
+        times = _format_progress_duration(waited_s)
         if total is None or export["status"] == "queued":
             return Text(f"{self._id} {describe_export_state(export)}, {times}")
         if done:
             left_s = (waited_s - (self._running_since_s or 0.0)) * (total - done) / done
-            times += f", {_format_duration(left_s)} left"
+            times += f", {_format_progress_duration(left_s)} left"
         begin = f"{self._id} {done:,} of {counted(total, 'file')} "
         # The spinner and a space precede the line.
         width = max(0, min(_BAR_WIDTH, self._console.width - len(begin) - len(times) - 4))
@@ -175,7 +177,7 @@ class _ProgressLines:
             self._console.print(f"{self._id} {words}", highlight=False, soft_wrap=True)
 
 
-def _format_duration(seconds: float) -> str:
+def _format_progress_duration(seconds: float) -> str:
     """Return a duration as m:ss, from an hour on as h:mm:ss."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)

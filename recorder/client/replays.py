@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from recorder.client.errors import TookTooLong
-from recorder.client.transport import Json, Requests, poll
+from recorder.client.transport import Json, Requests, poll_request_until_status
 
 _ENDED = ("completed", "diverged", "failed")
 
@@ -74,7 +74,7 @@ class Replays(Requests):
                 "replay": replay,
             }
 
-        answer = poll(read, (*_ENDED, "awaiting"), time.monotonic() + timeout_s)
+        answer = poll_request_until_status(read, (*_ENDED, "awaiting"), time.monotonic() + timeout_s)
         if answer is None:
             raise TookTooLong(f"{replay_id} is not done", timeout_s)
         replay: Json = answer["replay"]
@@ -148,7 +148,7 @@ class Replays(Requests):
                     on_awaiting(attempt)
             return recovery
 
-        recovery = poll(read, ("succeeded", "failed"), time.monotonic() + timeout_s)
+        recovery = poll_request_until_status(read, ("succeeded", "failed"), time.monotonic() + timeout_s)
         if recovery is None:
             raise TookTooLong(f"{recovery_id} is not done", timeout_s)
         return recovery

@@ -43,7 +43,7 @@ def check_key(key: str, *, name: str = "key") -> None:
         raise ValueError(f"{name} takes an API key such as nsk_local_…, without spaces.")
 
 
-def is_loopback_host(host: str) -> bool:
+def is_loopback_service_host(host: str) -> bool:
     """Return whether a host is this machine by its name or address."""
     try:
         return ip_address(host.strip("[]")).is_loopback

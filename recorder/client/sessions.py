@@ -14,7 +14,7 @@ import orjson
 
 from recorder import clock, limits
 from recorder.client.errors import ApiError, ClientError, TookTooLong, Unreachable
-from recorder.client.transport import Json, Requests, Transport, TransportCall, poll
+from recorder.client.transport import Json, Requests, Transport, TransportCall, poll_request_until_status
 from recorder.client.upload_batches import CapturedFrame, event_batch_calls, frame_batch_calls
 
 # Silence after which a stream counts as broken: the service sends a comment in each third of it.
@@ -25,7 +25,7 @@ _TEMPORARY = (429, 502, 503, 504)
 
 
 @dataclass
-class _Progress:
+class _ResumePosition:
     """Position up to which a stream was read."""
 
     is_from_start: bool
@@ -61,7 +61,7 @@ def read_resumed_stream(
         ApiError: if the service refuses the stream.
         Unreachable: if it does not answer for so long.
     """
-    progress = _Progress(from_start, None if after is None else str(after), time.monotonic())
+    progress = _ResumePosition(from_start, None if after is None else str(after), time.monotonic())
     pause_s = transport.reconnect_pause_s
     while True:
         heard_at = progress.heard_at
@@ -77,7 +77,7 @@ def read_resumed_stream(
 
 
 def _read_stream_until_break(
-    transport: Transport, path: str, progress: _Progress
+    transport: Transport, path: str, progress: _ResumePosition
 ) -> Generator[dict[str, Any], None, bool]:
     """Yield the messages of one connection; return whether the stream is over."""
     with transport.streamed(path, progress.params, progress.headers, silence_s=_SILENCE_S) as response:
@@ -279,7 +279,7 @@ class RecordingRequests(Requests):
         return [self._wait_sealed(session_id, deadline, timeout_s) for session_id in wanted]
 
     def _wait_sealed(self, session_id: str, deadline: float, timeout_s: float) -> Json:
-        session = poll(lambda: self.get_session(session_id), ("sealed",), deadline)
+        session = poll_request_until_status(lambda: self.get_session(session_id), ("sealed",), deadline)
         if session is None:
             raise TookTooLong(f"{session_id} is not sealed", timeout_s)
         return session

@@ -14,7 +14,7 @@ import orjson
 from recorder import ids, limits
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
-from recorder.client.service_address import check_key, is_loopback_host, parse_service_address
+from recorder.client.service_address import check_key, is_loopback_service_host, parse_service_address
 from recorder.retries import retry
 
 _ATTEMPTS = 8
@@ -90,7 +90,7 @@ class Transport:
             timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=64, keepalive_expiry=_KEEP_ALIVE_S),
             # A proxy of the environment cannot reach this machine's own loopback.
-            trust_env=not is_loopback_host(url.host),
+            trust_env=not is_loopback_service_host(url.host),
         )
 
     def close(self) -> None:
@@ -311,7 +311,9 @@ class Requests:
             query["cursor"] = page["next_cursor"]
 
 
-def poll(read: Callable[[], Json], wanted: tuple[str, ...], deadline: float) -> Json | None:
+def poll_request_until_status(
+    read: Callable[[], Json], wanted: tuple[str, ...], deadline: float
+) -> Json | None:
     """Call `read` until its status is a wanted one; return None when the deadline passes first."""
     wait_s = _POLL_FIRST_S
     while True:

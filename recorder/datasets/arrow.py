@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from recorder.datasets.row_values import (
     EVENTS_AT_ONCE,
-    Output,
+    RowOutput,
     count_split_rows,
     expand_record_batch,
     fix_nulls,
@@ -19,7 +19,7 @@ from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.storage.blobs import Blobs
 
 
-def write_events(events: pl.DataFrame, file: Output) -> None:
+def write_events(events: pl.DataFrame, file: RowOutput) -> None:
     """Write an events file.
 
     Args:
@@ -34,7 +34,7 @@ def write_events(events: pl.DataFrame, file: Output) -> None:
     )
 
 
-def write_frames(frames: pl.DataFrame, blobs: Blobs, file: Output) -> None:
+def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
     """Write a frames file with its pictures; no more than one record batch of them is in memory.
 
     Args:

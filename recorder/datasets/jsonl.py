@@ -13,7 +13,7 @@ import polars as pl
 
 from recorder import limits
 from recorder.datasets.errors import Unreadable
-from recorder.datasets.row_values import FRAME_FACTS, SPLIT, Output
+from recorder.datasets.row_values import FRAME_FACTS, SPLIT, RowOutput
 from recorder.datasets.schemas import EVENTS
 from recorder.storage.blobs import Blobs
 
@@ -29,7 +29,7 @@ _INSTANT, _HASH = "ts", "dhash"
 _INSTANT_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
 
 
-def write_events(events: pl.DataFrame, file: Output) -> None:
+def write_events(events: pl.DataFrame, file: RowOutput) -> None:
     """Write an events file.
 
     Args:
@@ -39,7 +39,7 @@ def write_events(events: pl.DataFrame, file: Output) -> None:
     _write_jsonl_rows(events.select(EVENTS.names), file)
 
 
-def write_frames(frames: pl.DataFrame, blobs: Blobs, file: Output) -> None:
+def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
     """Write a frames file without pictures, which have addresses of their own.
 
     Args:
@@ -77,7 +77,7 @@ def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
     )
 
 
-def empty_rows(fields: dict[str, str]) -> pl.LazyFrame:
+def make_empty_jsonl_rows(fields: dict[str, str]) -> pl.LazyFrame:
     """Return no rows, with the columns that `scan` returns."""
     return pl.LazyFrame(schema=jsonl_text_schema(fields)).with_columns(_make_typed_jsonl_columns(fields))
 
@@ -127,7 +127,7 @@ def typed_jsonl_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _write_jsonl_rows(rows: pl.DataFrame, file: Output) -> None:
+def _write_jsonl_rows(rows: pl.DataFrame, file: RowOutput) -> None:
     json_forms(rows).lazy().sink_ndjson(cast(IO[bytes], file))  # polars calls write and flush alone
 
 

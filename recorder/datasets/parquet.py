@@ -14,7 +14,7 @@ from recorder.datasets.row_values import (
     EVENTS_AT_ONCE,
     FRAME_FACTS,
     SPLIT,
-    Output,
+    RowOutput,
     count_split_rows,
     expand_record_batch,
     fix_nulls,
@@ -30,7 +30,7 @@ _IMAGES_BYTES = 1024 * 1024 * 1024
 _EVENTS_BYTES = 2 * EVENTS_AT_ONCE * limits.EVENT_BYTES
 
 
-def write_events(events: pl.DataFrame, file: Output) -> None:
+def write_events(events: pl.DataFrame, file: RowOutput) -> None:
     """Write an events file.
 
     Args:
@@ -45,7 +45,7 @@ def write_events(events: pl.DataFrame, file: Output) -> None:
     )
 
 
-def write_frames(frames: pl.DataFrame, blobs: Blobs, file: Output) -> None:
+def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
     """Write a frames file with its pictures; no more than one row group of them is in memory.
 
     Args:

@@ -36,7 +36,7 @@ FRAME_FACTS = pa.schema([field for field in FRAMES if field.name != "image"])
 FILE_ENDINGS = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 
 
-class Output(Protocol):
+class RowOutput(Protocol):
     """Methods of a file that a writer needs."""
 
     def write(self, data: bytes | memoryview, /) -> int:
@@ -125,7 +125,7 @@ def frame_image_names(frames: pl.DataFrame) -> list[str]:
 
 
 @contextmanager
-def convert_to_unreadable() -> Iterator[None]:
+def convert_row_read_errors() -> Iterator[None]:
     """Raise every error of a library about a broken file as `Unreadable`."""
     try:
         yield
@@ -163,13 +163,13 @@ def expand_record_batch(
         columns = [_decode_dictionaries(column) for column in part.columns]
         rows = pa.RecordBatch.from_arrays(columns, names=part.schema.names)
         if split is not None:
-            rows = rows.filter(split_mask(rows[SPLIT], split))
+            rows = rows.filter(make_row_split_mask(rows[SPLIT], split))
         if start < rows.num_rows:
             yield rows.slice(start)
         start = max(0, start - rows.num_rows)
 
 
-def split_mask(column: pa.Array, split: str) -> pa.BooleanArray:
+def make_row_split_mask(column: pa.Array, split: str) -> pa.BooleanArray:
     """Return whether each row belongs to a split; a dictionary is not expanded."""
     if pa.types.is_dictionary(column.type):
         return pc.equal(column.dictionary, split).take(column.indices)
@@ -178,7 +178,7 @@ def split_mask(column: pa.Array, split: str) -> pa.BooleanArray:
 
 def count_split_rows(batch: pa.RecordBatch, split: str) -> int:
     """Return the number of rows of a split."""
-    return int(pc.sum(split_mask(batch[SPLIT], split)).as_py() or 0)
+    return int(pc.sum(make_row_split_mask(batch[SPLIT], split)).as_py() or 0)
 
 
 def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

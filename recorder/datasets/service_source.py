@@ -98,7 +98,7 @@ class ServiceSource:
         url = self._renewed_urls.get(shard.path, shard.url)
         try:
             if url is not None:
-                yield from _download_from(self._require_own(url, shard), {}, start)
+                yield from _download_from_service(self._require_own(url, shard), {}, start)
                 return
         except ApiError as error:
             # The answer of a request starts with its status, so that no bytes were read of this one.
@@ -108,7 +108,7 @@ class ServiceSource:
                 raise
         url = self._renew_url(shard)
         try:
-            yield from _download_from(self._require_own(url, shard), {}, start)
+            yield from _download_from_service(self._require_own(url, shard), {}, start)
         except ApiError as error:
             if error.status == 404:
                 raise FileGone(shard.path) from error
@@ -116,7 +116,7 @@ class ServiceSource:
 
     def _read(self, url: str, headers: Mapping[str, str], most_bytes: int) -> bytes:
         data = bytearray()
-        for chunk in _read_with_retries(lambda start: _download_from(url, headers, start)):
+        for chunk in _read_with_retries(lambda start: _download_from_service(url, headers, start)):
             data += chunk
             if len(data) > most_bytes:
                 raise ManifestUnreadable
@@ -181,7 +181,7 @@ def _is_temporary_download_error(error: Exception) -> bool:
     return isinstance(error, ClientError)
 
 
-def _download_from(url: str, headers: Mapping[str, str], start: int) -> Iterator[bytes]:
+def _download_from_service(url: str, headers: Mapping[str, str], start: int) -> Iterator[bytes]:
     """Yield the bytes of an address from `start` on, in one request; redirects are not followed."""
     part = {"Range": f"bytes={start}-"} if start else {}
     sent = {**headers, **part, "Accept-Encoding": "identity"}

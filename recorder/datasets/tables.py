@@ -26,7 +26,9 @@ _NO_TABLE = (
 )
 
 
-def scan(paths: list[Path], format: str, fields: dict[str, str], split: str | None = None) -> pl.LazyFrame:
+def scan_dataset_tables(
+    paths: list[Path], format: str, fields: dict[str, str], split: str | None = None
+) -> pl.LazyFrame:
     """Return the rows of some files, lazily, in the order of the files.
 
     Args:
@@ -40,11 +42,11 @@ def scan(paths: list[Path], format: str, fields: dict[str, str], split: str | No
     """
     if format not in TABLE_FORMATS:
         raise NotInDataset(_NO_TABLE)
-    rows = TABLE_FORMATS[format].scan(paths, fields) if paths else jsonl.empty_rows(fields)
+    rows = TABLE_FORMATS[format].scan(paths, fields) if paths else jsonl.make_empty_jsonl_rows(fields)
     return rows if split is None else rows.filter(pl.col(SPLIT) == split)
 
 
-def open_arrow(
+def open_tables_with_pyarrow(
     paths: list[Path], format: str, fields: dict[str, str], split: str | None
 ) -> "Dataset | pa.RecordBatchReader":
     """Return some files as a pyarrow dataset; JSONL as a reader of record batches, which is read once.
@@ -53,7 +55,7 @@ def open_arrow(
         NotInDataset: if the files are archives.
     """
     if format in ("jsonl", "webdataset") or not paths:
-        return _open_batch_reader(scan(paths, format, fields, split))
+        return _open_batch_reader(scan_dataset_tables(paths, format, fields, split))
     import pyarrow.dataset as pads  # with pandas: a fifth of a second, in each process of a Dagster run
 
     files = pads.dataset([str(path) for path in paths], format="ipc" if format == "arrow" else format)
@@ -110,7 +112,7 @@ def load_hugging_face(
     return rows.filter(lambda parts: [part == split for part in parts], input_columns=[SPLIT], batched=True)
 
 
-def open_webdataset(paths: list[Path], split: str | None, options: dict[str, Any]) -> Any:
+def open_files_with_webdataset(paths: list[Path], split: str | None, options: dict[str, Any]) -> Any:
     """Return archives as a `webdataset.WebDataset` whose samples are undecoded members.
 
     Raises:

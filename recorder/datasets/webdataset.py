@@ -23,8 +23,8 @@ from recorder.datasets.jsonl import json_forms, typed_jsonl_row
 from recorder.datasets.row_values import (
     FRAME_FACTS,
     SPLIT,
-    Output,
-    convert_to_unreadable,
+    RowOutput,
+    convert_row_read_errors,
     frame_image_names,
     frame_keys,
     iterate_frame_images,
@@ -48,7 +48,7 @@ _IMAGES = (".jpg", ".png", ".webp")
 _Text = TypeVar("_Text")
 
 
-def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file: Output) -> None:
+def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
     """Write an archive of samples; no more than some hundred frames with their pictures are in memory.
 
     A sample's members are `<key>.events.json` (list of events, may be empty), `<key>.jpg`, `.png` or `.webp`
@@ -100,7 +100,7 @@ def _format_frames(frames: pl.DataFrame) -> list[str]:
 class TarWriter:
     """Writer of a tar archive."""
 
-    def __init__(self, file: Output) -> None:
+    def __init__(self, file: RowOutput) -> None:
         self._file = file
         self._size = 0
 
@@ -179,7 +179,7 @@ def read_webdataset_samples(path: Path) -> Iterator[Sample]:
     Raises:
         Unreadable: if the archive is broken.
     """
-    with convert_to_unreadable(), path.open("rb") as file:
+    with convert_row_read_errors(), path.open("rb") as file:
         for key, members in _group_sample_members(file):
             yield _read_sample(file, key, members)
 

@@ -18,8 +18,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
 from recorder import clock
-from recorder.doctor.findings import Finding, name_some
-from recorder.doctor.lake_comparison import check_contents
+from recorder.doctor.findings import Finding, join_names
+from recorder.doctor.lake_comparison import compare_sealed_with_lake
 from recorder.doctor.machine import (
     Ports,
     check_backups,
@@ -42,11 +42,11 @@ from recorder.service_state import list_warnings, read_service_state
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
-from recorder.storage.deployment import check_deployment
+from recorder.storage.deployment import check_deployment_record
 from recorder.storage.lake import Lake
 from recorder.storage.store_regions import check_store_regions
 from recorder.supervisor.run_records import SERVICE, read_run_record
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 
 #: Clocks that differ by more order sessions and leases wrongly.
 _CLOCK_TOLERANCE = timedelta(seconds=5)
@@ -110,14 +110,16 @@ def examine_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Fin
     }
     for name, store in stores.items():
         yield _examine_store_access(
-            name, f"The store {_without_query(store.url)}", partial(_probe_examined_store, store)
+            name,
+            f"The store {_remove_query_of_examined_url(store.url)}",
+            partial(_probe_examined_store, store),
         )
     is_archive_apart = "://" in settings.blob_url and "://" not in settings.cold_url
     if is_archive_apart and settings.cold_storage_class is None and not settings.is_embedded:
         message = f"Archived frames go to the folder {settings.cold_url}, which other machines cannot read."
         fix = "Set RECORDER_COLD_URL to an address in the store of frames, before frames are archived."
         yield Finding("archived frames", "warning", message, fix)
-    yield _examine_store_access("lake", f"The lake {_without_query(lake.url)}", lake.ping)
+    yield _examine_store_access("lake", f"The lake {_remove_query_of_examined_url(lake.url)}", lake.ping)
 
 
 def _probe_examined_store(store: Blobs) -> None:
@@ -139,7 +141,7 @@ def _examine_store_access(check: str, title: str, probe: Callable[[], object]) -
     return Finding(check, "ok", f"{title} can be written, read and deleted from.")
 
 
-def _without_query(url: str) -> str:
+def _remove_query_of_examined_url(url: str) -> str:
     """Return an address without its query, in which some stores carry credentials."""
     return url if "://" not in url else urlsplit(url)._replace(query="").geturl()
 
@@ -149,7 +151,7 @@ def _examine_database(
 ) -> Iterator[Finding]:
     yield Finding("database", "ok", f"The {database.dialect.name} database answers and has this schema.")
     try:
-        check_deployment(settings, database)
+        check_deployment_record(settings, database)
         check_store_regions(settings, blobs, lake)
     except RecorderError as error:
         yield Finding("region", "error", str(error), "Start with the settings of this deployment.")
@@ -158,14 +160,14 @@ def _examine_database(
     try:
         with database.transaction(write=False) as db:
             yield from examine_clocks(db)
-            yield from find_overdue_leases(db)
-            yield from check_secret(settings, db)
-            yield from check_service(settings, db)
-            yield from check_overdue(db)
-            is_browser_wanted = _has_live_hosts(db)
+            yield from examine_overdue_leases(db)
+            yield from examine_webhook_secrets(settings, db)
+            yield from examine_service_warnings(settings, db)
+            yield from examine_overdue_removals(db)
+            is_browser_wanted = _is_browser_examination_needed(db)
         # A browser may take seconds to start, too long for a transaction.
         yield from check_browser(settings, is_wanted=is_browser_wanted)
-        yield from check_contents(database, blobs, lake, chance)
+        yield from compare_sealed_with_lake(database, blobs, lake, chance)
     except RecorderError as error:
         yield Finding("database", "error", str(error), "Run `recorder doctor` again once it answers.")
 
@@ -195,11 +197,11 @@ _CLOCKS = {
 }
 
 
-def check_secret(settings: Settings, db: DbSession) -> Iterator[Finding]:
+def examine_webhook_secrets(settings: Settings, db: DbSession) -> Iterator[Finding]:
     """Yield a finding about the signing secrets of webhooks, which the deployment's secret encrypts."""
     secret = WebhookSecretRow
     signing = or_(col(secret.expires_at).is_(None), col(secret.expires_at) > clock.now())
-    is_foreign = col(secret.key_id) != SecretBox(settings.secret).key_id
+    is_foreign = col(secret.key_id) != WebhookSecretBox(settings.secret).key_id
     count, foreign = db.exec(
         select(func.count(), func.count().filter(is_foreign)).select_from(secret).where(signing)
     ).one()
@@ -211,12 +213,12 @@ def check_secret(settings: Settings, db: DbSession) -> Iterator[Finding]:
         yield Finding("secret", "ok", f"RECORDER_SECRET fits the signing secrets of webhooks: {count}.")
 
 
-def _has_live_hosts(db: DbSession) -> bool:
+def _is_browser_examination_needed(db: DbSession) -> bool:
     """Return whether a workspace allows hosts for live replays."""
     return any(db.connection().execute(select(col(WorkspaceRow.live_hosts))).scalars())
 
 
-def find_overdue_leases(db: DbSession) -> Iterator[Finding]:
+def examine_overdue_leases(db: DbSession) -> Iterator[Finding]:
     """Yield a finding about leases whose process ended without releasing them while work waits."""
     now_ms = clock.now_ms()
     held = db.exec(select(func.count()).where(col(LeaseRow.expires_ms) > now_ms)).one()
@@ -228,13 +230,13 @@ def find_overdue_leases(db: DbSession) -> Iterator[Finding]:
     waiting = {lane.name for lane, _ in lanes.waiting_lanes(db)}
     stuck = [name for name, _ in overdue if name in waiting]
     if stuck:
-        message = f"{counted(len(stuck), 'sealing lane')} with an ended run: {name_some(stuck)}."
+        message = f"{counted(len(stuck), 'sealing lane')} with an ended run: {join_names(stuck)}."
         yield Finding("leases", "warning", message, "Start Dagster: its next run takes them over.")
     else:
         yield Finding("leases", "ok", f"Leases held now: {held}.")
 
 
-def check_service(settings: Settings, db: DbSession) -> Iterator[Finding]:
+def examine_service_warnings(settings: Settings, db: DbSession) -> Iterator[Finding]:
     """Yield the warnings that `/readyz` lists: Dagster, sensors, backlog, sessions set aside."""
     if settings.is_embedded and read_run_record(settings.data_dir, SERVICE) is None:
         yield Finding("service", "ok", "The service is stopped; `recorder up` starts it.")
@@ -247,7 +249,7 @@ def check_service(settings: Settings, db: DbSession) -> Iterator[Finding]:
         yield Finding("sealing", "ok", "Dagster reports, and no session waits for long or was set aside.")
 
 
-def check_overdue(db: DbSession) -> Iterator[Finding]:
+def examine_overdue_removals(db: DbSession) -> Iterator[Finding]:
     """Yield findings about erasures past their date, and about purges that are open for too long."""
     overdue = count_overdue(db)
     fix = "`recorder retention run` works on them, and logs what they wait for."

@@ -17,6 +17,6 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-def name_some(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     """Return the first names, and whether there are more."""
     return ", ".join(sorted(names)[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")

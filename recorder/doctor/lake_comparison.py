@@ -9,7 +9,7 @@ import polars as pl
 from polars.exceptions import PanicException
 from sqlmodel import col, select
 
-from recorder.doctor.findings import Finding, name_some
+from recorder.doctor.findings import Finding, join_names
 from recorder.models.session import SessionRow
 from recorder.plurals import counted
 from recorder.storage.blobs import Blobs
@@ -23,7 +23,9 @@ from recorder.tenant import Tenant
 _SAMPLED = 200
 
 
-def check_contents(database: Database, blobs: Blobs, lake: Lake, chance: random.Random) -> Iterator[Finding]:
+def compare_sealed_with_lake(
+    database: Database, blobs: Blobs, lake: Lake, chance: random.Random
+) -> Iterator[Finding]:
     """Yield a finding for each workspace and mode: sealed sessions in SQL against the lake and the blobs.
 
     All ids are compared; rows and objects of frames are compared for a random sample of sessions.
@@ -42,25 +44,25 @@ def _compare_tenant(
     database: Database, blobs: Blobs, lake: Lake, tenant: Tenant, chance: random.Random
 ) -> Iterator[Finding]:
     name = f"{tenant.workspace_id} ({tenant.mode})"
-    sealed = _read_sealed(database, tenant)
+    sealed = _read_sealed_to_compare(database, tenant)
     try:
         in_lake = retry_lake_read(lambda: lake.scan("sessions", tenant).select("session_id").collect())
         missing = sealed.join(in_lake, on="session_id", how="anti")["session_id"].to_list()
         if missing:
             message = (
-                f"The lake lacks {counted(len(missing), 'sealed session')} of {name}: {name_some(missing)}."
+                f"The lake lacks {counted(len(missing), 'sealed session')} of {name}: {join_names(missing)}."
             )
             yield Finding("contents", "error", message, "Restore the lake from a backup of the same time.")
         sample = sealed.filter(~pl.col("session_id").is_in(missing))
         sample = sample.sample(min(_SAMPLED, sample.height), seed=chance.getrandbits(32))
-        wrong = _find_wrong_counts(lake, tenant, sample)
+        wrong = _compare_counts_with_lake(lake, tenant, sample)
         if wrong:
-            message = f"Rows of {counted(len(wrong), 'session')} of {name} differ: {name_some(wrong)}."
+            message = f"Rows of {counted(len(wrong), 'session')} of {name} differ: {join_names(wrong)}."
             yield Finding("contents", "error", message, "Restore the lake from a backup of the same time.")
-        gone = _find_missing_objects(lake, blobs, tenant, sample)
+        gone = _compare_frames_with_store(lake, blobs, tenant, sample)
         if gone:
             message = (
-                f"The store lacks {counted(len(gone), 'object')} with frames of {name}: {name_some(gone)}."
+                f"The store lacks {counted(len(gone), 'object')} with frames of {name}: {join_names(gone)}."
             )
             yield Finding("contents", "error", message, "Restore the store of frames.")
     except (Exception, PanicException) as error:  # polars panics where a file is cut off
@@ -72,7 +74,7 @@ def _compare_tenant(
         yield Finding("contents", "error", message, fix)
 
 
-def _read_sealed(database: Database, tenant: Tenant) -> pl.DataFrame:
+def _read_sealed_to_compare(database: Database, tenant: Tenant) -> pl.DataFrame:
     columns = {"session_id": pl.String, "events": pl.Int64, "frames": pl.Int64}
     statement = select(SessionRow.id, SessionRow.event_count, SessionRow.frame_count).where(
         *in_tenant(SessionRow, tenant),
@@ -83,7 +85,7 @@ def _read_sealed(database: Database, tenant: Tenant) -> pl.DataFrame:
         return pl.DataFrame(db.exec(statement).all(), schema=columns, orient="row")
 
 
-def _find_wrong_counts(lake: Lake, tenant: Tenant, sample: pl.DataFrame) -> list[str]:
+def _compare_counts_with_lake(lake: Lake, tenant: Tenant, sample: pl.DataFrame) -> list[str]:
     """Return the sessions of which the lake has other numbers of events or frames than SQL."""
 
     def count_rows(kind: Literal["events", "frames"]) -> pl.DataFrame:
@@ -98,7 +100,7 @@ def _find_wrong_counts(lake: Lake, tenant: Tenant, sample: pl.DataFrame) -> list
     return sorted(wrong)
 
 
-def _find_missing_objects(lake: Lake, blobs: Blobs, tenant: Tenant, sample: pl.DataFrame) -> list[str]:
+def _compare_frames_with_store(lake: Lake, blobs: Blobs, tenant: Tenant, sample: pl.DataFrame) -> list[str]:
     """Return the keys of objects that hold frames of the sample and are not in the store."""
 
     def read_keys() -> pl.DataFrame:
@@ -106,10 +108,10 @@ def _find_missing_objects(lake: Lake, blobs: Blobs, tenant: Tenant, sample: pl.D
         return rows.select(pl.col("object").unique()).collect()
 
     keys = retry_lake_read(read_keys)["object"].drop_nulls().sort()
-    return [key for key in keys.head(_SAMPLED) if not _has_object(blobs, key)]
+    return [key for key in keys.head(_SAMPLED) if not _has_compared_object(blobs, key)]
 
 
-def _has_object(blobs: Blobs, key: str) -> bool:
+def _has_compared_object(blobs: Blobs, key: str) -> bool:
     try:
         blobs.get(key, 0, 1)
     except KeyError:

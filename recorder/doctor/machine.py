@@ -132,14 +132,14 @@ def check_ports(settings: Settings, ports: Ports) -> Iterator[Finding]:
     for option, port in (("--port", ports.api), ("--dagster-port", ports.dagster)):
         if _is_free(ports.host, port):
             yield Finding("ports", "ok", f"Port {port} is free for `recorder up`.")
-        elif option == "--port" and _answers_as_api(ports.host, port):
+        elif option == "--port" and _is_port_of_api(ports.host, port):
             yield Finding("ports", "ok", f"An API process without `recorder up` answers at port {port}.")
         else:
             message = f"Another program listens on port {port}."
             yield Finding("ports", "warning", message, f"Stop it, or give `recorder up` another {option}.")
 
 
-def _answers_as_api(host: str, port: int) -> bool:
+def _is_port_of_api(host: str, port: int) -> bool:
     """Return whether an API of this service answers at a port of this machine."""
     try:
         answer = httpx.get(f"http://{host}:{port}/healthz", timeout=_API_S, trust_env=False)

@@ -174,18 +174,18 @@ def format_card_page(manifest: dict[str, Any], statistics: Statistics) -> Iterat
     workflows = escape_markdown_text(", ".join(spec["workflow"]))
     yield (
         f"Recordings of {workflows}: {totals['sessions']:,} sessions of "
-        f"{_format_duration(statistics.duration_ms / 1000)} together, started before "
+        f"{_format_card_duration(statistics.duration_ms / 1000)} together, started before "
         f"{spec['filter']['until']}. Export `{manifest['export_id']}`, format `{manifest['format']}`."
     )
-    yield from ("", *_list_files(manifest))
+    yield from ("", *_list_card_files(manifest))
     yield from ("", "## Figures", "", *_list_card_figures(manifest, statistics))
     yield from ("", "## Parts", "", *_describe_splits(manifest))
-    yield from ("", "## Personal data", "", *_describe_masking(manifest))
+    yield from ("", "## Personal data", "", *_describe_card_masking(manifest))
     yield from ("", "## Columns", "", *_list_card_columns(manifest))
-    yield from ("", "## What was asked for", "", *_format_request(spec))
+    yield from ("", "## What was asked for", "", *_format_card_request(spec))
 
 
-def _list_files(manifest: dict[str, Any]) -> Iterator[str]:
+def _list_card_files(manifest: dict[str, Any]) -> Iterator[str]:
     kinds = list_dataset_kinds(manifest)
     for kind in kinds:
         yield f"- `{file_glob(manifest, kind)}`: {_KINDS[kind]}"
@@ -220,7 +220,7 @@ def _list_reading_tools(manifest: dict[str, Any], kinds: list[FileKind]) -> Iter
     yield 'import recorder; recorder.open_export(".")'
 
 
-def _format_duration(seconds: float) -> str:
+def _format_card_duration(seconds: float) -> str:
     for unit, length in (("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"
@@ -278,7 +278,7 @@ def _describe_splits(manifest: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _describe_masking(manifest: dict[str, Any]) -> Iterator[str]:
+def _describe_card_masking(manifest: dict[str, Any]) -> Iterator[str]:
     yield (
         "Texts were masked when the recordings came in, by the rules that workspace and workflow had then; "
         "the export changes nothing. What no rule found stands in the rows as it was sent. No column "
@@ -292,19 +292,21 @@ def _describe_masking(manifest: dict[str, Any]) -> Iterator[str]:
 
 def _list_card_columns(manifest: dict[str, Any]) -> Iterator[str]:
     for kind in list_dataset_kinds(manifest):
-        rows = _describe_fields(describe_dataset_schema(kind, manifest["format"]), "")
+        rows = _describe_card_fields(describe_dataset_schema(kind, manifest["format"]), "")
         yield from (f"`{kind}`:", "", *_format_markdown_table(("column", "type", "null", ""), rows), "")
 
 
-def _describe_fields(fields: Iterable[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+def _describe_card_fields(
+    fields: Iterable[dict[str, Any]], prefix: str
+) -> Iterator[tuple[str, str, str, str]]:
     for field in fields:
         name = f"{prefix}{field['name']}"
         yield name, field["type"], "yes" if field["nullable"] else "", COLUMNS.get(field["name"], "")
         if "fields" in field and field["name"] != "image":
-            yield from _describe_fields(field["fields"], f"{name} › ")
+            yield from _describe_card_fields(field["fields"], f"{name} › ")
 
 
-def _format_request(spec: dict[str, Any]) -> Iterator[str]:
+def _format_card_request(spec: dict[str, Any]) -> Iterator[str]:
     filters = dict(spec["filter"])
     if "exclude_session_ids" in filters:
         filters["exclude_session_ids"] = f"{len(filters['exclude_session_ids'])} sessions"

@@ -9,7 +9,7 @@ import polars as pl
 
 from recorder.datasets import arrow, jsonl, parquet, webdataset
 from recorder.datasets.formats import FileKind, FormatName
-from recorder.datasets.row_values import Output
+from recorder.datasets.row_values import RowOutput
 from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.errors import RecorderError
 from recorder.exports.destinations import ExportLocation, open_destination_directory
@@ -217,7 +217,7 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
         yield WrittenShard(shard.path, shard.rows, file.size_bytes, file.sha256)
 
 
-def _write_shard_file(task: ShardTask, kind: FileKind, tables: ShardRows, file: Output) -> None:
+def _write_shard_file(task: ShardTask, kind: FileKind, tables: ShardRows, file: RowOutput) -> None:
     writer = _WRITERS[task.format]
     frames = Blobs(task.blob_url, archive_url=task.cold_url)
     match kind:

@@ -95,11 +95,11 @@ def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool
             if storage_class is not None:
                 runtime.blobs.set_storage_class(key, storage_class)
             else:
-                _copy_object(Blobs(runtime.blobs.url), cold, key)
+                _copy_object_to_archive(Blobs(runtime.blobs.url), cold, key)
         except KeyError:
             missing += 1  # a purge removed it; the check below sees that
     with held.transaction(runtime.database) as db:
-        current = _read_row(db, row.id)
+        current = _read_session_to_archive(db, row.id)
         is_deleted = current is None or current.deleted_at is not None
         if current is not None and not is_deleted and not missing and storage_class is not None:
             current.frames_archived_at = clock.now()
@@ -116,19 +116,19 @@ def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool
         for key in keys:
             runtime.blobs.delete(key)
         with held.transaction(runtime.database) as db:
-            current = _read_row(db, row.id)
+            current = _read_session_to_archive(db, row.id)
             if current is not None:
                 current.frames_archived_at = clock.now()
                 db.add(current)
     return True
 
 
-def _read_row(db: DbSession, session_id: str) -> SessionRow | None:
+def _read_session_to_archive(db: DbSession, session_id: str) -> SessionRow | None:
     statement = select(SessionRow).where(SessionRow.id == session_id)
     return db.exec(statement.with_for_update().execution_options(populate_existing=True)).first()
 
 
-def _copy_object(hot: Blobs, cold: Blobs, key: str) -> None:
+def _copy_object_to_archive(hot: Blobs, cold: Blobs, key: str) -> None:
     """Copy an object, inside the store if both are in one, and check the copy: by its tag, or its bytes.
 
     Raises:

@@ -153,7 +153,7 @@ STATISTICS = "pg_statistic"
 SQLITE_FILE = "sqlite_file"
 
 
-def list_tables_to_rewrite(*, is_sqlite: bool) -> list[str]:
+def list_inventory_tables_to_rewrite(*, is_sqlite: bool) -> list[str]:
     """Return the tables that an erasure waits for, in the order of their rewrites; SQLite's is the file.
 
     PostgreSQL's statistics come last: each rewrite of another table samples them again.

@@ -20,13 +20,19 @@ from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import NotFound
-from recorder.governance.content_inventory import list_tables_to_rewrite
+from recorder.governance.content_inventory import list_inventory_tables_to_rewrite
 from recorder.governance.holds import list_held_sessions
 from recorder.governance.purging.purge_rows import count_deliveries, describe_purge_request, is_purge_open
-from recorder.governance.subjects import SubjectMatcher, hash_subject, hash_text, hash_tokens, iterate_texts
+from recorder.governance.subjects import (
+    SubjectMatcher,
+    hash_subject,
+    hash_text,
+    hash_tokens,
+    iterate_subject_texts,
+)
 from recorder.hashing import compute_keyed_digest
 from recorder.ids import is_id, new_timed_id
-from recorder.masking.policies import list_replacements
+from recorder.masking.policies import list_masking_replacements
 from recorder.memory.storage.graph_session_removal import list_nodes
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
 from recorder.models.operations import AuditRow
@@ -119,7 +125,7 @@ def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
 def has_unfinished_erasures(db: DbSession) -> bool:
     """Return whether an erasure is not searched yet, or waits neither for a purge nor for a table."""
     stale = func.coalesce(ErasureRow.stale_tables, "")
-    has_ended = and_(~_is_purging(), stale == "")
+    has_ended = and_(~_make_erasure_purge_condition(), stale == "")
     waiting = select(ErasureRow.id).where(or_(col(ErasureRow.is_searched).is_(False), has_ended))
     return db.exec(waiting.limit(1)).first() is not None
 
@@ -195,14 +201,14 @@ def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None
         row.subject[:_NONCE_BYTES], row.subject[_NONCE_BYTES:], row.id.encode()
     )
     with runtime.database.transaction(write=False) as db:
-        replacements = list_replacements(db, row.workspace_id)
+        replacements = list_masking_replacements(db, row.workspace_id)
     matcher = SubjectMatcher(runtime.settings.secret, row.workspace_id, subject.decode(), replacements)
     modes = ["live", "test"] if row.mode == "live" else ["test"]
     for mode in modes[modes.index(row.searched_mode) if row.searched_mode else 0 :]:
         after: str | None = (row.searched_id or "") if mode == row.searched_mode else ""
         while after is not None:
             with runtime.database.transaction(write=False) as db:
-                until = _find_range_end(db, row, mode, after)
+                until = _find_erasure_range_end(db, row, mode, after)
                 session_ids = matcher.find_sessions(db, row, mode=mode, after=after, until=until)
             for start in range(0, len(session_ids), _CHUNK):
                 with held.transaction(runtime.database) as db:
@@ -215,7 +221,7 @@ def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None
             after = until
 
 
-def _find_range_end(db: DbSession, row: ErasureRow, mode: str, after: str) -> str | None:
+def _find_erasure_range_end(db: DbSession, row: ErasureRow, mode: str, after: str) -> str | None:
     """Return the id at which a range of sessions ends; None at the last range."""
     ids = select(SessionRow.id).where(
         SessionRow.workspace_id == row.workspace_id, SessionRow.mode == mode, col(SessionRow.id) > after
@@ -238,7 +244,7 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
     secret = runtime.settings.secret
     wanted: dict[str, list[AuditRow]] = {}
     with runtime.database.transaction(write=True) as db:
-        replacements = list_replacements(db, workspace_id)
+        replacements = list_masking_replacements(db, workspace_id)
         for entry in requests:
             for digest in (entry.details["subject_hash"], *entry.details.get("token_hashes", ())):
                 wanted.setdefault(digest, []).append(entry)
@@ -247,10 +253,10 @@ def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[Audi
     after = ""
     while True:
         with runtime.database.transaction(write=False) as db:
-            rows = _read_texts(db, workspace_id, after)
+            rows = _read_texts_for_erasure(db, workspace_id, after)
         matches: dict[str, list[str]] = {}
         for row, metadata in rows:
-            texts = iterate_texts([row.actor_id, metadata])
+            texts = iterate_subject_texts([row.actor_id, metadata])
             for digest in {
                 digest for text in texts for digest in hash_text(secret, workspace_id, text, replacements)
             }:
@@ -281,7 +287,7 @@ def _make_repeated_erasure(entry: AuditRow) -> ErasureRow:
     )
 
 
-def _read_texts(db: DbSession, workspace_id: str, after: str) -> list[Any]:
+def _read_texts_for_erasure(db: DbSession, workspace_id: str, after: str) -> list[Any]:
     statement = (
         select(SessionRow, SessionMetadataRow.metadata_)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id), isouter=True)
@@ -326,7 +332,7 @@ def _request_erasure_purges(db: DbSession, erasure_id: str, session_ids: list[st
     db.add(erasure)
 
 
-def _is_purging() -> Any:
+def _make_erasure_purge_condition() -> Any:
     """Return the condition that an erasure waits for purges: its own, and those that had begun before it.
 
     The rows of sessions that were being purged before are gone: the search cannot find out whether they name
@@ -351,7 +357,7 @@ def _are_purges_over(runtime: Runtime, erasure_id: str) -> bool:
 
 
 def _is_erasure_purging(db: DbSession, erasure_id: str) -> bool:
-    purging = select(ErasureRow.id).where(ErasureRow.id == erasure_id, _is_purging())
+    purging = select(ErasureRow.id).where(ErasureRow.id == erasure_id, _make_erasure_purge_condition())
     return db.exec(purging).first() is not None
 
 
@@ -365,7 +371,7 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
         if row.stale_tables is None and not (is_sqlite and not row.counts.get("sessions")):
             # Rewritten pages must not hold an earlier version of this row with the subject.
             row.subject = b""
-            row.stale_tables = " ".join(list_tables_to_rewrite(is_sqlite=is_sqlite))
+            row.stale_tables = " ".join(list_inventory_tables_to_rewrite(is_sqlite=is_sqlite))
             db.add(row)
         if row.stale_tables:
             return False

@@ -42,7 +42,7 @@ def add_hold(db: DbSession, origin: Origin, *, kind: HoldKind, value: str) -> bo
         ValidationFailed: if no tag can have this name.
     """
     if kind == "session":
-        _require_session(db, origin.workspace_id, value)
+        _require_session_to_hold(db, origin.workspace_id, value)
     elif not value or len(value) > limits.TAG_NAME_CHARACTERS or not value.isprintable():
         message = f"A tag has 1 to {limits.TAG_NAME_CHARACTERS} printable characters."
         raise ValidationFailed.of("tag", "invalid_string", message=message)
@@ -106,7 +106,7 @@ def forget_holds(db: DbSession, workspace_id: str, session_ids: Collection[str])
     db.exec(delete(HoldRow).where(col(HoldRow.workspace_id) == workspace_id, named))
 
 
-def _require_session(db: DbSession, workspace_id: str, session_id: str) -> None:
+def _require_session_to_hold(db: DbSession, workspace_id: str, session_id: str) -> None:
     row = db.get(SessionRow, session_id)
     if row is None or row.workspace_id != workspace_id or db.get(PurgeRow, session_id) is not None:
         detail = "The workspace has no session of this id, or its purge began; check the id and --workspace."

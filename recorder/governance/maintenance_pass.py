@@ -16,7 +16,7 @@ from sqlmodel import col, select
 from recorder.models.export import ExportRow
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
-from recorder.sealing.cleanup import name_table_lease
+from recorder.sealing.cleanup import name_table_cleanup_lease
 from recorder.storage.lake_maintenance import TableMaintenance
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
@@ -91,12 +91,12 @@ def maintain_lake(
         lease_ms: duration of the lease of a table.
     """
     report = MaintenanceReport()
-    for tenant in _list_sealed_tenants(runtime, workspace_id):
+    for tenant in _list_maintenance_tenants(runtime, workspace_id):
         for kind in LAYOUTS:
             if is_stopping():
                 return report
             try:
-                done = _maintain_table(runtime, owner, tenant, kind, lease_ms)
+                done = _run_table_pass(runtime, owner, tenant, kind, lease_ms)
             except LeaseLost:
                 report.busy.append((tenant, kind))
                 continue
@@ -109,11 +109,11 @@ def maintain_lake(
             else:
                 report.tables[tenant, kind] = done
     if workspace_id is None:
-        report.aborted_uploads = _abort_uploads(runtime, is_stopping)
+        report.aborted_uploads = _abort_uploads_in_pass(runtime, is_stopping)
     return report
 
 
-def _abort_uploads(runtime: Runtime, is_stopping: Callable[[], bool]) -> int:
+def _abort_uploads_in_pass(runtime: Runtime, is_stopping: Callable[[], bool]) -> int:
     settings, aborted = runtime.settings, 0
     for url in sorted({settings.lake_url, settings.blob_url, settings.cold_url, settings.export_url}):
         if is_stopping():
@@ -125,7 +125,7 @@ def _abort_uploads(runtime: Runtime, is_stopping: Callable[[], bool]) -> int:
     return aborted
 
 
-def _list_sealed_tenants(runtime: Runtime, workspace_id: str | None) -> list[Tenant]:
+def _list_maintenance_tenants(runtime: Runtime, workspace_id: str | None) -> list[Tenant]:
     statement = select(SealCounterRow.workspace_id, SealCounterRow.mode).distinct()
     if workspace_id is not None:
         statement = statement.where(SealCounterRow.workspace_id == workspace_id)
@@ -133,22 +133,22 @@ def _list_sealed_tenants(runtime: Runtime, workspace_id: str | None) -> list[Ten
         return sorted(Tenant(*row) for row in db.exec(statement))
 
 
-def _maintain_table(
+def _run_table_pass(
     runtime: Runtime, owner: str, tenant: Tenant, kind: Kind, lease_ms: int
 ) -> TableMaintenance | None:
     """Work on one table; return None if another run works on it."""
-    name = name_table_lease(kind, tenant)
+    name = name_table_cleanup_lease(kind, tenant)
     with lease_for_block(runtime.database, name, owner, ttl_ms=lease_ms) as held:
         if held is None:
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            pinned_since = _find_oldest_export_time(runtime, tenant)
+            pinned_since = _find_oldest_export_for_pass(runtime, tenant)
             check = partial(HeldLease.require_time, held)
             return runtime.lake.maintain(kind, tenant, pinned_since=pinned_since, check=check)
 
 
-def _find_oldest_export_time(runtime: Runtime, tenant: Tenant) -> datetime | None:
+def _find_oldest_export_for_pass(runtime: Runtime, tenant: Tenant) -> datetime | None:
     """Return when the oldest running export was requested: its plan pins no version that ended before."""
     is_running = (
         ExportRow.workspace_id == tenant.workspace_id,

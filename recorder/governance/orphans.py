@@ -124,7 +124,7 @@ def _read_named_objects(
         return {}
     with runtime.database.transaction(write=False) as db:
         # Before the sessions: the rows of a session that is not sealed afterwards were all in the database.
-        named = _read_hot_rows(db, session_ids)
+        named = _read_hot_rows_for_orphans(db, session_ids)
         sessions = db.exec(select(SessionRow).where(col(SessionRow.id).in_(session_ids))).all()
         is_open = (col(PurgeRow.session_id).in_(session_ids), PurgeRow.step != "done")
         left_out = {*db.exec(select(PurgeRow.session_id).where(*is_open))}
@@ -134,7 +134,7 @@ def _read_named_objects(
         if row.status == "sealed" and row.id not in left_out:
             sealed[row.tenant].append(row)
     for tenant, rows in sealed.items():
-        named |= _read_lake_rows(runtime.lake, tenant, rows)
+        named |= _read_lake_rows_for_orphans(runtime.lake, tenant, rows)
     for row in sessions:
         if row.id not in left_out and named[row.id].rows < row.frame_count:
             log.warning("frames of session %s are incomplete; its objects are left alone", row.id)
@@ -142,7 +142,9 @@ def _read_named_objects(
     return {session_id: named[session_id].keys for session_id in session_ids if session_id not in left_out}
 
 
-def _read_hot_rows(db: DbSession, session_ids: Collection[str]) -> defaultdict[str, _NamedObjects]:
+def _read_hot_rows_for_orphans(
+    db: DbSession, session_ids: Collection[str]
+) -> defaultdict[str, _NamedObjects]:
     named: defaultdict[str, _NamedObjects] = defaultdict(_NamedObjects)
     is_wanted = col(FrameRow.session_id).in_(session_ids)
     counts = select(FrameRow.session_id, func.count()).where(is_wanted).group_by(col(FrameRow.session_id))
@@ -155,7 +157,9 @@ def _read_hot_rows(db: DbSession, session_ids: Collection[str]) -> defaultdict[s
     return named
 
 
-def _read_lake_rows(lake: Lake, tenant: Tenant, sessions: list[SessionRow]) -> dict[str, _NamedObjects]:
+def _read_lake_rows_for_orphans(
+    lake: Lake, tenant: Tenant, sessions: list[SessionRow]
+) -> dict[str, _NamedObjects]:
     """Return the objects that the lake's rows of sealed sessions name."""
     is_wanted = (
         pl.col("workflow").is_in(sorted({row.workflow for row in sessions}))

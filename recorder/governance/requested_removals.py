@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.governance.erasures import try_erasures
-from recorder.governance.purging.due_steps import PurgeReport
+from recorder.governance.purging.due_steps import DueStepReport
 from recorder.governance.purging.purge_runs import run_purges
 from recorder.governance.table_rewrites import rewrite_small_file
 from recorder.models.governance import PurgeRow
@@ -25,7 +25,7 @@ class Removals:
     """Purges and erasures that ended, and whether an erasure failed."""
 
     #: None if another run works on the purges.
-    purges: PurgeReport | None
+    purges: DueStepReport | None
     erasures: int
     #: The first error of an erasure; the next run tries it again.
     error: Exception | None

@@ -20,7 +20,7 @@ from sqlmodel import col, delete, select
 from recorder import clock, limits
 from recorder.access import idempotency_keys
 from recorder.audit import pruning
-from recorder.audit.verify import Head, read_chain_heads
+from recorder.audit.verify import ChainHead, read_chain_heads
 from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive, orphans
@@ -90,7 +90,7 @@ class RetentionReport:
     sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: list[RetentionFailure] = field(default_factory=list)
     #: Heads of the audit chains after the run, for the operator to keep outside.
-    heads: list[Head] = field(default_factory=list)
+    heads: list[ChainHead] = field(default_factory=list)
 
     def add(self, workspace_id: str, kind: str, count: int, size_bytes: int = 0) -> None:
         """Count things of a kind."""
@@ -124,13 +124,13 @@ def preview_retention(
         workspace_id: one workspace; None is all.
     """
     report = RetentionReport(at or clock.now())
-    for workspace in _list_workspaces(runtime, workspace_id):
+    for workspace in _list_retention_workspaces(runtime, workspace_id):
         for page in list_due_sessions(runtime.database, workspace, at=report.at):
             for session in page:
                 kind = HELD if session.is_held else SESSION_KINDS[session.cause]
                 report.add(workspace.id, kind, 1, session.size_bytes)
         with runtime.database.transaction(write=False) as db:
-            _count_records(db, report, workspace)
+            _count_retention_records(db, report, workspace)
         for row in archive.list_sessions_to_archive(runtime.database, workspace, at=report.at):
             report.add(workspace.id, ARCHIVED, 1, row.frame_bytes)
         for portion in orphans.list_orphans(runtime, workspace, at=report.at):
@@ -171,16 +171,16 @@ def run_retention(
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             report = RetentionReport(at or clock.now())
-            workspaces = _list_workspaces(runtime, workspace_id)
+            workspaces = _list_retention_workspaces(runtime, workspace_id)
             for subject, work in _WORK.items():
                 for workspace in workspaces:
-                    with _report_failure(report, held, workspace.id, subject):
+                    with _report_retention_failure(report, held, workspace.id, subject):
                         work(runtime, held, workspace, report)
-            with _report_failure(report, held, None, "delivery records"):
+            with _report_retention_failure(report, held, None, "delivery records"):
                 _repeat_retention_step(
                     runtime, held, lambda db: _ROWS if remove_old_deliveries(db, now=report.at) else 0
                 )
-            with _report_failure(report, held, None, "copies of purged rows in the database"):
+            with _report_retention_failure(report, held, None, "copies of purged rows in the database"):
                 rewrite_file_after_purges(runtime, since=clock.now() - _REWRITE_SINCE)
             # After the pruning, which adds entries.
             report.heads = read_chain_heads(runtime.database, workspace_id)
@@ -188,7 +188,7 @@ def run_retention(
 
 
 @contextmanager
-def _report_failure(
+def _report_retention_failure(
     report: RetentionReport, held: HeldLease, workspace_id: str | None, subject: str
 ) -> Iterator[None]:
     """Report the failure of the block, whatever its error, instead of raising it.
@@ -208,7 +208,7 @@ def _report_failure(
         log.warning("%s", report.failures[-1], exc_info=error)
 
 
-def _list_workspaces(runtime: Runtime, workspace_id: str | None) -> list[WorkspaceRow]:
+def _list_retention_workspaces(runtime: Runtime, workspace_id: str | None) -> list[WorkspaceRow]:
     statement = select(WorkspaceRow).order_by(col(WorkspaceRow.id))
     if workspace_id is not None:
         statement = statement.where(WorkspaceRow.id == workspace_id)
@@ -231,54 +231,54 @@ def _expire_sessions(
                 report.add(workspace.id, SESSION_KINDS[session.cause], 1, session.size_bytes)
 
 
-def _count_records(db: DbSession, report: RetentionReport, workspace: WorkspaceRow) -> None:
+def _count_retention_records(db: DbSession, report: RetentionReport, workspace: WorkspaceRow) -> None:
     """Count what is due beside sessions."""
     at, name = report.at, workspace.id
     audit_limit = at - timedelta(days=workspace.audit_days)
-    report.add(name, "audit_entries", pruning.count_expired(db, name, before=audit_limit))
-    report.add(name, "kept_answers", *idempotency_keys.count_expired_answers(db, name, at=at))
-    report.add(name, "deliveries", _count_deliveries(db, name, at))
+    report.add(name, "audit_entries", pruning.count_audit_entries_to_prune(db, name, before=audit_limit))
+    report.add(name, "kept_answers", *idempotency_keys.count_expired_keyed_answers(db, name, at=at))
+    report.add(name, "deliveries", _count_retention_deliveries(db, name, at))
     report.add(name, "tombstones", len(_list_tombstones(db, name, audit_limit, limit=None)))
     for export in expiry.list_expired_exports(db, at=at, workspace_id=name):
-        report.add(name, "hosted_exports", 1, expiry.count_export_bytes(db, export.id))
+        report.add(name, "hosted_exports", 1, expiry.count_expired_export_bytes(db, export.id))
 
 
-def _remove_records(
+def _remove_retention_records(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
     """Remove audit entries, kept answers and tombstones of a workspace; count its deliveries."""
     at, name = report.at, workspace.id
     audit_limit = at - timedelta(days=workspace.audit_days)
     with runtime.database.transaction(write=False) as db:
-        report.add(name, "deliveries", _count_deliveries(db, name, at))
-        _, size_bytes = idempotency_keys.count_expired_answers(db, name, at=at)
+        report.add(name, "deliveries", _count_retention_deliveries(db, name, at))
+        _, size_bytes = idempotency_keys.count_expired_keyed_answers(db, name, at=at)
     prune = partial(pruning.prune_audit_entries, workspace_id=name, before=audit_limit, limit=_ROWS)
     report.add(name, "audit_entries", _repeat_retention_step(runtime, held, lambda db: prune(db)))
-    forget = partial(idempotency_keys.purge_expired_answers, limit=_ROWS, at=at, workspace_id=name)
+    forget = partial(idempotency_keys.delete_expired_keyed_answers, limit=_ROWS, at=at, workspace_id=name)
     report.add(name, "kept_answers", _repeat_retention_step(runtime, held, lambda db: forget(db)), size_bytes)
     bury = partial(_delete_tombstones, workspace_id=name, before=audit_limit)
     report.add(name, "tombstones", _repeat_retention_step(runtime, held, lambda db: bury(db)))
 
 
-def _remove_exports(
+def _remove_exports_by_retention(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
     with runtime.database.transaction(write=False) as db:
         expired = expiry.list_expired_exports(db, at=report.at, workspace_id=workspace.id)
-        sizes = {export.id: expiry.count_export_bytes(db, export.id) for export in expired}
+        sizes = {export.id: expiry.count_expired_export_bytes(db, export.id) for export in expired}
     for export_id, size_bytes in sizes.items():
         expiry.delete_expired_export_files(runtime, held, export_id, at=report.at)
         report.add(workspace.id, "hosted_exports", 1, size_bytes)
 
 
-def _archive_frames(
+def _archive_frames_by_retention(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
     for session in archive.archive_frames(runtime, held, workspace, at=report.at):
         report.add(workspace.id, ARCHIVED, 1, session.frame_bytes)
 
 
-def _remove_orphans(
+def _remove_orphans_by_retention(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
     for removed in orphans.remove_orphans(runtime, held, workspace, at=report.at):
@@ -288,10 +288,10 @@ def _remove_orphans(
 #: Work of a run in its order, by what it removes or moves.
 _WORK = {
     "expired sessions": _expire_sessions,
-    "expired records": _remove_records,
-    "hosted exports": _remove_exports,
-    "frames to archive": _archive_frames,
-    "objects of uploads that never committed": _remove_orphans,
+    "expired records": _remove_retention_records,
+    "hosted exports": _remove_exports_by_retention,
+    "frames to archive": _archive_frames_by_retention,
+    "objects of uploads that never committed": _remove_orphans_by_retention,
 }
 
 
@@ -306,7 +306,7 @@ def _repeat_retention_step(runtime: Runtime, held: HeldLease, step: Callable[[Db
             return removed
 
 
-def _count_deliveries(db: DbSession, workspace_id: str, at: datetime) -> int:
+def _count_retention_deliveries(db: DbSession, workspace_id: str, at: datetime) -> int:
     limit = first_id_at("dlv", at - timedelta(days=limits.DELIVERY_DAYS))
     of_workspace = select(WebhookRow.id).where(WebhookRow.workspace_id == workspace_id)
     is_old = (

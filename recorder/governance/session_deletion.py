@@ -39,13 +39,13 @@ def delete_session_for_good(runtime: Runtime, origin: Origin, caller: Caller, se
     """
     caller.scope.require("admin")
     with runtime.database.transaction(write=True) as db:
-        purge = _find_unfinished(db, caller.tenant, session_id) or _begin_purge(
+        purge = _find_unfinished_deletion(db, caller.tenant, session_id) or _begin_session_deletion_purge(
             db, origin, caller.tenant, session_id
         )
     purge_session_at_once(runtime, purge)
 
 
-def _find_unfinished(db: DbSession, tenant: Tenant, session_id: str) -> PurgeRow | None:
+def _find_unfinished_deletion(db: DbSession, tenant: Tenant, session_id: str) -> PurgeRow | None:
     """Return the purge of a hard delete whose rows and objects could not be removed yet."""
     purge = db.get(PurgeRow, session_id) if is_id(session_id, "ses") else None
     if purge is None or purge.tenant != tenant:
@@ -53,7 +53,7 @@ def _find_unfinished(db: DbSession, tenant: Tenant, session_id: str) -> PurgeRow
     return purge if (purge.cause, purge.step) == ("hard_delete", "content") else None
 
 
-def _begin_purge(db: DbSession, origin: Origin, tenant: Tenant, session_id: str) -> PurgeRow:
+def _begin_session_deletion_purge(db: DbSession, origin: Origin, tenant: Tenant, session_id: str) -> PurgeRow:
     if not is_id(session_id, "ses"):
         raise NotFound("session")
     row = db.get(SessionRow, session_id, with_for_update=True, populate_existing=True)

@@ -40,11 +40,14 @@ class SubjectMatcher:
         text = cast(col(SessionMetadataRow.metadata_), String)
         metadata = select(SessionMetadataRow.session_id, SessionMetadataRow.metadata_).where(
             col(SessionMetadataRow.session_id) > after,
-            or_(*(_contains(db, text, part) for part in self._parts)),
+            or_(*(_contains_subject_text(db, text, part) for part in self._parts)),
             exists().where(col(SessionRow.id) == col(SessionMetadataRow.session_id), *in_range),
         )
         actor = col(SessionRow.actor_id)
-        may_match = (actor == self._subject, *(_contains(db, actor, part) for part in self._parts[1:]))
+        may_match = (
+            actor == self._subject,
+            *(_contains_subject_text(db, actor, part) for part in self._parts[1:]),
+        )
         actors = select(SessionRow.id, SessionRow.actor_id).where(*in_range, or_(*may_match))
         if until is not None:
             metadata = metadata.where(col(SessionMetadataRow.session_id) <= until)
@@ -54,7 +57,7 @@ class SubjectMatcher:
             session_id
             for statement in (actors, metadata)
             for session_id, value in db.exec(statement)
-            if any(map(self._is_match, iterate_texts(value)))
+            if any(map(self._is_match, iterate_subject_texts(value)))
         }
         return sorted(session_ids)
 
@@ -62,24 +65,24 @@ class SubjectMatcher:
         return text == self._subject or read_token_digits(text, self._replacements) in self._digests
 
 
-def _contains(db: DbSession, text: Any, part: str) -> ColumnElement[bool]:
+def _contains_subject_text(db: DbSession, text: Any, part: str) -> ColumnElement[bool]:
     """Return the condition that a text holds a part, in the same case."""
     is_sqlite = db.connection().dialect.name == "sqlite"
     position: ColumnElement[int] = (func.instr if is_sqlite else func.strpos)(text, part)
     return position > 0
 
 
-def iterate_texts(value: Any) -> Iterator[str]:
+def iterate_subject_texts(value: Any) -> Iterator[str]:
     """Yield every text of a value, without the names of members."""
     match value:
         case str():
             yield value
         case dict():
             for member in value.values():
-                yield from iterate_texts(member)
+                yield from iterate_subject_texts(member)
         case list():
             for member in value:
-                yield from iterate_texts(member)
+                yield from iterate_subject_texts(member)
 
 
 def hash_subject(secret: bytes, workspace_id: str, subject: str) -> str:

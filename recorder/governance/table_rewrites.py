@@ -18,7 +18,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.errors import Unavailable
-from recorder.governance.content_inventory import SQLITE_FILE, STATISTICS, list_tables_to_rewrite
+from recorder.governance.content_inventory import SQLITE_FILE, STATISTICS, list_inventory_tables_to_rewrite
 from recorder.governance.erasures import try_erasures
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.runtime import Runtime
@@ -58,7 +58,7 @@ class RewriteReport:
         ]
 
 
-def has_waiting_erasures(db: DbSession) -> bool:
+def has_erasures_awaiting_rewrite(db: DbSession) -> bool:
     """Return whether an erasure waits for a table that is not rewritten yet."""
     return db.exec(_select_waiting().limit(1)).first() is not None
 
@@ -97,7 +97,7 @@ def rewrite_tables(
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            for name in list_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite):
+            for name in list_inventory_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite):
                 rewriter.rewrite_for_erasures(held, name, report)
     if report.tables:
         report.erasures, _ = try_erasures(runtime, owner)
@@ -118,7 +118,7 @@ def rewrite_small_file(runtime: Runtime, owner: str, *, most_bytes: int = _SMALL
     if not runtime.database.is_sqlite or runtime.database.measure_content() > most_bytes:
         return 0
     with runtime.database.transaction(write=False) as db:
-        if not has_waiting_erasures(db):
+        if not has_erasures_awaiting_rewrite(db):
             return 0
     report = rewrite_tables(runtime, owner)
     return 0 if report is None else report.erasures

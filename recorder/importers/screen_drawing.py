@@ -51,7 +51,7 @@ def draw_screen(
         if box.left < size[0] and box.top < size[1] and box.left + box.width > 0 and box.top + box.height > 0:
             _draw_shape(pen if box.fill[3] in (0, 255) else blending_pen, box)
             if box.text:
-                _draw_text(image, box)
+                _draw_screen_text(image, box)
     file = io.BytesIO()
     # Flat colours compress well without loss; the least effort is some 3 times faster and a little larger.
     image.save(file, "WEBP", lossless=True, quality=0, method=1)
@@ -59,7 +59,7 @@ def draw_screen(
 
 
 @lru_cache(maxsize=1024)
-def parse_css_colour(css: str | None) -> Colour:
+def parse_screen_colour(css: str | None) -> Colour:
     """Return the colour that a computed CSS value (`rgb(…)`, `rgba(…)`) names; clear for anything else."""
     match = _RGB.fullmatch(css or "")
     if match is None:
@@ -94,8 +94,8 @@ def _draw_shape(pen: ImageDraw.ImageDraw, box: ScreenBox) -> None:
         pen.rectangle((left, top, right, bottom), fill=fill, outline=outline)
 
 
-def _draw_text(image: Image.Image, box: ScreenBox) -> None:
-    lines = _break_lines(box.text, box.type_px, box.width, box.height)
+def _draw_screen_text(image: Image.Image, box: ScreenBox) -> None:
+    lines = _break_screen_text_into_lines(box.text, box.type_px, box.width, box.height)
     step = box.type_px * _LINE
     framed = box.border[3] > 0
     top = box.top + max(0.0, (box.height - step * len(lines)) / 2 if framed or len(lines) == 1 else 0)
@@ -116,7 +116,7 @@ def _draw_glyphs(line: str, type_px: int) -> tuple[Image.Image, float]:
 
 
 @lru_cache(maxsize=4096)
-def _break_lines(text: str, type_px: int, width: float, height: float) -> tuple[str, ...]:
+def _break_screen_text_into_lines(text: str, type_px: int, width: float, height: float) -> tuple[str, ...]:
     """Break text at words into as many lines as fit; what does not fit runs over the right edge."""
     words = text.split()
     most = max(1, int(height / (type_px * _LINE)))

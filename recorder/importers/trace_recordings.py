@@ -50,7 +50,7 @@ _METADATA_ROOM = METADATA_BYTES - 4 * MOST_ACTIVITY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeRule:
+class TraceOutcomeRule:
     """Rule for a trace's outcome: an attribute of it, or of one of its events, has a certain value."""
 
     key: str
@@ -65,7 +65,7 @@ class OutcomeRule:
         return value is not None and str(value) == self.value
 
 
-def parse_outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeRule]:
+def parse_outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[TraceOutcomeRule]:
     """Parse rules that are written as `attribute=value`.
 
     Raises:
@@ -77,12 +77,12 @@ def parse_outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[Ou
         key, separator, value = pair.partition("=")
         if not key or not separator:
             raise ValueError("takes ATTRIBUTE=VALUE, such as concept:name=approved")
-        rules.append(OutcomeRule(key, value, "success" if outcome == "success" else "error"))
+        rules.append(TraceOutcomeRule(key, value, "success" if outcome == "success" else "error"))
     return rules
 
 
 def recording_of_trace(
-    trace: LogTrace, *, log: str, workflow: str, rules: Sequence[OutcomeRule] = ()
+    trace: LogTrace, *, log: str, workflow: str, rules: Sequence[TraceOutcomeRule] = ()
 ) -> ImportedRecording:
     """Return the session that a trace becomes.
 
@@ -106,10 +106,10 @@ def recording_of_trace(
             "log": log[:255],
             **_select_fitting_attributes(trace.attributes, _METADATA_ROOM),
         },
-        actor=_make_actor(trace),
+        actor=_make_trace_actor(trace),
         started_at=started_at,
         events=[_convert_event(event, t_ms, log) for event, t_ms in zip(trace.events, times, strict=True)],
-        tags=_make_tags(trace, times, rules),
+        tags=_make_trace_tags(trace, times, rules),
     )
 
 
@@ -138,7 +138,7 @@ def _select_fitting_attributes(attributes: Attributes, room: int) -> dict[str, A
     """Return as many attributes as fit into `room` bytes of JSON; `left_out` counts the others."""
     fitting: Attributes = {}
     for key, value in attributes.items():
-        plain = _convert_value(value)
+        plain = _convert_trace_value(value)
         size = len(orjson.dumps({key: plain}))
         if size <= room:
             fitting[key] = plain
@@ -147,15 +147,15 @@ def _select_fitting_attributes(attributes: Attributes, room: int) -> dict[str, A
     return {"attributes": fitting, **({"left_out": left_out} if left_out else {})}
 
 
-def _convert_value(value: Any) -> Any:
+def _convert_trace_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return clock.to_iso(value)
     if isinstance(value, dict):
-        return {key: _convert_value(inner) for key, inner in value.items()}
-    return [_convert_value(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _convert_trace_value(inner) for key, inner in value.items()}
+    return [_convert_trace_value(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _make_actor(trace: LogTrace) -> dict[str, str]:
+def _make_trace_actor(trace: LogTrace) -> dict[str, str]:
     resources = {str(event.attributes.get(RESOURCE) or "") for event in trace.events}
     if len(resources) != 1:
         return SCRIPT
@@ -163,7 +163,9 @@ def _make_actor(trace: LogTrace) -> dict[str, str]:
     return {"id": only, "kind": "human"} if 1 <= len(only) <= ACTOR_ID_CHARACTERS else SCRIPT
 
 
-def _make_tags(trace: LogTrace, times: list[int], rules: Sequence[OutcomeRule]) -> list[dict[str, Any]]:
+def _make_trace_tags(
+    trace: LogTrace, times: list[int], rules: Sequence[TraceOutcomeRule]
+) -> list[dict[str, Any]]:
     """Return the tag of the outcome, at the moment that decides it."""
     decided: list[dict[str, Any]] = []
     for event, t_ms in zip(trace.events, times, strict=True):
@@ -182,7 +184,7 @@ class LogImport:
     workflow: str
     #: Keys of the attributes that name an activity.
     activity: Sequence[str] = (ACTIVITY,)
-    rules: Sequence[OutcomeRule] = ()
+    rules: Sequence[TraceOutcomeRule] = ()
 
     def recordings(self) -> Iterator[ImportedRecording]:
         """Yield the session of each trace, in the file's order.
@@ -250,7 +252,7 @@ def import_xes_log(
     workflow: str | None = None,
     workflow_prefix: str = "",
     activity: Sequence[str] = (ACTIVITY,),
-    rules: Sequence[OutcomeRule] = (),
+    rules: Sequence[TraceOutcomeRule] = (),
     parallel: int = PARALLEL,
     progress: bool = True,
 ) -> ImportReport:

@@ -103,7 +103,7 @@ class LogReport:
     events: int
 
 
-def write_event_log(
+def write_session_traces(
     client: Client,
     workflow: str,
     path: Path,
@@ -128,7 +128,7 @@ def write_event_log(
         NothingToExport: if no session matches.
         ApiError, Unreachable: as the client raises them; an unknown workflow is `not_found`.
     """
-    sessions = _list_sessions(client, workflow, filters or {})
+    sessions = _list_sessions_to_trace(client, workflow, filters or {})
     on_total(len(sessions))
     events = 0
 
@@ -139,7 +139,7 @@ def write_event_log(
             on_done(trace)
             yield trace
 
-    traces = counted(_read_traces(client, sessions))
+    traces = counted(_read_session_traces(client, sessions))
     if format == "xes":
         write_xes(path, traces, name=workflow)
     else:
@@ -148,7 +148,7 @@ def write_event_log(
     return LogReport(len(sessions), events)
 
 
-def _list_sessions(client: Client, workflow: str, filters: dict[str, str]) -> list[dict[str, Any]]:
+def _list_sessions_to_trace(client: Client, workflow: str, filters: dict[str, str]) -> list[dict[str, Any]]:
     sessions = [
         session
         for session in client.list_sessions(workflow=workflow, **filters)
@@ -160,13 +160,13 @@ def _list_sessions(client: Client, workflow: str, filters: dict[str, str]) -> li
     return sorted(sessions, key=lambda session: (session["started_at"], session["id"]))
 
 
-def _read_traces(client: Client, sessions: Iterable[dict[str, Any]]) -> Iterator[LogTrace]:
+def _read_session_traces(client: Client, sessions: Iterable[dict[str, Any]]) -> Iterator[LogTrace]:
     """Yield the traces in the order of the sessions; a few of them are read ahead."""
     ahead: deque[Future[LogTrace]] = deque()
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="export") as pool:
         try:
             for session in sessions:
-                ahead.append(pool.submit(_read_trace, client, session))
+                ahead.append(pool.submit(_read_session_trace, client, session))
                 if len(ahead) >= 2 * PARALLEL:
                     yield ahead.popleft().result()
             while ahead:
@@ -175,5 +175,5 @@ def _read_traces(client: Client, sessions: Iterable[dict[str, Any]]) -> Iterator
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _read_trace(client: Client, session: dict[str, Any]) -> LogTrace:
+def _read_session_trace(client: Client, session: dict[str, Any]) -> LogTrace:
     return session_trace(session, list(client.list_events(session["id"])))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recorder.live.upload_files import make_upload_files
-from recorder.replays.recorded_session import EventItem, find_input_name
+from recorder.replays.recorded_session import EventItem, find_recorded_input_name
 
 #: Events that need nothing to be done.
 NOTHING_TO_DO = frozenset(("window_focus", "copy"))
@@ -29,7 +29,7 @@ def make_action_message(event: EventItem, inputs: Mapping[str, str]) -> dict[str
         inputs: values of masked inputs.
     """
     given = event.get("input") or {}
-    name = find_input_name(event)
+    name = find_recorded_input_name(event)
     value = given.get("value") if name is None else inputs[name]
     if event["type"] == "fill":
         value = "" if value is None else str(value)
@@ -40,7 +40,7 @@ def make_action_message(event: EventItem, inputs: Mapping[str, str]) -> dict[str
     return {
         "type": event["type"],
         "value": value,
-        "key": _name_key(given),
+        "key": _name_action_key(given),
         "button": _BUTTONS.get(given.get("button") or 0, "left"),
         "delta": list(given.get("delta") or (0, 0)),
         "dialogs": [_is_dialog_accepted(signal) for signal in list_action_signals(event, "dialog")],
@@ -52,7 +52,7 @@ def list_action_signals(event: EventItem, type: str) -> list[Mapping[str, Any]]:
     return [signal for signal in event.get("signals") or () if signal.get("type") == type]
 
 
-def _name_key(given: Mapping[str, Any]) -> str | None:
+def _name_action_key(given: Mapping[str, Any]) -> str | None:
     key = given.get("key")
     if not key:
         return None

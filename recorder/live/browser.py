@@ -19,7 +19,7 @@ import orjson
 
 import recorder
 from recorder.live.proxy import FilteringProxy
-from recorder.settings import Settings, environment_with
+from recorder.settings import Settings, extend_program_environment
 
 _START_S = 30.0
 #: Beyond what a command may take by itself.
@@ -81,8 +81,8 @@ class Browser:
             StoredStateRefused: if it does not take the state.
         """
         executable = find_chromium(self._settings)
-        user = _find_user(self._settings)
-        remove_leftover_folders()
+        user = _find_browser_user(self._settings)
+        remove_leftover_browser_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
         self._log = self.folder / _LOG_NAME
         fixed = {
@@ -91,7 +91,9 @@ class Browser:
             "PYTHONPATH": str(Path(recorder.__file__).parents[1]),
             "PYTHONSAFEPATH": "1",
         }
-        inherited = {name: text for name, text in environment_with({}).items() if name in _PASSED_ON}
+        inherited = {
+            name: text for name, text in extend_program_environment({}).items() if name in _PASSED_ON
+        }
         if user is not None:
             try:
                 os.chown(self.folder, user.pw_uid, user.pw_gid)
@@ -100,7 +102,7 @@ class Browser:
                 raise NoBrowser(text + "name another user without rights in RECORDER_LIVE_USER.") from error
         try:
             with self._log.open("wb") as log:
-                # Held by the browser's process too, as long as it runs; see `remove_leftover_folders`.
+                # Held by the browser's process too while it runs; see `remove_leftover_browser_folders`.
                 fcntl.flock(log, fcntl.LOCK_EX)
                 self.process = subprocess.Popen(
                     [
@@ -241,7 +243,7 @@ def find_chromium(settings: Settings) -> str | None:
     return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
-def remove_leftover_folders(*, older_than_s: float = _LEFT_S) -> None:
+def remove_leftover_browser_folders(*, older_than_s: float = _LEFT_S) -> None:
     """Remove folders of browsers whose workers were killed: a browser that runs holds the lock of its log.
 
     The folders are in the system's temporary folder, since the browser's user cannot read the data folder.
@@ -259,7 +261,7 @@ def remove_leftover_folders(*, older_than_s: float = _LEFT_S) -> None:
                 os.close(log)
 
 
-def _find_user(settings: Settings) -> pwd.struct_passwd | None:
+def _find_browser_user(settings: Settings) -> pwd.struct_passwd | None:
     """Return the user as whom the browser runs if the service runs as root; None for the service's own.
 
     Raises:

@@ -37,7 +37,7 @@ class MemoryWatch:
         pause = threading.Event()
         while not pause.wait(self._every_s):
             processes = list_descendant_processes(os.getpid())
-            if sum(map(read_unshared_memory, processes)) > self._most_bytes:
+            if sum(map(read_watched_process_memory, processes)) > self._most_bytes:
                 self.is_exceeded = True
                 for process in processes:
                     with suppress(OSError):
@@ -61,7 +61,7 @@ def list_descendant_processes(ancestor: int) -> list[int]:
     return processes
 
 
-def read_unshared_memory(process: int) -> int:
+def read_watched_process_memory(process: int) -> int:
     """Return the memory that a process shares with no file; 0 once it is gone."""
     with suppress(OSError, IndexError, ValueError):
         _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()

@@ -35,7 +35,11 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over_areas
 from recorder.live.browser_memory_limit import MemoryWatch
-from recorder.live.playwright_actions import find_drag_start, perform_action, perform_drag
+from recorder.live.playwright_actions import (
+    find_playwright_drag_start,
+    perform_drag,
+    perform_playwright_action,
+)
 
 _FLAGS = (
     "--proxy-bypass-list=<-loopback>",
@@ -93,7 +97,7 @@ _MOST_EVENTS = 100
 MOST_ANSWER_BYTES = 8_000_000
 
 
-class BrowserSession:
+class BrowserProcessSession:
     """The browser with its one context, and what happened in it since the last command `perform`."""
 
     def __init__(self, driver: Playwright, script: str) -> None:
@@ -119,7 +123,7 @@ class BrowserSession:
             executable_path=command["executable"],
             headless=True,
             chromium_sandbox=not command["no_sandbox"],
-            args=[*_FLAGS, *_make_trust_flags(command["trusted_key"])],
+            args=[*_FLAGS, *_make_browser_trust_flags(command["trusted_key"])],
             proxy=ProxySettings(
                 server=command["server"],
                 username=command["user"],
@@ -209,14 +213,16 @@ class BrowserSession:
                 assert self._reader is not None
                 if command["version"] not in (None, self._reader.evaluate("reader => reader.version()")):
                     return {"sent": False, "is_changed": True}
-            start = None if drop is None or element is None else find_drag_start(self._page, element)
+            start = (
+                None if drop is None or element is None else find_playwright_drag_start(self._page, element)
+            )
         except PlaywrightError as error:
             return {"sent": False, "error": _shorten_browser_error(error)}
         try:
             if start is not None and drop is not None:
                 perform_drag(self._page, start, drop, timeout)
             else:
-                perform_action(self._page, element, command)
+                perform_playwright_action(self._page, element, command)
         except PlaywrightError as error:
             return {"sent": None, "error": _shorten_browser_error(error)}
         return {"sent": True}
@@ -294,11 +300,11 @@ class BrowserSession:
         page.on("close", lambda closed: self._pages.remove(closed))
 
     def _note_response(self, response: Response) -> None:
-        if len(self._statuses) < _MOST_EVENTS and _is_page_load(response.request):
+        if len(self._statuses) < _MOST_EVENTS and _is_browser_page_load(response.request):
             self._statuses.append((response.url, response.status))
 
     def _note_failure(self, request: Request) -> None:
-        if len(self._failures) < _MOST_EVENTS and _is_page_load(request):
+        if len(self._failures) < _MOST_EVENTS and _is_browser_page_load(request):
             self._failures.append(request.url)
 
     def _answer_dialog(self, dialog: Dialog) -> None:
@@ -313,12 +319,12 @@ class BrowserSession:
             dialog.dismiss()
 
 
-def _make_trust_flags(key_hash: str | None) -> list[str]:
+def _make_browser_trust_flags(key_hash: str | None) -> list[str]:
     """Return the flag by which the browser trusts certificates with one key, where the proxy has one."""
     return [] if key_hash is None else [f"--ignore-certificate-errors-spki-list={key_hash}"]
 
 
-def _is_page_load(request: Request) -> bool:
+def _is_browser_page_load(request: Request) -> bool:
     try:
         return request.is_navigation_request() and request.frame.parent_frame is None
     except PlaywrightError:
@@ -365,7 +371,7 @@ def main(user: str | None = None) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     with sync_playwright() as driver:
-        session = BrowserSession(driver, script)
+        session = BrowserProcessSession(driver, script)
         for line in sys.stdin:
             command = json.loads(line)
             try:

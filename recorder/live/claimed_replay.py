@@ -37,11 +37,11 @@ from recorder.net.addresses import InvalidAllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
-from recorder.replay_service.dry.dry_tasks import make_anchor, make_policy
+from recorder.replay_service.dry.dry_tasks import make_anchor, make_task_policy
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
-from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
+from recorder.replay_service.requests.replay_rows import make_undeleted_replay_conditions
 from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.storage_state import StorageState, read_storage_state
@@ -90,14 +90,14 @@ def claim_live_replay(
     """
     full = [workspace for workspace, count in Counter(busy).items() if count >= max(1, places // 2)]
     oldest = select(col(ReplayRow.workspace_id), func.min(ReplayRow.id)).where(
-        *_waiting_conditions(), col(ReplayRow.workspace_id).not_in(full)
+        *_build_replay_claim_conditions(), col(ReplayRow.workspace_id).not_in(full)
     )
     if replay_id is not None:
         oldest = oldest.where(ReplayRow.id == replay_id)
     turns = db.exec(oldest.group_by(col(ReplayRow.workspace_id))).all()
     last = {workspace: number for number, workspace in enumerate(served)}
     for _, first_id in sorted(turns, key=lambda turn: (last.get(turn[0], -1), turn[1])):
-        locked = select(ReplayRow).where(ReplayRow.id == first_id, *_waiting_conditions())
+        locked = select(ReplayRow).where(ReplayRow.id == first_id, *_build_replay_claim_conditions())
         row = db.exec(locked.with_for_update(of=ReplayRow, skip_locked=True)).first()
         if row is None:
             continue  # another worker was faster
@@ -115,7 +115,7 @@ def list_waiting_live_replays(db: DbSession, *, each: int, limit: int) -> list[R
     """Return the oldest live replays that wait, of each workspace some; suspended ones are left out."""
     tenant = col(ReplayRow.workspace_id)
     turn = func.row_number().over(partition_by=tenant, order_by=col(ReplayRow.id)).label("turn")
-    turns = select(ReplayRow.id, turn).where(*_waiting_conditions()).subquery()
+    turns = select(ReplayRow.id, turn).where(*_build_replay_claim_conditions()).subquery()
     statement = select(ReplayRow).join(turns, turns.c.id == ReplayRow.id).where(turns.c.turn <= each)
     return list(db.exec(statement.order_by(turns.c.turn, turns.c.id).limit(limit)))
 
@@ -162,7 +162,9 @@ def run_claimed_replay(
     try:
         with LeaseKeeper(runtime.database, lambda: [held], every_s=_RENEW_S):
             try:
-                result = _do_replay(runtime, row, journal, planner or new_planner or LiveReplayPlanner())
+                result = _perform_claimed_replay(
+                    runtime, row, journal, planner or new_planner or LiveReplayPlanner()
+                )
             except (NoBrowser, BrowserLost) as error:
                 journal.fail("sandbox", str(error))
             except PageStuck as error:
@@ -194,10 +196,10 @@ def run_claimed_replay(
         journal.release()
 
 
-def _do_replay(
+def _perform_claimed_replay(
     runtime: Runtime, row: ReplayRow, journal: ReplayJournal, planner: LiveReplayPlanner
 ) -> LiveResult | None:
-    policy = make_policy(row)
+    policy = make_task_policy(row)
     ends_at = time.monotonic() + policy.max_ms / 1000
     with runtime.database.transaction(write=False) as db:
         try:
@@ -233,7 +235,7 @@ def _do_replay(
             for number, content in enumerate(list_upload_contents(given, inputs[step.input_name])):
                 shown[f"{step.input_name} {number}"] = content
     state = None if stored is None else read_storage_state(stored).select(reachable)
-    mask = _keep if masker is None else masker.mask_value
+    mask = _leave_replay_value_unmasked if masker is None else masker.mask_value
     hidden = HiddenInputs({**shown, **({} if state is None else state.list_secrets())}, mask)
     journal.set_steps(plan.total)
     with _open_sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
@@ -272,16 +274,16 @@ def _open_sandbox(
         proxy.stop()
 
 
-def _waiting_conditions() -> list[Any]:
+def _build_replay_claim_conditions() -> list[Any]:
     active = select(WorkspaceRow.id).where(col(WorkspaceRow.status) == "active")
     return [
         ReplayRow.sandbox == "live",
         ReplayRow.status == "queued",
         col(ReplayRow.finished_at).is_(None),
         col(ReplayRow.workspace_id).in_(active),
-        *undeleted_session_conditions(ReplayRow),
+        *make_undeleted_replay_conditions(ReplayRow),
     ]
 
 
-def _keep(value: Any) -> Any:
+def _leave_replay_value_unmasked(value: Any) -> Any:
     return value

@@ -44,7 +44,7 @@ class _HiddenInput:
 
     @cached_property
     def reduced(self) -> str:
-        return _reduce(self.text).text
+        return _reduce_input_text(self.text).text
 
 
 class _Reduced(NamedTuple):
@@ -87,7 +87,9 @@ class HiddenInputs:
             inputs: values by name.
             mask: masks the texts of a value; an input that it replaces as a whole is shown as its token.
         """
-        values = (_HiddenInput(text, _choose_shown(text, mask)) for text in set(inputs.values()))
+        values = (
+            _HiddenInput(text, _choose_text_for_hidden_input(text, mask)) for text in set(inputs.values())
+        )
         # A value that contains another one is replaced first.
         self._values = sorted(values, key=lambda value: (-len(value.reduced), value.text))
         self._shown_by_text = {value.text: value.shown for value in self._values}
@@ -99,13 +101,13 @@ class HiddenInputs:
 
     def hide_text(self, text: str) -> str:
         """Return a text without the inputs."""
-        return _replace_spans(text, self._find_spans(text))
+        return _replace_hidden_input_spans(text, self._find_spans(text))
 
     def hide_page(self, html: list[Any]) -> HiddenPage:
         """Replace the inputs in the nodes of a snapshot, in place; also those that several nodes share."""
         if not self._values:
             return HiddenPage(html, (), ())
-        parts = _list_parts(html)
+        parts = _list_page_parts_with_inputs(html)
         shown = {parts.texts[number][2] for number in self._hide_texts(parts.texts, "")}
         attributes = [(attrs, name, index) for attrs, index in parts.attributes for name in attrs]
         for attrs, name, index in attributes:
@@ -125,7 +127,7 @@ class HiddenInputs:
         """
         if not self._long:
             return []
-        reduced = _reduce(text)
+        reduced = _reduce_input_text(text)
         overlapping: list[_Span] = []
         for value in self._long:
             at = reduced.text.find(value.reduced)
@@ -158,20 +160,20 @@ class HiddenInputs:
                 by_text[number].append(_Span(begin, end, shown if start >= offset else ""))
         for number, spans in by_text.items():
             holder, at, _ = texts[number]
-            holder[at] = _replace_spans(pieces[number], spans)
+            holder[at] = _replace_hidden_input_spans(pieces[number], spans)
         return list(by_text)
 
     def _hide_field(self, text: object) -> object:
         return self._shown_by_text.get(text, text) if isinstance(text, str) else text
 
 
-def _replace_spans(text: str, spans: Sequence[_Span]) -> str:
+def _replace_hidden_input_spans(text: str, spans: Sequence[_Span]) -> str:
     ends = [0, *(span.stop for span in spans)]
     kept = (text[end : span.start] + span.shown for end, span in zip(ends, spans, strict=False))
     return "".join(kept) + text[ends[-1] :]
 
 
-def _list_parts(html: list[Any]) -> _Parts:
+def _list_page_parts_with_inputs(html: list[Any]) -> _Parts:
     """Return the texts and attributes of a snapshot in document order, counted as the page script does."""
     parts, index = _Parts(), -1
     waiting: list[tuple[list[Any], int]] = [([html], 0)]
@@ -194,17 +196,17 @@ def _list_parts(html: list[Any]) -> _Parts:
     return parts
 
 
-def _choose_shown(text: str, mask: Callable[[Any], Any]) -> str:
+def _choose_text_for_hidden_input(text: str, mask: Callable[[Any], Any]) -> str:
     masked = mask({"value": text})["value"]
     return masked if masked != text and _MASK_TOKEN.fullmatch(masked) else HIDDEN_TEXT
 
 
-def _reduce(text: str) -> _Reduced:
+def _reduce_input_text(text: str) -> _Reduced:
     characters: list[str] = []
     reduced = _Reduced("", array("l"), array("l"))
     for token in _TOKENS.finditer(text):
         if token.lastgroup == "plain":
-            _add_plain(reduced, characters, token[0], token.start())
+            _add_plain_input_text(reduced, characters, token[0], token.start())
         elif token.lastgroup == "encoded":
             units = list(_ENCODED_BYTE.finditer(text, *token.span()))
             number = 0
@@ -220,7 +222,7 @@ def _reduce(text: str) -> _Reduced:
     return reduced._replace(text="".join(characters))
 
 
-def _add_plain(reduced: _Reduced, characters: list[str], text: str, start: int) -> None:
+def _add_plain_input_text(reduced: _Reduced, characters: list[str], text: str, start: int) -> None:
     folded = text.casefold()
     if len(folded) == len(text):
         lengths: Iterable[int] = ()

@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from recorder.net.addresses import RequestTarget
+from recorder.net.addresses import CalledAddress
 
 REQUEST_LINE = re.compile(rb"([A-Za-z]{1,20}) ([^\x00-\x20\x7f]{1,32768}) HTTP/1\.[01]")
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?")
@@ -37,7 +37,7 @@ async def read_http_head(reader: asyncio.StreamReader) -> tuple[bytes, Fields]:
     return line, fields
 
 
-def write_http_head(line: bytes, fields: Fields, target: RequestTarget | None) -> bytes:
+def write_http_head(line: bytes, fields: Fields, target: CalledAddress | None) -> bytes:
     """Return a head without the fields of one connection, with the host of a target."""
     named = {
         name.strip().lower()

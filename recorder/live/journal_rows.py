@@ -16,7 +16,7 @@ from recorder.models.session import Actor, SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.sessions import create_session
 from recorder.replay_service.drain_run import DECISION_TIME
-from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
+from recorder.replay_service.requests.replay_rows import make_undeleted_replay_conditions
 from recorder.replay_service.requests.replays import end_replay, end_replay_as_failed
 from recorder.replays.replay_results import Decision, Divergence, StepResult
 from recorder.runtime import Runtime
@@ -148,7 +148,7 @@ class ReplayJournal:
         if db.get_one(WorkspaceRow, row.workspace_id).status != "active":
             return "cancelled", "The workspace was suspended."
         remaining = select(ReplayRow.id).where(
-            ReplayRow.id == row.id, *undeleted_session_conditions(ReplayRow)
+            ReplayRow.id == row.id, *make_undeleted_replay_conditions(ReplayRow)
         )
         if db.exec(remaining).first() is None:
             return "cancelled", "The session was deleted."

@@ -96,13 +96,13 @@ def read_page_state(
     )
 
 
-def has_same_origin(url: str, other: str) -> bool:
+def has_same_live_page_origin(url: str, other: str) -> bool:
     """Return whether two addresses have the same scheme, host and port."""
-    origin = _find_origin(url)
-    return origin is not None and origin == _find_origin(other)
+    origin = _find_live_page_origin(url)
+    return origin is not None and origin == _find_live_page_origin(other)
 
 
-def _find_origin(url: str) -> tuple[str, str, int | None] | None:
+def _find_live_page_origin(url: str) -> tuple[str, str, int | None] | None:
     try:
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in _PORTS:
@@ -112,10 +112,10 @@ def _find_origin(url: str) -> tuple[str, str, int | None] | None:
         return None
 
 
-def map_url(url: str, base_url_map: Mapping[str, str]) -> str:
+def map_live_page_url(url: str, base_url_map: Mapping[str, str]) -> str:
     """Return the address to open for a recorded one: its origin is replaced where the policy says so."""
     for recorded, live in base_url_map.items():
-        if has_same_origin(url, recorded):
+        if has_same_live_page_origin(url, recorded):
             base = urlsplit(live.rstrip("/"))
             return urlsplit(url)._replace(scheme=base.scheme, netloc=base.netloc).geturl()
     return url

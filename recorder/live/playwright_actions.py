@@ -10,7 +10,7 @@ from playwright.sync_api import ElementHandle, Error, FilePayload, Page, Positio
 _DRAG_STEPS, _FIRST_PIXELS = 5, 6
 
 
-def perform_action(page: Page, element: ElementHandle | None, command: Mapping[str, Any]) -> None:
+def perform_playwright_action(page: Page, element: ElementHandle | None, command: Mapping[str, Any]) -> None:
     """Do the action of a command on an element, or on the page where it needs none.
 
     Raises:
@@ -25,7 +25,7 @@ def perform_action(page: Page, element: ElementHandle | None, command: Mapping[s
         case "fill" if element is not None:
             element.fill(value, timeout=timeout)
         case "upload" if element is not None:
-            element.set_input_files([_make_file(file) for file in value], timeout=timeout)
+            element.set_input_files([_make_playwright_file(file) for file in value], timeout=timeout)
         case "select" if element is not None:
             element.select_option(value, timeout=timeout)
         case "check" | "uncheck" if element is not None:
@@ -42,13 +42,13 @@ def perform_action(page: Page, element: ElementHandle | None, command: Mapping[s
             page.mouse.wheel(*command["delta"])
 
 
-def find_drag_start(page: Page, source: ElementHandle) -> Position:
+def find_playwright_drag_start(page: Page, source: ElementHandle) -> Position:
     """Return the middle of the element that a drag begins on.
 
     Raises:
         playwright.sync_api.Error: if the page does not show it.
     """
-    point = _find_shown_middle(page, source)
+    point = _find_playwright_element_middle(page, source)
     if point is None:
         raise Error("the page does not show the element that is dragged")
     return point
@@ -62,12 +62,12 @@ def perform_drag(page: Page, start: Position, drop: ElementHandle, timeout: floa
     """
     page.mouse.move(start["x"], start["y"])
     page.mouse.down()
-    end = _find_shown_middle(page, drop)
+    end = _find_playwright_element_middle(page, drop)
     if end is None:
         # The drag begins on its element, before that is scrolled away.
         page.mouse.move(start["x"] + _FIRST_PIXELS, start["y"] + _FIRST_PIXELS, steps=2)
         drop.scroll_into_view_if_needed(timeout=timeout)
-        end = _find_shown_middle(page, drop)
+        end = _find_playwright_element_middle(page, drop)
     if end is None:
         raise Error("the page does not show the element on which the drag ends")
     page.mouse.move(end["x"], end["y"], steps=_DRAG_STEPS)
@@ -75,7 +75,7 @@ def perform_drag(page: Page, start: Position, drop: ElementHandle, timeout: floa
     page.mouse.up()
 
 
-def _find_shown_middle(page: Page, element: ElementHandle) -> Position | None:
+def _find_playwright_element_middle(page: Page, element: ElementHandle) -> Position | None:
     """Return the middle of an element; None if the page does not show it."""
     box, size = element.bounding_box(), page.viewport_size
     if box is None or size is None:
@@ -84,5 +84,5 @@ def _find_shown_middle(page: Page, element: ElementHandle) -> Position | None:
     return Position(x=x, y=y) if 0 <= x < size["width"] and 0 <= y < size["height"] else None
 
 
-def _make_file(value: dict[str, str]) -> FilePayload:
+def _make_playwright_file(value: dict[str, str]) -> FilePayload:
     return FilePayload(name=value["name"], mimeType=value["type"], buffer=base64.b64decode(value["content"]))

@@ -19,7 +19,7 @@ import httpcore
 from recorder.errors import InvalidUrl
 from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, read_http_head, write_http_head
 from recorder.live.tunnel_certificate import TunnelCertificate
-from recorder.net.addresses import RequestTarget, parse_request_target
+from recorder.net.addresses import CalledAddress, parse_called_address
 from recorder.net.outbound_guard import AddressGuard, BlockedAddress, UnresolvedName
 from recorder.net.reachable_hosts import ReachableHosts
 
@@ -127,14 +127,14 @@ class FilteringProxy:
     def has_refused(self, url: str) -> bool:
         """Return whether a request to the host and port of a URL was refused."""
         try:
-            return _name_target(parse_request_target(url.partition("#")[0])) in self._refusals
+            return _name_proxy_target(parse_called_address(url.partition("#")[0])) in self._refusals
         except InvalidUrl:
             return False
 
     def may_reach(self, url: str) -> bool:
         """Return whether host and port of a URL are among the allowed ones."""
         try:
-            return self._hosts.contains_target(parse_request_target(url.partition("#")[0]))
+            return self._hosts.contains_target(parse_called_address(url.partition("#")[0]))
         except InvalidUrl:
             return False
 
@@ -190,7 +190,7 @@ class FilteringProxy:
             )
         method, address = parts[1].decode(), parts[2].decode("latin-1")
         is_tunnel = method.upper() == "CONNECT"
-        target = _read_target(f"https://{address}/" if is_tunnel else address, is_tunnel=is_tunnel)
+        target = _read_proxy_target(f"https://{address}/" if is_tunnel else address, is_tunnel=is_tunnel)
         if not is_tunnel:
             await self._pass_request_on(method, fields, target, reader, writer)
         elif self._hosts.list_methods(target) is not None:
@@ -200,16 +200,16 @@ class FilteringProxy:
             try:
                 writer.write(_ESTABLISHED)
                 answer = self._copy(upstream_reader, writer)
-                await _copy_until_answered(self._copy(reader, upstream_writer), answer)
+                await _copy_until_proxy_answered(self._copy(reader, upstream_writer), answer)
             finally:
                 upstream_writer.close()
 
     async def _read_tunnel(
-        self, target: RequestTarget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, target: CalledAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Read the request inside a tunnel to a host whose methods are limited, and pass it on."""
         if not self._hosts.contains_target(target):
-            raise _Refused("403 Forbidden", _name_target(target))
+            raise _Refused("403 Forbidden", _name_proxy_target(target))
         assert self._certificate is not None
         writer.write(_ESTABLISHED)
         async with asyncio.timeout(_HEAD_S):
@@ -217,7 +217,7 @@ class FilteringProxy:
             try:
                 await writer.start_tls(self._certificate.context)
             except (OSError, ssl.SSLError):
-                self._note_refusal(_name_target(target))  # a WebSocket without TLS, say
+                self._note_refusal(_name_proxy_target(target))  # a WebSocket without TLS, say
                 raise
             line, fields = await read_http_head(reader)
         parts = REQUEST_LINE.fullmatch(line)
@@ -230,14 +230,14 @@ class FilteringProxy:
         self,
         method: str,
         fields: Fields,
-        target: RequestTarget,
+        target: CalledAddress,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         """Pass one request on if its host takes its method, and then the answer."""
         methods = self._hosts.list_methods(target)
         if methods is not None and method.upper() not in methods:
-            raise _Refused("403 Forbidden", _name_target(target))
+            raise _Refused("403 Forbidden", _name_proxy_target(target))
         upstream_reader, upstream_writer = await self._connect(target)
         try:
             if target.scheme == "https":
@@ -246,15 +246,15 @@ class FilteringProxy:
             head = f"{method} {target.path} HTTP/1.1".encode("latin-1")
             upstream_writer.write(write_http_head(head, fields, target))
             answer = self._answer(upstream_reader, writer)
-            await _copy_until_answered(self._copy(reader, upstream_writer), answer)
+            await _copy_until_proxy_answered(self._copy(reader, upstream_writer), answer)
         except ssl.SSLError as error:
             raise _Refused("502 Bad Gateway") from error
         finally:
             upstream_writer.close()
 
-    async def _connect(self, target: RequestTarget) -> _Streams:
+    async def _connect(self, target: CalledAddress) -> _Streams:
         """Connect to the first address of an allowed target that answers; all of them are checked."""
-        name = _name_target(target)
+        name = _name_proxy_target(target)
         if not self._hosts.contains_target(target):
             raise _Refused("403 Forbidden", name)
         try:
@@ -313,7 +313,7 @@ class FilteringProxy:
             self._refusals[target] += 1
 
 
-async def _copy_until_answered(request: Awaitable[None], answer: Awaitable[None]) -> None:
+async def _copy_until_proxy_answered(request: Awaitable[None], answer: Awaitable[None]) -> None:
     """Copy both ways until the answer is through, or either side fails.
 
     The end of the request alone ends nothing: a client may close its side and still read.
@@ -330,15 +330,15 @@ async def _copy_until_answered(request: Awaitable[None], answer: Awaitable[None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _read_target(address: str, *, is_tunnel: bool) -> RequestTarget:
+def _read_proxy_target(address: str, *, is_tunnel: bool) -> CalledAddress:
     try:
-        target = parse_request_target(address)
+        target = parse_called_address(address)
     except InvalidUrl as error:
         raise _Refused("403 Forbidden", address[:200]) from error
     if is_tunnel != (target.scheme == "https") or (is_tunnel and target.path != "/"):
-        raise _Refused("403 Forbidden", _name_target(target))
+        raise _Refused("403 Forbidden", _name_proxy_target(target))
     return target
 
 
-def _name_target(target: RequestTarget) -> str:
+def _name_proxy_target(target: CalledAddress) -> str:
     return f"{target.host}:{target.port}"

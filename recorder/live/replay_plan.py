@@ -9,10 +9,13 @@ from typing import Any
 
 import msgspec
 
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
 from recorder.replay_service.dry.dry_process import MEMORY_BYTES, SECONDS
 from recorder.replay_service.dry.process_replies import decode_reply, encode_reply
-from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_events
+from recorder.replay_service.recordings.recording_messages import (
+    RecordingMessage,
+    open_recording_message_events,
+)
 from recorder.replays.consequences import list_consequential
 from recorder.replays.dry_replay import MOST_STEPS, NO_ACTION
 from recorder.replays.recorded_session import (
@@ -20,9 +23,9 @@ from recorder.replays.recorded_session import (
     RecordedFrame,
     RecordedSession,
     RecordedStep,
-    find_input_name,
-    list_failed_actions,
-    list_page_urls,
+    find_recorded_input_name,
+    list_recorded_failed_actions,
+    list_recorded_page_urls,
     list_recorded_steps,
 )
 from recorder.replays.replay_range import EventPosition, ReplayAnchor, find_anchor_event, find_until_event
@@ -39,7 +42,7 @@ class PlannedFrame(msgspec.Struct, array_like=True):
     state_tokens: tuple[str, ...]
 
 
-class PlannedStep(msgspec.Struct, array_like=True):
+class LivePlanStep(msgspec.Struct, array_like=True):
     """A step, with its event as JSON."""
 
     step: int
@@ -65,8 +68,8 @@ class PlannedStep(msgspec.Struct, array_like=True):
 class LivePlan(msgspec.Struct):
     """The steps of a live replay, and those before its anchor."""
 
-    steps: list[PlannedStep]
-    prefix: list[PlannedStep]
+    steps: list[LivePlanStep]
+    prefix: list[LivePlanStep]
     frames: dict[int, PlannedFrame]
     #: Steps of the whole session.
     total: int
@@ -89,7 +92,7 @@ class LiveReplayPlanner:
     """Process that plans live replays, one after the other; the first one starts it."""
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve_plans, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = LimitedProcess(serve_live_plans, memory_bytes=memory_bytes, seconds=seconds)
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
     def plan(
@@ -119,30 +122,30 @@ class LiveReplayPlanner:
         self._process.end()
 
 
-def serve_plans(memory_bytes: int) -> None:
+def serve_live_plans(memory_bytes: int) -> None:
     """Plan the replays that standard input names, until it ends."""
-    serve_requests(_answer_plan_task, memory_bytes)
+    serve_limited_process(_answer_plan_task, memory_bytes)
 
 
 def _answer_plan_task(message: bytes) -> bytes:
-    return encode_reply(lambda: _encode_plan(msgspec.json.decode(message, type=_PlanTask)))
+    return encode_reply(lambda: _encode_live_plan(msgspec.json.decode(message, type=_PlanTask)))
 
 
-def _encode_plan(task: _PlanTask) -> msgspec.Raw:
-    plan = msgspec.json.encode(_make_plan(task))
+def _encode_live_plan(task: _PlanTask) -> msgspec.Raw:
+    plan = msgspec.json.encode(_make_live_plan(task))
     if len(plan) > _MOST_BYTES:
         text = f"The steps of a live replay have at most {_MOST_BYTES // 2**20} MiB; {_LATER}."
         raise InvalidRecording(text)
     return msgspec.Raw(plan)
 
 
-def _make_plan(task: _PlanTask) -> LivePlan:
+def _make_live_plan(task: _PlanTask) -> LivePlan:
     given = task.recording
     frames = [
         RecordedFrame(frame.frame_id, frame.t_ms, tuple(frame.state_tokens), lambda: None)
         for frame in given.frames
     ]
-    recording = RecordedSession(given.session_id, open_events(given), frames, given.tags)
+    recording = RecordedSession(given.session_id, open_recording_message_events(given), frames, given.tags)
     anchor = None if task.anchor is None else find_anchor_event(recording, task.anchor)
     until = None if task.until is None else find_until_event(recording, task.until)
     steps = list_recorded_steps(recording)
@@ -164,14 +167,16 @@ def _make_plan(task: _PlanTask) -> LivePlan:
         index: PlannedFrame(frames[index].frame_id, frames[index].t_ms, frames[index].state_tokens)
         for index in used
     }
-    return LivePlan(_plan_steps(recording, chosen), _plan_steps(recording, prefix), planned, len(steps))
+    return LivePlan(
+        _plan_live_steps(recording, chosen), _plan_live_steps(recording, prefix), planned, len(steps)
+    )
 
 
-def _plan_steps(recording: RecordedSession, steps: Sequence[RecordedStep]) -> list[PlannedStep]:
-    consequential, failed = list_consequential(recording), list_failed_actions(recording.events)
-    urls = list_page_urls(recording.events)
+def _plan_live_steps(recording: RecordedSession, steps: Sequence[RecordedStep]) -> list[LivePlanStep]:
+    consequential, failed = list_consequential(recording), list_recorded_failed_actions(recording.events)
+    urls = list_recorded_page_urls(recording.events)
     return [
-        PlannedStep(
+        LivePlanStep(
             step.step,
             step.event["id"],
             step.event["t_ms"],
@@ -179,7 +184,7 @@ def _plan_steps(recording: RecordedSession, steps: Sequence[RecordedStep]) -> li
             step.before,
             step.after,
             urls[step.event["id"]],
-            find_input_name(step.event),
+            find_recorded_input_name(step.event),
             step.event["id"] in consequential,
             step.event["id"] not in failed,
             msgspec.Raw(msgspec.json.encode(step.event)),

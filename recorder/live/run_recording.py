@@ -23,10 +23,10 @@ from recorder.ids import new_id
 from recorder.masking.masker import Masker
 from recorder.media_types import JSON
 from recorder.models.frame import FrameItem
-from recorder.recording.event_batches import check_event_body, pack_event_batch
+from recorder.recording.event_batches import check_event_batch, pack_event_batch
 from recorder.recording.frames import CheckedUpload, FrameUpload, discard_frame_object
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.item_masking import event_documents, frame_documents
+from recorder.recording.item_masking import list_event_items_to_mask, list_frame_texts_to_mask
 from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.replays")
@@ -145,10 +145,10 @@ class ReplayRunRecorder:
 
     def _store_events(self, writer: IngestWriter, events: Sequence[Mapping[str, Any]]) -> None:
         body = orjson.dumps({"events": events})
-        checked = check_event_body(self._caller, body, content_type=JSON, batch_key=None)
-        changes = {} if self._masker is None else self._masker.find_changes(event_documents(body))
+        checked = check_event_batch(self._caller, body, content_type=JSON, batch_key=None)
+        changes = {} if self._masker is None else self._masker.find_changes(list_event_items_to_mask(body))
         batch = pack_event_batch(self._caller, self._session_id, checked, changes)
-        _retry(lambda: asyncio.run(writer.submit(batch)))
+        _retry_run_recording(lambda: asyncio.run(writer.submit(batch)))
 
     def _store_frames(self, writer: IngestWriter, frames: Sequence[_Frame]) -> None:
         items, pictures = (
@@ -156,13 +156,13 @@ class ReplayRunRecorder:
             {frame.frame_id: frame.picture for frame in frames},
         )
         upload = FrameUpload(self._caller, self._session_id, items, pictures, None)
-        checked = _retry(lambda: upload.check(self._runtime.database))
+        checked = _retry_run_recording(lambda: upload.check(self._runtime.database))
         assert isinstance(checked, CheckedUpload)  # without a batch id none was answered before
-        documents = frame_documents(checked.frames)
+        documents = list_frame_texts_to_mask(checked.frames)
         changes = {} if self._masker is None else self._masker.find_changes(documents)
-        batch = _retry(lambda: checked.store(self._runtime.blobs, changes))
+        batch = _retry_run_recording(lambda: checked.store(self._runtime.blobs, changes))
         try:
-            _retry(lambda: asyncio.run(writer.submit(batch)))
+            _retry_run_recording(lambda: asyncio.run(writer.submit(batch)))
         except Unavailable:
             raise  # the batch may have been stored, so its bytes must stay
         except RecorderError:
@@ -170,7 +170,7 @@ class ReplayRunRecorder:
             raise
 
 
-def _retry(call: Callable[[], _ItemT]) -> _ItemT:
+def _retry_run_recording(call: Callable[[], _ItemT]) -> _ItemT:
     """Return what a call returns; it is repeated while a store or the database does not answer."""
     for _ in range(_TRIES - 1):
         try:

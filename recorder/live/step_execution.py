@@ -11,11 +11,16 @@ from recorder.live.action_messages import NOTHING_TO_DO, PERFORMED, list_action_
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.journal_protocol import StepJournal, TimeSpent
-from recorder.live.live_page import LivePageState, has_same_origin, map_url, read_page_state
+from recorder.live.live_page import (
+    LivePageState,
+    has_same_live_page_origin,
+    map_live_page_url,
+    read_page_state,
+)
 from recorder.live.proxy import FilteringProxy
-from recorder.live.replay_plan import LivePlan, PlannedStep
+from recorder.live.replay_plan import LivePlan, LivePlanStep
 from recorder.live.run_recording import ReplayRunRecorder
-from recorder.live.target_search import VISITS, find_target_problem, was_problem_shown
+from recorder.live.target_search import VISITS, find_target_problem, was_target_problem_shown
 from recorder.replays.budget import Budget
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import EventItem, InvalidRecording, RecordedFrame, RecordedStep
@@ -63,14 +68,14 @@ class StepExecutor:
     shown: Divergence | None = None
     #: The present step as an event of the recording of this run.
     _event: dict[str, Any] | None = None
-    _step: PlannedStep | None = None
+    _step: LivePlanStep | None = None
     #: Version of the page that the last frame shows, and the frame's id.
     _framed: tuple[str, str | None] = ("", None)
     _url: str = ""
     #: Method of the request that the step caused in the recording.
     _method: str | None = None
 
-    def begin(self, step: PlannedStep) -> None:
+    def begin(self, step: LivePlanStep) -> None:
         """Make a step the present one."""
         self._step, self._event = step, None
         self.has_acted, self.delivery, self.shown = False, "confirmed", None
@@ -130,13 +135,13 @@ class StepExecutor:
         while True:
             state = self.read()
             scene = StepScene(step, self.plan.get_frame(step.before), state.frame, state.page)
-            scene.similarity = compare_frames(scene.recorded, state.frame)
+            scene.similarity = compare_executed_step_frames(scene.recorded, state.frame)
             problem = find_target_problem(scene, decision)
             is_other = scene.similarity is not None and scene.similarity < self.policy.diverged
             if problem is None and is_other:
                 problem = "state_mismatch"
             is_over = time.monotonic() >= until
-            if problem is not None and is_ordered and was_problem_shown(scene, problem, self.shown):
+            if problem is not None and is_ordered and was_target_problem_shown(scene, problem, self.shown):
                 problem = None
             if state.page is not None and step.event["type"] in PERFORMED and not self._may_type(state):
                 # No order of a person brings a secret to another site.
@@ -149,8 +154,8 @@ class StepExecutor:
         """Return whether the page is of the recorded site, where the step types an input."""
         if self._step is None or self._step.input_name is None:
             return True
-        recorded = self._step.page_url and map_url(self._step.page_url, self.policy.base_url_map)
-        is_recorded = not recorded or has_same_origin(state.raw_url, recorded)
+        recorded = self._step.page_url and map_live_page_url(self._step.page_url, self.policy.base_url_map)
+        is_recorded = not recorded or has_same_live_page_origin(state.raw_url, recorded)
         return is_recorded and self.proxy.may_reach(state.raw_url)
 
     def _settle(self, scene: StepScene, *, is_open: bool = True) -> StepCheck:
@@ -167,7 +172,7 @@ class StepExecutor:
                 return self.diverge(scene, "unexpected_dialog", state, after)
             if any(status in (None, 403) and self.proxy.has_refused(url) for url, status in state.loads):
                 return self.diverge(scene, "egress_blocked", state, after)
-            similarity = compare_frames(after, state.frame)
+            similarity = compare_executed_step_frames(after, state.frame)
             scene.similarity = min(
                 (value for value in (before, similarity) if value is not None), default=None
             )
@@ -200,7 +205,7 @@ class StepExecutor:
         """Open the page of an event; return whether the browser could."""
         if not event.get("url"):
             raise InvalidRecording("An event from which the replay goes on has no address to open.")
-        url = map_url(str(event["url"]), self.policy.base_url_map)
+        url = map_live_page_url(str(event["url"]), self.policy.base_url_map)
         return "error" not in self.browser.call("goto", url=url, timeout_ms=self.policy.step_timeout_ms)
 
     def read(self) -> LivePageState:
@@ -358,7 +363,7 @@ class StepExecutor:
             self._event["signals"] = [signal if self._method is None else {**signal, "method": self._method}]
 
 
-def compare_frames(recorded: RecordedFrame | None, observed: RecordedFrame) -> float | None:
+def compare_executed_step_frames(recorded: RecordedFrame | None, observed: RecordedFrame) -> float | None:
     """Return the similarity of two states; None where the recorded one is unknown."""
     tokens = read_state_tokens(recorded)
     return compare_page_states(tokens, observed.state_tokens) if tokens else None

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from recorder.live.browser import BrowserLost, PageStuck
 from recorder.live.journal_protocol import LiveResult, LiveStatus, TimeSpent
-from recorder.live.replay_plan import PlannedStep
-from recorder.live.step_execution import StepExecutor, compare_frames
+from recorder.live.replay_plan import LivePlanStep
+from recorder.live.step_execution import StepExecutor, compare_executed_step_frames
 from recorder.live.target_search import find_target_problem
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recorded_session import InvalidRecording, RecordedStep
@@ -54,7 +54,7 @@ class LiveRun:
             return self._finish("failed", ReplayError("timeout", text))
         return self._finish("completed")
 
-    def _do_step(self, planned: PlannedStep) -> LiveResult | None:
+    def _do_step(self, planned: LivePlanStep) -> LiveResult | None:
         """Do a step, with a person's decision where one is needed; return the result that ends the replay."""
         began, actor, policy = time.monotonic(), self.actor, self.actor.policy
         actor.begin(planned)
@@ -136,7 +136,7 @@ class LiveRun:
         while True:
             state = self.actor.read()
             scene = StepScene(step, self.actor.plan.get_frame(step.before), state.frame, state.page)
-            similarity = compare_frames(scene.recorded, state.frame)
+            similarity = compare_executed_step_frames(scene.recorded, state.frame)
             is_there = (
                 find_target_problem(scene, None) is None
                 if similarity is None

@@ -2,11 +2,11 @@
 
 from recorder.live.action_messages import ON_ELEMENTS, PERFORMED
 from recorder.replays.budget import Budget
-from recorder.replays.dom import DomElement, find_element_role
-from recorder.replays.recorded_pages import find_obstacle
+from recorder.replays.dom import DomElement, find_dom_element_role
+from recorder.replays.recorded_pages import find_page_obstacle
 from recorder.replays.recorded_session import EventItem
 from recorder.replays.replay_results import Decision, Divergence, DivergenceKind
-from recorder.replays.step_checks import StepScene, find_retarget
+from recorder.replays.step_checks import StepScene, find_retargeted_step_element
 from recorder.replays.target_resolution import resolve_target
 
 #: Visits of nodes for one reading of a page, with the resolution of a target on it.
@@ -15,13 +15,13 @@ VISITS = 3_000_000
 _SURMOUNTABLE = frozenset(("target_changed", "target_ambiguous", "target_missing", "state_mismatch"))
 
 
-def was_problem_shown(scene: StepScene, problem: DivergenceKind, shown: Divergence | None) -> bool:
+def was_target_problem_shown(scene: StepScene, problem: DivergenceKind, shown: Divergence | None) -> bool:
     """Return whether a person who ordered the action saw this problem, with this very element."""
     if shown is None or shown.kind != problem or problem not in _SURMOUNTABLE:
         return False
     if scene.element is None or scene.page is None or scene.step.event["type"] == "drag":
         return False  # a drag acts on two elements, and a person saw one
-    observed = (find_element_role(scene.element), scene.page.find_name(scene.element))
+    observed = (find_dom_element_role(scene.element), scene.page.find_name(scene.element))
     return observed == (shown.observed.role, shown.observed.name)
 
 
@@ -35,7 +35,7 @@ def find_target_problem(scene: StepScene, decision: Decision | None) -> Divergen
     target = event.get("target")
     budget = Budget(VISITS)
     if decision is not None and decision.action == "retarget":
-        scene.element = find_retarget(page, decision.selector, budget)
+        scene.element = find_retargeted_step_element(page, decision.selector, budget)
         if scene.element is None:
             return "target_missing"
         scene.outcome, scene.locator = "healed", decision.selector
@@ -48,15 +48,15 @@ def find_target_problem(scene: StepScene, decision: Decision | None) -> Divergen
             return resolution.finding
     elif event["type"] in ON_ELEMENTS:
         return "target_missing"
-    if scene.element is not None and find_obstacle(scene.element, event) is not None:
+    if scene.element is not None and find_page_obstacle(scene.element, event) is not None:
         return "action_failed"
     if event["type"] == "drag":
         problem: DivergenceKind | None = scene.find_drop_problem(budget)
         return problem or (None if scene.drop is not None else "action_failed")
-    return None if event["type"] != "upload" or _takes_file(scene.element, event) else "action_failed"
+    return None if event["type"] != "upload" or _is_file_target(scene.element, event) else "action_failed"
 
 
-def _takes_file(element: DomElement | None, event: EventItem) -> bool:
+def _is_file_target(element: DomElement | None, event: EventItem) -> bool:
     """Return whether an element is a field for the files of an upload."""
     if element is None or element.tag != "input" or element.read_attribute("type") != "file":
         return False

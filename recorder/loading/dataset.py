@@ -108,7 +108,9 @@ class Dataset:
             NotInDataset: if the dataset has no such kind, or has samples, which are no table.
         """
         kind = self._require_kind(kind)
-        return tables.scan(self._list_paths(kind, split), self.format, self._read_field_types(kind), split)
+        return tables.scan_dataset_tables(
+            self._list_paths(kind, split), self.format, self._read_field_types(kind), split
+        )
 
     def arrow(self, kind: str | None = None, *, split: str | None = None) -> Any:
         """Return the rows as a pyarrow Dataset; of JSONL as a RecordBatchReader, which is read once.
@@ -117,7 +119,7 @@ class Dataset:
             NotInDataset: if the dataset has no such kind, or has samples, which are no table.
         """
         kind = self._require_kind(kind)
-        return tables.open_arrow(
+        return tables.open_tables_with_pyarrow(
             self._list_paths(kind, split), self.format, self._read_field_types(kind), split
         )
 
@@ -168,7 +170,7 @@ class Dataset:
                 "Create another export, or read this one with polars(), arrow(), hf() or torch()."
             )
         paths = self._list_paths("samples", split)
-        return tables.open_webdataset(paths, split, options)
+        return tables.open_files_with_webdataset(paths, split, options)
 
     def torch(
         self,

@@ -47,7 +47,7 @@ def read_dataset_file_rows(
                 module: Any = TABLE_FORMATS[suffix.removeprefix(".")]
                 batches = module.read_batches(
                     path,
-                    _add_split(columns, split),
+                    _add_split_column_to_read(columns, split),
                     rows_at_once=_ROWS_AT_ONCE[kind],
                     start=start,
                     split=split,
@@ -75,7 +75,7 @@ def _convert_batches_to_rows(batches: Iterable[pa.RecordBatch], columns: list[st
         yield from (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
 
 
-def _add_split(columns: list[str] | None, split: str | None) -> list[str] | None:
+def _add_split_column_to_read(columns: list[str] | None, split: str | None) -> list[str] | None:
     """Return the columns to read: those of the rows, and that of the split."""
     if columns is None or split is None or SPLIT in columns:
         return columns

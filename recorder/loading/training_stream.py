@@ -22,7 +22,7 @@ WINDOW = 4096
 _VERSION = 1
 
 
-class Stretch(NamedTuple):
+class TrainingStretch(NamedTuple):
     """Rows of an epoch's sequence, from `start` up to, not including, `stop`."""
 
     start: int
@@ -33,9 +33,11 @@ class Stretch(NamedTuple):
         """Number of rows."""
         return self.stop - self.start
 
-    def part(self, index: int, of: int) -> "Stretch":
+    def part(self, index: int, of: int) -> "TrainingStretch":
         """Return one of `of` parts whose lengths differ by one row at most."""
-        return Stretch(self.start + self.length * index // of, self.start + self.length * (index + 1) // of)
+        return TrainingStretch(
+            self.start + self.length * index // of, self.start + self.length * (index + 1) // of
+        )
 
 
 class Cut(NamedTuple):
@@ -53,7 +55,7 @@ def order_files(files: int, *, seed: int, epoch: int, shuffle: bool) -> list[int
     return [int(file) for file in np.random.default_rng((seed, epoch)).permutation(files)]
 
 
-def cut_files(rows: list[int], order: list[int], stretch: Stretch) -> Iterator[Cut]:
+def cut_training_files(rows: list[int], order: list[int], stretch: TrainingStretch) -> Iterator[Cut]:
     """Yield the rows of each file that a stretch covers.
 
     Args:
@@ -82,7 +84,7 @@ def order_window(length: int, *, seed: int, epoch: int, start: int) -> list[int]
 
 
 @dataclass(frozen=True)
-class Position:
+class TrainingPosition:
     """Position of the readers in an epoch, which a training run saves."""
 
     epoch: int = 0
@@ -108,7 +110,7 @@ class Position:
         }
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Any], stream: str) -> "Position":
+    def from_json(cls, state: Mapping[str, Any], stream: str) -> "TrainingPosition":
         """Return the position of a saved form.
 
         Raises:
@@ -128,9 +130,9 @@ class Position:
         return position
 
 
-def advance_position(
-    position: Position, lengths: list[int], batches: int, *, batch_size: int, drop_last: bool
-) -> Position:
+def advance_training_position(
+    position: TrainingPosition, lengths: list[int], batches: int, *, batch_size: int, drop_last: bool
+) -> TrainingPosition:
     """Return the position of a DataLoader's readers after more batches.
 
     A DataLoader takes a batch from each worker in turn and skips workers that have no rows left.
@@ -157,7 +159,7 @@ def advance_position(
                 break
         else:
             raise StateRefused(f"The epoch does not have {batches} more batches of {batch_size}.")
-    return Position(position.epoch, consumed, len(lengths), turn)
+    return TrainingPosition(position.epoch, consumed, len(lengths), turn)
 
 
 class RowStream:
@@ -199,14 +201,14 @@ class RowStream:
         self._columns, self._transform = columns, transform
         self._shuffle, self._seed, self._window = shuffle, seed, window
         rows = sum(files.rows)
-        whole = Stretch(0, rows - rows % world_size if drop_uneven else rows)
+        whole = TrainingStretch(0, rows - rows % world_size if drop_uneven else rows)
         self._stretch = whole.part(rank, world_size)
         self._stream = compute_sha256(
             [files.identity, shuffle and seed, shuffle and window, world_size, drop_uneven]
         )
         # A list, so that the form for PyTorch can put memory here that its workers share.
         self._epoch: Any = [0]
-        self._start = self._position = Position()
+        self._start = self._position = TrainingPosition()
 
     def __len__(self) -> int:
         """Return the number of rows of this rank in an epoch."""
@@ -238,13 +240,13 @@ class RowStream:
         for row in self._read_rows(self._stretch.part(worker, workers), position.epoch, done):
             done += 1
             # Before the row is yielded: a state taken afterwards includes it.
-            self._position = Position(position.epoch, {worker: done}, workers, position.next_worker)
+            self._position = TrainingPosition(position.epoch, {worker: done}, workers, position.next_worker)
             yield row if self._transform is None else self._transform(row)
-        self._start = Position()
+        self._start = TrainingPosition()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration in this process: after the last row that it yielded."""
-        position = self._position if self._position.epoch == self.epoch else Position(self.epoch)
+        position = self._position if self._position.epoch == self.epoch else TrainingPosition(self.epoch)
         return position.to_json(self._stream)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -253,7 +255,7 @@ class RowStream:
         Raises:
             StateRefused: if it belongs to another sequence of rows.
         """
-        self._start = self._position = Position.from_json(state, self._stream)
+        self._start = self._position = TrainingPosition.from_json(state, self._stream)
         self.set_epoch(self._start.epoch)
 
     def state_after(
@@ -272,7 +274,7 @@ class RowStream:
         """
         workers = max(1, num_workers)
         lengths = [self._stretch.part(worker, workers).length for worker in range(workers)]
-        position = advance_position(
+        position = advance_training_position(
             self._start_position(), lengths, batches, batch_size=batch_size or 1, drop_last=drop_last
         )
         return position.to_json(self._stream)
@@ -281,16 +283,16 @@ class RowStream:
         """Return the number of this worker, and the number of workers that share the rank's rows."""
         return 0, 1
 
-    def _start_position(self) -> Position:
-        return self._start if self._start.epoch == self.epoch else Position(self.epoch)
+    def _start_position(self) -> TrainingPosition:
+        return self._start if self._start.epoch == self.epoch else TrainingPosition(self.epoch)
 
-    def _read_rows(self, stretch: Stretch, epoch: int, done: int) -> Iterator[Row]:
+    def _read_rows(self, stretch: TrainingStretch, epoch: int, done: int) -> Iterator[Row]:
         """Yield the rows of a stretch without the first `done` of its sequence."""
         if not self._shuffle:
-            yield from self._read_stretch(Stretch(stretch.start + done, stretch.stop), epoch)
+            yield from self._read_stretch(TrainingStretch(stretch.start + done, stretch.stop), epoch)
             return
         first = done // self._window
-        rest = Stretch(stretch.start + first * self._window, stretch.stop)
+        rest = TrainingStretch(stretch.start + first * self._window, stretch.stop)
         rows, skip = self._read_stretch(rest, epoch), done % self._window
         for start in count(rest.start, self._window):
             block = list(islice(rows, self._window))
@@ -300,8 +302,8 @@ class RowStream:
                 yield block[index]
             skip = 0
 
-    def _read_stretch(self, stretch: Stretch, epoch: int) -> Iterator[Row]:
+    def _read_stretch(self, stretch: TrainingStretch, epoch: int) -> Iterator[Row]:
         files = self._files
         order = order_files(len(files.rows), seed=self._seed, epoch=epoch, shuffle=self._shuffle)
-        for file, start, stop in cut_files(files.rows, order, stretch):
+        for file, start, stop in cut_training_files(files.rows, order, stretch):
             yield from islice(files.read(file, start, self._columns), stop - start)

@@ -53,7 +53,7 @@ class ExpressionSize(NamedTuple):
 
 
 @lru_cache(maxsize=1_000)
-def measure_size(pattern: str) -> ExpressionSize:
+def measure_expression_size(pattern: str) -> ExpressionSize:
     """Return the size of an expression that is fit to mask with.
 
     Raises:

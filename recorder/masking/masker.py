@@ -48,7 +48,7 @@ class Masker:
 
     def may_change(self, text: bytes) -> bool:
         """Return whether masking may change a string of a JSON text; False is certain."""
-        lines = split_strings(text)
+        lines = split_json_strings_to_mask(text)
         return lines is None or self.rules.hint.search(lines) is not None
 
     def find_changes(self, documents: Sequence[bytes]) -> dict[int, Changes]:
@@ -102,7 +102,9 @@ class Masker:
             if len(spans) > limits.MASKING_HITS:
                 return [(0, len(text), rule)]
             candidates += [
-                (*span, rule) for span in spans if span[0] < span[1] and not _is_within(span, token_spans)
+                (*span, rule)
+                for span in spans
+                if span[0] < span[1] and not _is_within_masked_span(span, token_spans)
             ]
         # Sorting keeps the order of rules among equal spans.
         candidates.sort(key=lambda span: (span[0], -span[1]))
@@ -116,7 +118,7 @@ class Masker:
 
 
 @lru_cache(maxsize=16)
-def compile_rules(described: tuple[str, ...]) -> CompiledRules:
+def compile_masker_rules(described: tuple[str, ...]) -> CompiledRules:
     """Return the rules of one or more policies, each as JSON; patterns come before built-in kinds."""
     policies = [orjson.loads(text) for text in described]
     patterns = [DetectorRule.of(pattern) for policy in policies for pattern in policy.get("patterns") or ()]
@@ -126,7 +128,7 @@ def compile_rules(described: tuple[str, ...]) -> CompiledRules:
     return CompiledRules(rules, hint)
 
 
-def _is_within(span: Span, others: Sequence[Span]) -> bool:
+def _is_within_masked_span(span: Span, others: Sequence[Span]) -> bool:
     """Return whether one of the other spans, which are sorted and disjoint, contains a span."""
     index = bisect_right(others, span[0], key=itemgetter(0))
     return index > 0 and span[1] <= others[index - 1][1]
@@ -147,7 +149,7 @@ _ESCAPES = {
 _MAX_ESCAPES = 5_000
 
 
-def split_strings(text: bytes) -> bytes | None:
+def split_json_strings_to_mask(text: bytes) -> bytes | None:
     """Return a JSON text with each string on a line of its own and no character escaped.
 
     An expression that matches in a string matches in this text too, also at its ends and across escapes.
@@ -158,19 +160,19 @@ def split_strings(text: bytes) -> bytes | None:
     lines = text.translate(_QUOTES_TO_LINES)
     if b"\\" not in lines:
         return lines
-    return _unescape_text(lines) or _normalize_escapes(text)
+    return _unescape_text_to_mask(lines) or _normalize_escapes_to_mask(text)
 
 
-def _normalize_escapes(text: bytes) -> bytes | None:
+def _normalize_escapes_to_mask(text: bytes) -> bytes | None:
     try:
         plain = orjson.dumps(orjson.loads(text))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
     # orjson escapes as little as JSON allows: a code point that remains is a control character.
-    return _unescape_text(plain.translate(_QUOTES_TO_LINES))
+    return _unescape_text_to_mask(plain.translate(_QUOTES_TO_LINES))
 
 
-def _unescape_text(lines: bytes) -> bytes | None:
+def _unescape_text_to_mask(lines: bytes) -> bytes | None:
     """Return the text without escapes; None if an escape is a code point or not one of JSON's."""
     parts = lines.split(b"\\")
     if len(parts) > _MAX_ESCAPES:

@@ -15,8 +15,8 @@ import orjson
 
 from recorder import limits
 from recorder.masking.detectors import DetectorRule
-from recorder.masking.expressions import ExpressionSize, measure_size
-from recorder.masking.masker import compile_rules
+from recorder.masking.expressions import ExpressionSize, measure_expression_size
+from recorder.masking.masker import compile_masker_rules
 
 _MB = 1_000_000
 # A short text is enough to refuse what is very slow, before a longer one takes seconds.
@@ -46,9 +46,9 @@ def find_refusals(patterns: Sequence[Mapping[str, str]]) -> list[PatternRefusal]
     refused: list[PatternRefusal] = []
     for index, pattern in enumerate(patterns):
         try:
-            sizes.append(measure_size(pattern["pattern"]))
+            sizes.append(measure_expression_size(pattern["pattern"]))
         except ValueError as error:
-            refused.append(PatternRefusal(index, "invalid_value", _describe_error(error)))
+            refused.append(PatternRefusal(index, "invalid_value", _describe_pattern_error(error)))
     if refused:
         return refused
     if sum(size.states for size in sizes) > limits.MASKING_STATES:
@@ -72,16 +72,16 @@ def describe_slowness(ms_per_mb: float | None, allowed_ms: int) -> str:
     )
 
 
-def measure_rules(rules: Any, texts: Sequence[Sequence[str]]) -> float:
+def measure_pattern_slowness(rules: Any, texts: Sequence[Sequence[str]]) -> float:
     """Return the CPU milliseconds per megabyte of the slowest kind of text.
 
     Args:
-        rules: An object with `hint` and `rules`, as `compile_rules` returns.
+        rules: An object with `hint` and `rules`, as `compile_masker_rules` returns.
         texts: The texts of each run, of the same kinds in the same order.
     """
     encoded = [[text.encode() for text in run] for run in texts]
     for text in encoded[0]:  # fills RE2's caches, as they are when bodies are scanned
-        _scan_text(rules, text)
+        _scan_pattern_text(rules, text)
     # The median of several texts of a kind: neither a busy machine nor one odd text refuses a pattern.
     kinds = zip(*encoded, strict=True)
     return max(median(_time_scan(rules, text) / len(text) for text in kind) for kind in kinds) * 1e3 * _MB
@@ -101,8 +101,8 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal
         if slow:
             return
     if len(patterns) > 1:
-        needed = measure_rules(
-            compile_rules((_encode_policy(patterns),)), _build_pattern_texts(patterns, _BYTES)
+        needed = measure_pattern_slowness(
+            compile_masker_rules((_encode_policy(patterns),)), _build_pattern_texts(patterns, _BYTES)
         )
         if needed > limits.MASKING_MS_PER_MB_TOGETHER:
             text = describe_slowness(needed, limits.MASKING_MS_PER_MB_TOGETHER)
@@ -113,7 +113,9 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal
 @lru_cache(maxsize=1_000)
 def _measure_pattern(pattern: str, size: int) -> float:
     alone = {"name": "alone", "pattern": pattern}
-    return measure_rules(compile_rules((_encode_policy([alone]),)), _build_pattern_texts([alone], size))
+    return measure_pattern_slowness(
+        compile_masker_rules((_encode_policy([alone]),)), _build_pattern_texts([alone], size)
+    )
 
 
 def _build_pattern_texts(patterns: Sequence[Mapping[str, str]], size: int) -> list[list[str]]:
@@ -127,7 +129,7 @@ def _build_pattern_texts(patterns: Sequence[Mapping[str, str]], size: int) -> li
     ]
 
 
-def _scan_text(rules: Any, text: bytes) -> None:
+def _scan_pattern_text(rules: Any, text: bytes) -> None:
     """Scan a text as masking does: once with all expressions, then with each."""
     rules.hint.search(text)
     for rule in rules.rules:
@@ -141,7 +143,7 @@ def _exhaust_matches(rule: DetectorRule, text: bytes) -> None:
 
 def _time_scan(rules: Any, text: bytes) -> float:
     began = time.thread_time()
-    _scan_text(rules, text)
+    _scan_pattern_text(rules, text)
     return time.thread_time() - began
 
 
@@ -153,7 +155,7 @@ def _make_joint_refusal(text: str) -> PatternRefusal:
     return PatternRefusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
 
 
-def _describe_error(error: ValueError) -> str:
+def _describe_pattern_error(error: ValueError) -> str:
     text = str(error)
     return text[0].upper() + text[1:] + "."
 
@@ -185,10 +187,10 @@ _PAIRS = 6
 @lru_cache(maxsize=16)
 def ordinary_texts(size: int, seed: int) -> tuple[str, ...]:
     """Return texts like recorded ones: prose, JSON, digits, base64, spaces, lines."""
-    return tuple(_draw_ordinary(size, seed))
+    return tuple(_yield_ordinary_pattern_texts(size, seed))
 
 
-def _draw_ordinary(size: int, seed: int) -> Iterator[str]:
+def _yield_ordinary_pattern_texts(size: int, seed: int) -> Iterator[str]:
     rng = random.Random(seed)  # noqa: S311  (the same texts each time, no secret)
     words = rng.choices(_WORDS, k=size // 6 + 1)
     yield " ".join(words)[:size]
@@ -204,9 +206,9 @@ def _draw_ordinary(size: int, seed: int) -> Iterator[str]:
 def slow_texts(pattern: str, size: int, seed: int) -> Iterator[str]:
     """Yield texts that are hard for an expression: repetitions and random texts of its own characters."""
     rng = random.Random(seed)  # noqa: S311
-    alphabet = list_characters(pattern)
-    for letters in (alphabet, alphabet[:2], alphabet[-2:], *_draw_pairs(alphabet, rng)):
-        yield _draw_text(letters, size, rng)
+    alphabet = list_pattern_characters(pattern)
+    for letters in (alphabet, alphabet[:2], alphabet[-2:], *_choose_pattern_character_pairs(alphabet, rng)):
+        yield _make_random_pattern_text(letters, size, rng)
     for first, second in combinations(alphabet[:3], 2):
         yield (first + second) * (size // 2)
     for letter in alphabet[:3]:
@@ -216,7 +218,7 @@ def slow_texts(pattern: str, size: int, seed: int) -> Iterator[str]:
         yield (literal * (size // len(literal) + 1))[:size]
 
 
-def list_characters(pattern: str) -> Sequence[str]:
+def list_pattern_characters(pattern: str) -> Sequence[str]:
     """Return up to 12 characters that an expression distinguishes, in order of occurrence."""
     bare = _SYNTAX.sub("", pattern)
     characters: list[str] = []
@@ -239,7 +241,7 @@ def _list_escape_characters(escape: str) -> str:
     return _CLASSES.get(escape, {"n": "\n", "t": "\t", "r": "\r"}.get(escape, escape))
 
 
-def _draw_text(letters: Sequence[str], size: int, rng: random.Random) -> str:
+def _make_random_pattern_text(letters: Sequence[str], size: int, rng: random.Random) -> str:
     """Draw characters; a table over random bytes takes a tenth of the time of `random.choices`."""
     drawn = rng.randbytes(size)
     chosen = [letters[byte % len(letters)] for byte in range(256)]
@@ -248,7 +250,7 @@ def _draw_text(letters: Sequence[str], size: int, rng: random.Random) -> str:
     return drawn.decode("latin-1").translate(dict(enumerate(chosen)))
 
 
-def _draw_pairs(alphabet: Sequence[str], rng: random.Random) -> list[tuple[str, ...]]:
+def _choose_pattern_character_pairs(alphabet: Sequence[str], rng: random.Random) -> list[tuple[str, ...]]:
     """Draw pairs of characters: an expression is slowest between two that it distinguishes."""
     pairs = list(combinations(alphabet, 2))
     return rng.sample(pairs, min(_PAIRS, len(pairs)))

@@ -12,7 +12,7 @@ from sqlmodel import col, select
 
 from recorder.hashing import canonical_json
 from recorder.masking.detectors import derive_masking_key
-from recorder.masking.masker import Masker, compile_rules
+from recorder.masking.masker import Masker, compile_masker_rules
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import MaskReplacementRow, WorkspaceRow
 from recorder.storage.upsert import insert_missing_rows
@@ -32,7 +32,7 @@ class MaskingPolicy:
 
     def masker(self) -> Masker:
         """Return the compiled rules with the key."""
-        return Masker(compile_rules(self.described), self.key)
+        return Masker(compile_masker_rules(self.described), self.key)
 
 
 @lru_cache(maxsize=1_000)
@@ -73,7 +73,7 @@ def load_masking_policies(
     return MaskingPolicies(derive_masking_key(secret, workspace.id), by_workspace, by_workflow)
 
 
-def store_replacements(db: DbSession, workspace_id: str, masking: Mapping[str, Any] | None) -> None:
+def store_masking_replacements(db: DbSession, workspace_id: str, masking: Mapping[str, Any] | None) -> None:
     """Store the replacements of a new policy for good: later erasures compare masked texts with them."""
     patterns = (masking or {}).get("patterns") or ()
     texts = sorted({pattern["replacement"] for pattern in patterns if pattern.get("replacement")})
@@ -81,7 +81,7 @@ def store_replacements(db: DbSession, workspace_id: str, masking: Mapping[str, A
     insert_missing_rows(db, MaskReplacementRow, rows)
 
 
-def list_replacements(db: DbSession, workspace_id: str) -> frozenset[str]:
+def list_masking_replacements(db: DbSession, workspace_id: str) -> frozenset[str]:
     """Return the replacements of all policies that the workspace and its workflows have had."""
     texts = select(MaskReplacementRow.replacement).where(MaskReplacementRow.workspace_id == workspace_id)
     return frozenset(db.exec(texts))

@@ -18,7 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from recorder import limits
-from recorder.masking.masker import Masker, compile_rules, split_strings
+from recorder.masking.masker import Masker, compile_masker_rules, split_json_strings_to_mask
 from recorder.masking.pattern_admission import find_refusals
 
 #: Lower priority than the API process, which answers requests without scans too.
@@ -101,7 +101,7 @@ def _run_job(job: ScanJob, reports: BinaryIO) -> ScanReport:
                     (refusal.index, refusal.code, refusal.message) for refusal in find_refusals(job.patterns)
                 ]
             )
-        masker = Masker(compile_rules(job.policies), job.key)
+        masker = Masker(compile_masker_rules(job.policies), job.key)
         if job.kind == "mask_by_rule":
             _scan_by_rule(masker, job.documents, reports)
         return ScanReport(changes=masker.find_changes(job.documents))
@@ -115,7 +115,9 @@ def _scan_by_rule(masker: Masker, documents: list[bytes], reports: BinaryIO) -> 
     for rule in masker.rules.rules:
         _report_rule(rule.name, began, reports)
         for document in documents:
-            for _ in islice(rule.find(split_strings(document) or document), limits.MASKING_HITS + 1):
+            for _ in islice(
+                rule.find(split_json_strings_to_mask(document) or document), limits.MASKING_HITS + 1
+            ):
                 pass
     _report_rule("", began, reports)  # the remaining work belongs to no single rule
 

@@ -132,12 +132,12 @@ class Scanner:
         try:
             report = await self._run(workspace_id, job)
         except OutOfTime as error:
-            problem = _describe_problem(
+            problem = _describe_scan_problem(
                 None, "limit_reached", describe_slowness(None, limits.MASKING_MS_PER_MB)
             )
             raise ValidationFailed([problem]) from error
         if report.refusals:
-            raise ValidationFailed([_describe_problem(*refusal) for refusal in report.refusals])
+            raise ValidationFailed([_describe_scan_problem(*refusal) for refusal in report.refusals])
 
     def _compute_budget(self, documents: Sequence[bytes]) -> float:
         return self.budget_s + self.budget_s_per_mb * sum(map(len, documents)) / _MB
@@ -163,7 +163,7 @@ def _split_documents(documents: Sequence[bytes], portion_bytes: int) -> Iterator
         yield first, portion
 
 
-def _describe_problem(index: int | None, code: str, message: str) -> Problem:
+def _describe_scan_problem(index: int | None, code: str, message: str) -> Problem:
     pointer = "/masking/patterns" if index is None else f"/masking/patterns/{index}/pattern"
     return Problem("body", pointer, code, message)
 

@@ -6,11 +6,11 @@ from typing import Any
 from sqlmodel import Session as DbSession
 
 from recorder.memory.drift.store import list_newly_alarmed_nodes
-from recorder.memory.queries.common_paths import read_newest_columns, select_session_rows
+from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.memory.views.formats import GraphFormat, format_graph_view
 from recorder.memory.views.graph_view import GraphView, graph_view_of
-from recorder.memory_service.recovery_points import list_recovery_anchors
+from recorder.memory_service.recovery_points import read_recovery_point_anchors
 from recorder.models.memory import MemoryComparison
 from recorder.models.wire import ActorKind, Outcome
 from recorder.tenant import GraphScope, Tenant
@@ -43,7 +43,7 @@ def read_graph_view(
         NotFound: for an unknown workflow.
     """
     scope = GraphScope(tenant, workflow)
-    anchors = list_recovery_anchors(db, scope, since=since, until=until, is_timed=False)
+    anchors = read_recovery_point_anchors(db, scope, since=since, until=until, is_timed=False)
     columns = anchors.columns
     chosen = select_session_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
     recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in anchors.anchors)
@@ -66,7 +66,7 @@ def render_graph(db: DbSession, *, format: GraphFormat, **selection: Any) -> tup
     return format_graph_view(read_graph_view(db, **selection), format)
 
 
-def compare_sessions(
+def read_graph_view_comparison(
     db: DbSession,
     *,
     tenant: Tenant,

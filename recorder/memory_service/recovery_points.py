@@ -13,8 +13,8 @@ from sqlmodel import col, select
 from recorder import limits
 from recorder.hashing import compute_hash_bucket
 from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
-from recorder.memory.queries.common_paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.recovery_anchors import WITNESSES, Anchor, Witness, find_recovery_anchors
 from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
@@ -36,7 +36,7 @@ class FoundAnchors:
     anchors: list[Anchor]
 
 
-def list_recovery_anchors(
+def read_recovery_point_anchors(
     db: DbSession,
     scope: GraphScope,
     *,
@@ -64,7 +64,7 @@ def list_recovery_anchors(
     rules = OutcomeRules.of(workflow.outcome_rules)
     names = rules.error_tags if failure_tag is None else frozenset({failure_tag})
     chosen = select_session_rows(columns, since=since, until=until)
-    failures = read_tag_times(db, scope, columns, names)
+    failures = read_recovery_tag_times(db, scope, columns, names)
     # The last one: what came between two failures did not lead to success.
     failed_ms = {row: max(times) for row, times in failures.items() if chosen[row]}
 
@@ -73,7 +73,7 @@ def list_recovery_anchors(
             return {}
         # Those who recovered are among those who failed, and of them there are fewer.
         among = names if int(rows[0]) in failed_ms else None
-        return read_tag_times(db, scope, columns, rules.success_tags, among=among)
+        return read_recovery_tag_times(db, scope, columns, rules.success_tags, among=among)
 
     witnesses = WITNESSES if is_timed else 0
     anchors = find_recovery_anchors(columns, chosen, failed_ms, read_successes, witnesses=witnesses)
@@ -98,7 +98,7 @@ def list_recovery_points(
         Unavailable: if the lake does not answer.
     """
     scope = GraphScope(tenant, workflow)
-    recovery = list_recovery_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
+    recovery = read_recovery_point_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
     columns, anchors = recovery.columns, recovery.anchors[:limit]
     steps = read_recovery_point_steps(
         db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses]
@@ -125,7 +125,7 @@ def list_recovery_points(
     return points
 
 
-def read_tag_times(
+def read_recovery_tag_times(
     db: DbSession,
     scope: GraphScope,
     columns: GraphColumns,
@@ -144,13 +144,13 @@ def read_tag_times(
     """
     statement = (
         select(TagRow.session_id, TagRow.t_ms)
-        .where(*_match_tags(scope, names))
+        .where(*_match_recovery_tags(scope, names))
         .join(SessionRow, col(SessionRow.id) == col(TagRow.session_id))
         .where(SessionRow.workflow == scope.workflow)
         .order_by(col(TagRow.t_ms))
     )
     if among is not None:
-        tagged = select(TagRow.session_id).where(*_match_tags(scope, among))
+        tagged = select(TagRow.session_id).where(*_match_recovery_tags(scope, among))
         statement = statement.where(col(TagRow.session_id).in_(tagged))
     tags = db.connection().execute(statement).all()
     times: dict[int, list[int]] = defaultdict(list)
@@ -161,7 +161,7 @@ def read_tag_times(
     return times
 
 
-def _match_tags(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
+def _match_recovery_tags(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
     """Return the conditions of tags with one of these names."""
     yield from in_tenant(TagRow, scope.tenant)
     yield col(TagRow.name).in_(sorted(names))
@@ -179,7 +179,7 @@ def read_recovery_point_steps(
 ) -> dict[Witness, RecordedStepIds]:
     """Return the recorded steps of the witnesses by one read of the lake, without those that are gone."""
     ids = {witness.row: columns.session_id[witness.row].decode() for witness in witnesses}
-    dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
+    dates = {date for date in _read_recovery_lake_dates(db, sorted(ids.values())) if date is not None}
     wanted = (
         (pl.col("workflow") == scope.workflow)
         & pl.col("date").is_in(sorted(dates))
@@ -199,7 +199,7 @@ def read_recovery_point_steps(
     return {witness: step for witness, step in recorded.items() if step is not None}
 
 
-def _lake_dates(db: DbSession, session_ids: Sequence[str]) -> Iterable[str | None]:
+def _read_recovery_lake_dates(db: DbSession, session_ids: Sequence[str]) -> Iterable[str | None]:
     for start in range(0, len(session_ids), _IDS_AT_ONCE):
         some = session_ids[start : start + _IDS_AT_ONCE]
         yield from db.exec(select(SessionRow.lake_date).where(col(SessionRow.id).in_(some)).distinct())

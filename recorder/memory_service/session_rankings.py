@@ -8,11 +8,11 @@ from sqlmodel import col, select
 
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.graph.paths import NO_PATH
+from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
-from recorder.memory.queries.common_paths import read_newest_columns, select_session_rows
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.similarity import index_similarity
-from recorder.memory.storage.versions import was_rebuilt_since
+from recorder.memory.storage.versions import was_rebuilt_since_graph_version
 from recorder.models.memory import OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
@@ -65,7 +65,7 @@ def rank_outliers(
     scope = GraphScope(tenant, workflow)
     columns = read_newest_columns(db, scope)
     version, offset = (columns.version, 0) if after is None else after
-    if version < columns.version and was_rebuilt_since(db, scope, version):
+    if version < columns.version and was_rebuilt_since_graph_version(db, scope, version):
         raise InvalidCursor("The graph was rebuilt since the first page; begin again without a cursor.")
     chosen = select_session_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
@@ -77,14 +77,16 @@ def rank_outliers(
         for first in range(offset, end, _SESSIONS_AT_ONCE):
             ranks = range(first, min(first + _SESSIONS_AT_ONCE, end))
             rows = {rank: int(outliers.rows[rank]) for rank in ranks}
-            sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows.values()))
+            sessions = _read_ranked_sessions(
+                db, tenant, (_find_ranked_session_id(columns, row) for row in rows.values())
+            )
             for rank, row in rows.items():
-                session = sessions.get(_session_id(columns, row))
+                session = sessions.get(_find_ranked_session_id(columns, row))
                 if session is None:
                     yield rank, None
                     continue
                 outlier = OutlierSession(
-                    **vars(session) | {"path_id": _path_id(columns, row)},
+                    **vars(session) | {"path_id": _find_ranked_path_id(columns, row)},
                     path_frequency=float(outliers.path_frequency[rank]),
                     typicality=float(outliers.typicality[rank]),
                 )
@@ -113,20 +115,22 @@ def rank_similar_sessions(
     if row == NOWHERE:
         return []
     neighbours = index_similarity(columns).nearest(row, limit)
-    sessions = _read_sessions(db, tenant, (_session_id(columns, neighbour.row) for neighbour in neighbours))
+    sessions = _read_ranked_sessions(
+        db, tenant, (_find_ranked_session_id(columns, neighbour.row) for neighbour in neighbours)
+    )
     return [
         SimilarSession(
-            **vars(sessions[_session_id(columns, neighbour.row)])
-            | {"path_id": _path_id(columns, neighbour.row)},
+            **vars(sessions[_find_ranked_session_id(columns, neighbour.row)])
+            | {"path_id": _find_ranked_path_id(columns, neighbour.row)},
             similarity=neighbour.similarity,
             shared_nodes=[columns.nodes[node].node_id for node in neighbour.shared_nodes],
         )
         for neighbour in neighbours
-        if _session_id(columns, neighbour.row) in sessions
+        if _find_ranked_session_id(columns, neighbour.row) in sessions
     ]
 
 
-def _read_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) -> dict[str, Session]:
+def _read_ranked_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) -> dict[str, Session]:
     """Read sessions by id; those that were deleted are left out."""
     statement = (
         select(SessionRow, SessionMetadataRow)
@@ -140,12 +144,12 @@ def _read_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) ->
     return {row.id: session_to_wire(row, metadata.metadata_) for row, metadata in db.exec(statement)}
 
 
-def _session_id(columns: GraphColumns, row: int) -> str:
+def _find_ranked_session_id(columns: GraphColumns, row: int) -> str:
     session_id: str = columns.session_id[row].decode()
     return session_id
 
 
-def _path_id(columns: GraphColumns, row: int) -> str | None:
+def _find_ranked_path_id(columns: GraphColumns, row: int) -> str | None:
     # Not `columns.path[row]`, which looks up that of every row.
     path = int(columns.variant_path[columns.trace_variant[columns.trace[row]]])
     return None if path == NO_PATH else columns.paths[path].path_id

@@ -25,19 +25,19 @@ _PREFIX_BYTES = 512
 _IP_ADDRESS = re.compile(r"[0-9.]+")
 
 
-def _check_bucket(value: str) -> str:
+def _check_destination_bucket(value: str) -> str:
     if ".." in value or ".-" in value or "-." in value or _IP_ADDRESS.fullmatch(value):
         raise ValueError("is no name of a bucket")
     return value
 
 
-def _check_container(value: str) -> str:
+def _check_destination_container(value: str) -> str:
     if "--" in value:
         raise ValueError("is no name of a container")
     return value
 
 
-def _check_prefix(value: str) -> str:
+def _check_destination_prefix(value: str) -> str:
     """Check a prefix and take the slash from its end.
 
     Dots at the end of a segment are cut by some stores, and backslashes read as slashes by others.
@@ -51,12 +51,12 @@ def _check_prefix(value: str) -> str:
 
 
 S3Bucket = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"), AfterValidator(_check_bucket)
+    str, WireField(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"), AfterValidator(_check_destination_bucket)
 ]
 GcsBucket = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$"), AfterValidator(_check_bucket)
+    str, WireField(pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$"), AfterValidator(_check_destination_bucket)
 ]
-KeyPrefix = Annotated[str, WireField(min_length=1), AfterValidator(_check_prefix)]
+KeyPrefix = Annotated[str, WireField(min_length=1), AfterValidator(_check_destination_prefix)]
 AwsRegion = Annotated[str, WireField(pattern=r"^[a-z]{2,4}(-[a-z]{2,12}){1,3}-[0-9]{1,2}$")]
 RoleArn = Annotated[
     str,
@@ -70,7 +70,7 @@ ServiceAccount = Annotated[
 ]
 AzureAccount = Annotated[str, WireField(pattern=r"^[a-z0-9]{3,24}$")]
 AzureContainer = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$"), AfterValidator(_check_container)
+    str, WireField(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$"), AfterValidator(_check_destination_container)
 ]
 
 
@@ -79,12 +79,12 @@ SamplingMode = Literal["event_only", "every_n_ms", "keyframes_only", "all"]
 SplitUnit = Literal["session", "actor"]
 
 
-def _accept_one_slug(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+def _accept_one_filter_slug(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Take one slug as a list of one; its error then names the member, not an item of a list."""
     return [_SLUG.validate_python(value)] if isinstance(value, str) else check(value)
 
 
-def _check_printable(value: str) -> str:
+def _check_printable_export_text(value: str) -> str:
     if not value.isprintable():
         raise ValueError("takes printable characters")
     return value
@@ -93,7 +93,9 @@ def _check_printable(value: str) -> str:
 Slug = Annotated[str, WireField(pattern=limits.WORKFLOW_PATTERN)]
 _SLUG = TypeAdapter(Slug)
 Label = Annotated[
-    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_check_printable)
+    str,
+    WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS),
+    AfterValidator(_check_printable_export_text),
 ]
 
 
@@ -205,20 +207,22 @@ class DestinationObject(BaseModel):
     kind: DestinationKind
 
 
-def _read_destination(value: Any) -> Any:
+def _choose_destination_model(value: Any) -> Any:
     """Choose the model by `kind` first, so that what is wrong is found under the member's own name."""
     if isinstance(value, BaseModel):
         return value
     return _DESTINATIONS[DestinationObject.model_validate(value).kind].model_validate(value)
 
 
-Destination = Annotated[AnyDestination, WireField(discriminator="kind"), BeforeValidator(_read_destination)]
+Destination = Annotated[
+    AnyDestination, WireField(discriminator="kind"), BeforeValidator(_choose_destination_model)
+]
 
 
 class ExportCreate(WireInput):
     """Body of `POST /v1/exports`."""
 
-    workflow: Annotated[list[Slug], WireField(min_length=1), WrapValidator(_accept_one_slug)]
+    workflow: Annotated[list[Slug], WireField(min_length=1), WrapValidator(_accept_one_filter_slug)]
     filter: ExportFilter | None = None
     format: ExportFormat
     frame_sampling: FrameSamplingAsked | None = None

@@ -26,10 +26,10 @@ _FORMS: Final = {
     )
 }
 _BOUNDS: Final[dict[str, Callable[[_Context], str]]] = {
-    "greater_than": lambda context: f"a number above {_write_number(context['gt'])}",
-    "greater_than_equal": lambda context: f"a number of {_write_number(context['ge'])} or more",
-    "less_than": lambda context: f"a number below {_write_number(context['lt'])}",
-    "less_than_equal": lambda context: f"a number of {_write_number(context['le'])} or less",
+    "greater_than": lambda context: f"a number above {_write_field_message_number(context['gt'])}",
+    "greater_than_equal": lambda context: f"a number of {_write_field_message_number(context['ge'])} or more",
+    "less_than": lambda context: f"a number below {_write_field_message_number(context['lt'])}",
+    "less_than_equal": lambda context: f"a number of {_write_field_message_number(context['le'])} or less",
     "literal_error": lambda context: str(context["expected"]),
     "string_pattern_mismatch": lambda context: _FORMS.get(
         context["pattern"], f"text of the form {context['pattern']}"
@@ -99,5 +99,5 @@ def describe_field_type(reason: str) -> str:
     }.get(comparison, f"Takes {taken} below {number}.")
 
 
-def _write_number(number: float) -> str:
+def _write_field_message_number(number: float) -> str:
     return f"{int(number):,}" if number == int(number) else str(number)

@@ -37,7 +37,7 @@ _InputValue = Annotated[str, StringConstraints(max_length=limits.LARGE_INPUT_CHA
 ReplayInputs = dict[_InputName, _InputValue]
 
 
-def require_single_member(body: WireInput) -> None:
+def require_single_replay_member(body: WireInput) -> None:
     """Check that exactly one member was sent.
 
     Raises:
@@ -56,7 +56,7 @@ class ReplayPlace(WireInput):
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
-        require_single_member(self)
+        require_single_replay_member(self)
         return self
 
 
@@ -120,7 +120,7 @@ class ReplayOther(WireInput):
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
-        require_single_member(self)
+        require_single_replay_member(self)
         return self
 
 

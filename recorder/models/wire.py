@@ -71,7 +71,7 @@ def _read_wire_time(value: Any) -> Any:
         raise PydanticCustomError("invalid_time", "Send an ISO 8601 time with a zone.") from error
 
 
-def _read_time_bound(value: Any) -> Any:
+def _read_wire_time_bound(value: Any) -> Any:
     if isinstance(value, str):
         return value
     text = "Send an ISO 8601 time with a zone, or a duration such as 90s, 15m, 1h, 30d, 2w."
@@ -87,7 +87,7 @@ WireTime = Annotated[
 
 
 #: A time or a duration back from now, as it was sent; `clock.resolve_time` reads it.
-TimeBound = Annotated[str, BeforeValidator(_read_time_bound)]
+TimeBound = Annotated[str, BeforeValidator(_read_wire_time_bound)]
 
 
 class _ShownOnce:
@@ -107,7 +107,7 @@ def secret_wire_members(model: Any) -> frozenset[str]:
     return frozenset(marked)
 
 
-def left_out() -> Any:
+def left_out_wire_member() -> Any:
     """Return the default of a member that a PATCH may leave out; `exclude_unset` drops it."""
 
 
@@ -139,14 +139,14 @@ def allowed_wire_members(annotation: Any, path: Sequence[Part], value: Any = Non
         An empty list if there is no object at that place.
     """
     place_type, place_value = wire_type_at(annotation, path, value)
-    kinds = [kind for kind in _list_classes(place_type) if _has_fitting_literals(kind, place_value)]
-    return sorted({name for kind in kinds for name in _list_class_members(kind)})
+    kinds = [kind for kind in _list_wire_classes(place_type) if _has_fitting_wire_literals(kind, place_value)]
+    return sorted({name for kind in kinds for name in _list_wire_class_members(kind)})
 
 
 def wire_type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tuple[Any, Any]:
     """Return the type and the value at a place of a body; None where the types name no such place."""
     for part in path:
-        annotation = _find_member_type(annotation, part, value)
+        annotation = _find_wire_member_type(annotation, part, value)
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
@@ -154,18 +154,18 @@ def wire_type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tu
     return annotation, value
 
 
-def shorten_name(name: str) -> str:
+def shorten_wire_name(name: str) -> str:
     """Return a name that a client chose, cut to a length that fits into an error message."""
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
 
 
-def describe_allowed_names(names: Sequence[str]) -> str:
+def describe_allowed_wire_names(names: Sequence[str]) -> str:
     """Return the sentence of an error message that lists the names that are allowed."""
     return f"Allowed here: {', '.join(names)}." if names else "No member is allowed here."
 
 
-def _find_member_type(annotation: Any, part: Part, value: Any) -> Any:
-    for option in _list_type_options(annotation):
+def _find_wire_member_type(annotation: Any, part: Part, value: Any) -> Any:
+    for option in _list_wire_type_options(annotation):
         arguments = get_args(option)
         if get_origin(option) is list and arguments:
             return arguments[0]
@@ -173,32 +173,32 @@ def _find_member_type(annotation: Any, part: Part, value: Any) -> Any:
             return arguments[1]
         if (
             isinstance(option, type)
-            and _has_fitting_literals(option, value)
-            and part in (members := _list_class_members(option))
+            and _has_fitting_wire_literals(option, value)
+            and part in (members := _list_wire_class_members(option))
         ):
             return members[str(part)]
     return None
 
 
-def _list_classes(annotation: Any) -> list[type]:
+def _list_wire_classes(annotation: Any) -> list[type]:
     return [
         option
-        for option in _list_type_options(annotation)
-        if isinstance(option, type) and _list_class_members(option)
+        for option in _list_wire_type_options(annotation)
+        if isinstance(option, type) and _list_wire_class_members(option)
     ]
 
 
-def _list_type_options(annotation: Any) -> list[Any]:
+def _list_wire_type_options(annotation: Any) -> list[Any]:
     """Return the types that a type is made of, without their metadata."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _list_type_options(get_args(annotation)[0])
+        return _list_wire_type_options(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return [part for option in get_args(annotation) for part in _list_type_options(option)]
+        return [part for option in get_args(annotation) for part in _list_wire_type_options(option)]
     return [annotation]
 
 
-def _list_class_members(kind: Any) -> dict[str, Any]:
+def _list_wire_class_members(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -206,13 +206,13 @@ def _list_class_members(kind: Any) -> dict[str, Any]:
     return {}
 
 
-def _has_fitting_literals(kind: Any, value: Any) -> bool:
+def _has_fitting_wire_literals(kind: Any, value: Any) -> bool:
     """Return whether no member that takes one of a few values holds another one."""
     if not isinstance(value, dict):
         return True
     return all(
         value[name] in get_args(annotation)
-        for name, annotation in _list_class_members(kind).items()
+        for name, annotation in _list_wire_class_members(kind).items()
         if get_origin(annotation) is Literal and isinstance(value.get(name), str)
     )
 
@@ -238,22 +238,24 @@ def make_wire_problem(error: msgspec.ValidationError, kind: Any, value: Any, *, 
     reason = text[: match.start()] if match else text
     path: list[Part] = []
     for name, index, key in _STEP.findall(match[1]) if match else []:
-        path.append(name or (_find_wrong_key(kind, value, path) if key else int(index)))
+        path.append(name or (_find_wrong_wire_key(kind, value, path) if key else int(index)))
     missing, unknown = _MISSING.match(reason), _UNKNOWN.match(reason)
     if missing:
         return Problem("body", at + json_pointer(*path, missing[1]), "missing", "This member is required.")
     if unknown:
-        message = f"Unknown member. {describe_allowed_names(allowed_wire_members(kind, path, value))}"
-        return Problem("body", at + json_pointer(*path, shorten_name(unknown[1])), "unknown_field", message)
+        message = f"Unknown member. {describe_allowed_wire_names(allowed_wire_members(kind, path, value))}"
+        return Problem(
+            "body", at + json_pointer(*path, shorten_wire_name(unknown[1])), "unknown_field", message
+        )
     return Problem("body", at + json_pointer(*path), "invalid_value", describe_field_type(reason))
 
 
-def _find_wrong_key(kind: Any, value: Any, path: list[Part]) -> str:
+def _find_wrong_wire_key(kind: Any, value: Any, path: list[Part]) -> str:
     """Return the first key of an object whose value is not of the type that its values have."""
     annotation, held = wire_type_at(kind, [*path, ""], value)[0], wire_type_at(kind, path, value)[1]
     for key, member in held.items() if isinstance(held, dict) else []:
         try:
             msgspec.convert(member, annotation)
         except msgspec.ValidationError:
-            return shorten_name(str(key))
+            return shorten_wire_name(str(key))
     return "*"

@@ -9,33 +9,35 @@ from sqlalchemy import JSON
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
-from recorder.models.wire import WireInput, WireOutput, WireTime, left_out
+from recorder.models.wire import WireInput, WireOutput, WireTime, left_out_wire_member
 from recorder.models.workspace import Masking
 from recorder.tenant import Tenant
 
 
-def _check_printable_name(name: str) -> str:
+def _check_printable_outcome_name(name: str) -> str:
     if not name.isprintable():
         raise ValueError("takes printable characters")
     return name
 
 
-def _refuse_repeated_names(names: list[str]) -> list[str]:
+def _refuse_repeated_outcome_names(names: list[str]) -> list[str]:
     if len(set(names)) != len(names):
         raise ValueError("names each of them once")
     return names
 
 
 _Name = Annotated[
-    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_check_printable_name)
+    str,
+    WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS),
+    AfterValidator(_check_printable_outcome_name),
 ]
 _Names = Annotated[
-    list[_Name], WireField(max_length=limits.OUTCOME_NAMES), AfterValidator(_refuse_repeated_names)
+    list[_Name], WireField(max_length=limits.OUTCOME_NAMES), AfterValidator(_refuse_repeated_outcome_names)
 ]
 _Types = Annotated[
     list[Annotated[str, WireField(pattern=limits.EVENT_TYPE_PATTERN)]],
     WireField(max_length=limits.OUTCOME_NAMES),
-    AfterValidator(_refuse_repeated_names),
+    AfterValidator(_refuse_repeated_outcome_names),
 ]
 
 
@@ -51,10 +53,10 @@ class OutcomeNames(WireOutput):
 class OutcomeNamesUpdate(WireInput):
     """Lists to replace; those left out stay."""
 
-    error_tags: _Names = WireField(default_factory=left_out)
-    success_tags: _Names = WireField(default_factory=left_out)
-    error_events: _Types = WireField(default_factory=left_out)
-    success_events: _Types = WireField(default_factory=left_out)
+    error_tags: _Names = WireField(default_factory=left_out_wire_member)
+    success_tags: _Names = WireField(default_factory=left_out_wire_member)
+    error_events: _Types = WireField(default_factory=left_out_wire_member)
+    success_events: _Types = WireField(default_factory=left_out_wire_member)
 
 
 class WorkflowGraph(WireOutput):
@@ -84,12 +86,14 @@ class Workflow(WireOutput):
 class WorkflowUpdate(WireInput):
     """Body of `PATCH /v1/workflows/{workflow}`; members left out stay as they are."""
 
-    memory_graph: bool = WireField(default_factory=left_out)
+    memory_graph: bool = WireField(default_factory=left_out_wire_member)
     tags: Annotated[
-        list[_Name], WireField(max_length=limits.WORKFLOW_TAGS), AfterValidator(_refuse_repeated_names)
-    ] = WireField(default_factory=left_out)
-    masking: Masking = WireField(default_factory=left_out)
-    outcome_rules: OutcomeNamesUpdate = WireField(default_factory=left_out)
+        list[_Name],
+        WireField(max_length=limits.WORKFLOW_TAGS),
+        AfterValidator(_refuse_repeated_outcome_names),
+    ] = WireField(default_factory=left_out_wire_member)
+    masking: Masking = WireField(default_factory=left_out_wire_member)
+    outcome_rules: OutcomeNamesUpdate = WireField(default_factory=left_out_wire_member)
 
 
 class WorkflowRow(SQLModel, table=True):

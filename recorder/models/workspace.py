@@ -14,7 +14,7 @@ from sqlalchemy import JSON, BigInteger
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
-from recorder.models.wire import Mode, ShownOnce, WireInput, WireOutput, WireTime, left_out
+from recorder.models.wire import Mode, ShownOnce, WireInput, WireOutput, WireTime, left_out_wire_member
 
 Builtin = Literal["email", "card", "token"]
 
@@ -79,7 +79,7 @@ _HOST = re.compile(rf"(?:{_LABEL}\.)*(?=[A-Za-z]){_LABEL}", re.ASCII)
 _HOST_CHARACTERS = 253
 
 
-def _check_host(entry: str) -> str:
+def _check_workspace_host(entry: str) -> str:
     name, colon, port = entry.partition(":")
     is_port = not colon or (re.fullmatch("[1-9][0-9]{0,4}", port, re.ASCII) and int(port) < 65_536)
     if len(name) > _HOST_CHARACTERS or not _HOST.fullmatch(name) or not is_port:
@@ -90,17 +90,17 @@ def _check_host(entry: str) -> str:
     return entry.lower()
 
 
-def _drop_repeated_hosts(names: list[str]) -> list[str]:
+def _drop_repeated_workspace_hosts(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
 #: A host of live replays: `name` or `name:port`.
-HostEntry = Annotated[str, AfterValidator(_check_host)]
+HostEntry = Annotated[str, AfterValidator(_check_workspace_host)]
 _Days = Annotated[int, WireField(ge=limits.RETENTION_DAYS[0], le=limits.RETENTION_DAYS[1])]
 _Hosts = Annotated[
     list[HostEntry],
     WireField(max_length=limits.LIVE_HOSTS),
-    AfterValidator(_drop_repeated_hosts),
+    AfterValidator(_drop_repeated_workspace_hosts),
 ]
 
 
@@ -138,23 +138,23 @@ class Workspace(WireOutput):
 class RetentionUpdate(WireInput):
     """Days to change."""
 
-    frames_days: _Days = WireField(default_factory=left_out)
-    events_days: _Days = WireField(default_factory=left_out)
-    audit_days: _Days = WireField(default_factory=left_out)
+    frames_days: _Days = WireField(default_factory=left_out_wire_member)
+    events_days: _Days = WireField(default_factory=left_out_wire_member)
+    audit_days: _Days = WireField(default_factory=left_out_wire_member)
 
 
 class LiveReplayUpdate(WireInput):
     """Hosts to put in the place of those before."""
 
-    allow_hosts: _Hosts = WireField(default_factory=left_out)
+    allow_hosts: _Hosts = WireField(default_factory=left_out_wire_member)
 
 
 class WorkspaceUpdate(WireInput):
     """Body of `PATCH /v1/workspaces/current`; members left out stay as they are."""
 
-    retention: RetentionUpdate = WireField(default_factory=left_out)
-    masking: Masking = WireField(default_factory=left_out)
-    live_replay: LiveReplayUpdate = WireField(default_factory=left_out)
+    retention: RetentionUpdate = WireField(default_factory=left_out_wire_member)
+    masking: Masking = WireField(default_factory=left_out_wire_member)
+    live_replay: LiveReplayUpdate = WireField(default_factory=left_out_wire_member)
 
 
 class WorkspaceRow(SQLModel, table=True):

@@ -67,9 +67,9 @@ class AllowList:
             if word == _LOOPBACK:
                 networks += _LOOPBACKS
             elif parts := _HOST_AND_PORT.fullmatch(word):
-                host_ports.add(_read_host_port(parts, setting))
+                host_ports.add(_read_listed_host_port(parts, setting))
             elif "/" in word or read_ip_address(word) is not None:
-                networks.append(_read_network(word, setting))
+                networks.append(_read_listed_network(word, setting))
             elif _HOST.fullmatch(word):
                 hosts.add(word.lower().rstrip("."))
             else:
@@ -117,7 +117,7 @@ def is_public_address(address: Address) -> bool:
     return not any(address in network for network in _NOT_PUBLIC)
 
 
-def _read_host_port(parts: re.Match[str], setting: str) -> tuple[str, int]:
+def _read_listed_host_port(parts: re.Match[str], setting: str) -> tuple[str, int]:
     host, port = parts["v6"] or parts["host"], int(parts["port"])
     address = read_ip_address(host)
     if not 0 < port < 65_536 or (parts["v6"] and address is None):
@@ -129,7 +129,7 @@ def _unwrap_address(address: IPv6Address) -> Address:
     return address.ipv4_mapped or address
 
 
-def _read_network(word: str, setting: str) -> Network:
+def _read_listed_network(word: str, setting: str) -> Network:
     try:
         return ip_network(word)
     except ValueError as error:
@@ -160,7 +160,7 @@ _LITERAL = "/?:@!$&'()*+,;=-._~%"
 
 
 @dataclass(frozen=True)
-class RequestTarget:
+class CalledAddress:
     """Target of a request."""
 
     scheme: str
@@ -179,7 +179,7 @@ class RequestTarget:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def parse_request_target(url: str) -> RequestTarget:
+def parse_called_address(url: str) -> CalledAddress:
     """Return the target of a URL.
 
     Raises:
@@ -201,18 +201,18 @@ def parse_request_target(url: str) -> RequestTarget:
     port = int(authority["port"] or _PORTS[scheme])
     if not 0 < port < 65_536:
         raise InvalidUrl("The port of url takes a number from 1 to 65535.")
-    host, address = _read_host(authority["host"])
-    return RequestTarget(scheme, host, port, _quote_path(parts["rest"]), address)
+    host, address = _read_called_host(authority["host"])
+    return CalledAddress(scheme, host, port, _quote_path(parts["rest"]), address)
 
 
-def _read_host(text: str) -> tuple[str, Address | None]:
+def _read_called_host(text: str) -> tuple[str, Address | None]:
     """Return the normalized host, and its address where it is no name."""
     if text.startswith("["):
         address = read_ip_address(text[1:-1])
         if address is None or ":" not in text:
             raise InvalidUrl("The host of url is no IPv6 address.")
         return _normalize_ipv6(text[1:-1]), address
-    host = _encode_ascii(text).removesuffix(".")
+    host = _encode_ascii_host(text).removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
         address = read_ip_address(host)
@@ -224,7 +224,7 @@ def _read_host(text: str) -> tuple[str, Address | None]:
     return host, None
 
 
-def _encode_ascii(text: str) -> str:
+def _encode_ascii_host(text: str) -> str:
     """Return a host in lower case ASCII: punycode for other alphabets, compatible characters (`①`) mapped."""
     if text.isascii():
         return text.lower()

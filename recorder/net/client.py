@@ -11,7 +11,7 @@ from typing import Literal, cast
 import httpcore
 
 from recorder.errors import InvalidUrl
-from recorder.net.addresses import RequestTarget, parse_request_target
+from recorder.net.addresses import CalledAddress, parse_called_address
 from recorder.net.outbound_guard import AddressGuard, BlockedAddress, GuardedBackend, UnresolvedName
 
 Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
@@ -74,14 +74,14 @@ class OutboundClient:
         exchange = OutboundExchange()
         try:
             async with asyncio.timeout(self._total_s):
-                await self._send(parse_request_target(url), headers, body, exchange)
+                await self._send(parse_called_address(url), headers, body, exchange)
         except _EXPECTED as error:
-            exchange.error = exchange.error or _classify_failure(error)
+            exchange.error = exchange.error or _classify_outbound_failure(error)
         exchange.duration_ms = round((time.monotonic() - began) * 1000)
         return exchange
 
     async def _send(
-        self, target: RequestTarget, headers: Mapping[str, str], body: bytes, exchange: OutboundExchange
+        self, target: CalledAddress, headers: Mapping[str, str], body: bytes, exchange: OutboundExchange
     ) -> None:
         backend = GuardedBackend(self._guard, target, self._dial)
         connection = httpcore.AsyncHTTPConnection(
@@ -96,8 +96,8 @@ class OutboundClient:
                 exchange.error = "redirect"
             if backend.dialled is None or not self._guard.may_keep_answer(target, backend.dialled):
                 return
-            exchange.headers = _read_response_headers(response.headers)
-            await _read_response_body(response, exchange)
+            exchange.headers = _read_outbound_response_headers(response.headers)
+            await _read_outbound_response_body(response, exchange)
         finally:
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_CLOSE_S):
@@ -105,7 +105,7 @@ class OutboundClient:
 
 
 def _build_outbound_request(
-    target: RequestTarget, headers: Mapping[str, str], body: bytes
+    target: CalledAddress, headers: Mapping[str, str], body: bytes
 ) -> httpcore.Request:
     sent = {"Host": target.host_header, **headers, **_FIXED, "Content-Length": str(len(body))}
     url = httpcore.URL(
@@ -118,7 +118,7 @@ def _build_outbound_request(
     return httpcore.Request("POST", url, headers=pairs, content=body)
 
 
-async def _read_response_body(response: httpcore.Response, exchange: OutboundExchange) -> None:
+async def _read_outbound_response_body(response: httpcore.Response, exchange: OutboundExchange) -> None:
     """Keep the first 4 KB; one byte more shows that the body was cut."""
     # A generator, though its type does not say so; left open, the garbage collector would close it.
     stream = cast("AsyncGenerator[bytes]", response.aiter_stream())
@@ -130,12 +130,12 @@ async def _read_response_body(response: httpcore.Response, exchange: OutboundExc
                 return
 
 
-def _read_response_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+def _read_outbound_response_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return headers for storage: printable, each name once, at most 8 KB."""
     printable: dict[str, str] = {}
     size = 0
     for raw_name, raw_value in headers:
-        name, value = (_replace_unprintable(raw) for raw in (raw_name.lower(), raw_value))
+        name, value = (_replace_unprintable_header(raw) for raw in (raw_name.lower(), raw_value))
         size += len(name) + len(value)
         if size > _HEADERS_BYTES:
             break
@@ -143,7 +143,7 @@ def _read_response_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]
     return printable
 
 
-def _replace_unprintable(raw: bytes) -> str:
+def _replace_unprintable_header(raw: bytes) -> str:
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in raw.decode("latin-1")
     )
@@ -165,7 +165,7 @@ _EXPECTED: tuple[type[Exception], ...] = (
 )
 
 
-def _classify_failure(error: BaseException) -> Failure:
+def _classify_outbound_failure(error: BaseException) -> Failure:
     """Return the kind of an error or of its causes; a failed TLS handshake arrives as a connection error."""
     current: BaseException | None = error
     while current is not None:

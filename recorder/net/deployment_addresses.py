@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from recorder.net.addresses import Address, parse_resolved_address, read_ip_address
-from recorder.settings import Settings, find_dagster_folder, list_store_addresses
+from recorder.settings import Settings, find_dagster_folder, list_store_address_settings
 
 _PROC = Path("/proc")
 _LISTEN = "0A"
@@ -161,9 +161,9 @@ class OwnAddresses:
         on_port = [endpoint for endpoint in self._endpoints if endpoint.port == port]
         if any(endpoint.host == host for endpoint in on_port):
             return True
-        spellings = {spelling for address in addresses for spelling in _list_spellings(address)}
+        spellings = {spelling for address in addresses for spelling in _list_own_address_spellings(address)}
         if any(is_own_machine_address(address) for address in spellings):
-            if any(_is_local_name(endpoint.host) for endpoint in on_port):
+            if any(_is_own_machine_name(endpoint.host) for endpoint in on_port):
                 return True
             if port in await self._read_ports():
                 return True
@@ -231,21 +231,23 @@ def list_own_endpoints(settings: Settings) -> list[HostPort]:
         settings.export_url,
         settings.cold_url,
         settings.export_executor,
-        *list_store_addresses(),
+        *list_store_address_settings(),
     ]
-    endpoints = [endpoint for url in urls if url for endpoint in _parse_host_ports(url)]
+    endpoints = [endpoint for url in urls if url for endpoint in _parse_own_host_ports(url)]
     for word in settings.own_addresses:
         parts = _HOST_PORT.fullmatch(word)
         if parts is not None:
-            endpoints.append(HostPort(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"])))
+            endpoints.append(HostPort(_normalize_own_host(parts["v6"] or parts["host"]), int(parts["port"])))
     return endpoints
 
 
-def _parse_host_ports(url: str) -> list[HostPort]:
+def _parse_own_host_ports(url: str) -> list[HostPort]:
     """Return the hosts and ports of one address; a database may have several."""
     if "://" not in url:  # a folder, or `host:port` as some stores' variables take it
         parts = _HOST_PORT.fullmatch(url)
-        return [HostPort(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"]))] if parts else []
+        return (
+            [HostPort(_normalize_own_host(parts["v6"] or parts["host"]), int(parts["port"]))] if parts else []
+        )
     scheme, _, rest = url.rpartition("://")
     scheme = scheme.rpartition("::")[2].partition("+")[0].lower()
     default = _DEFAULT_PORTS.get(scheme)
@@ -265,26 +267,27 @@ def _parse_host_ports(url: str) -> list[HostPort]:
         is_socket = not name or name.startswith("/") or "%2F" in name.upper()
         endpoints.append(
             HostPort(
-                "localhost" if is_socket else _normalize_host(name), int(parts["port"]) if parts else default
+                "localhost" if is_socket else _normalize_own_host(name),
+                int(parts["port"]) if parts else default,
             )
         )
     return endpoints
 
 
-def _normalize_host(host: str) -> str:
+def _normalize_own_host(host: str) -> str:
     """Return a host in the form that a target has."""
     address = read_ip_address(host)
     return str(address) if address is not None else host.lower().rstrip(".")
 
 
-def _is_local_name(host: str) -> bool:
+def _is_own_machine_name(host: str) -> bool:
     if host in _LOCAL_NAMES or host.endswith(".localhost"):
         return True
     address = read_ip_address(host)
     return address is not None and is_own_machine_address(address)
 
 
-def _list_spellings(address: Address) -> list[Address]:
+def _list_own_address_spellings(address: Address) -> list[Address]:
     """Return an address and the IPv4 address that it carries inside, if any."""
     if isinstance(address, IPv6Address):
         for network, shift in _CARRIERS:

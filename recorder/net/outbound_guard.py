@@ -13,9 +13,9 @@ from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import (
     Address,
     AllowList,
-    RequestTarget,
+    CalledAddress,
     is_public_address,
-    parse_request_target,
+    parse_called_address,
     parse_resolved_address,
 )
 from recorder.net.deployment_addresses import OwnAddresses, Resolve, is_own_machine_address
@@ -60,7 +60,7 @@ class AddressGuard:
             takes_http: allow public addresses without TLS too.
         """
         self._allowed = allowed
-        self._resolve = resolve or resolve_host
+        self._resolve = resolve or resolve_outbound_host
         self._own_addresses = own_addresses or OwnAddresses(())
         self._takes_http = takes_http
 
@@ -72,7 +72,7 @@ class AddressGuard:
             InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
         """
         allowed = AllowList.parse(settings.allowed_outbound)
-        return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_host))
+        return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_outbound_host))
 
     @classmethod
     def of_live(cls, settings: Settings) -> "AddressGuard":
@@ -82,7 +82,7 @@ class AddressGuard:
             InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
         """
         allowed = AllowList.parse(settings.live.outbound, setting="RECORDER_LIVE_OUTBOUND")
-        return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_host), takes_http=True)
+        return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_outbound_host), takes_http=True)
 
     async def check(self, url: str) -> None:
         """Check that a URL can and may be called.
@@ -93,19 +93,19 @@ class AddressGuard:
             InvalidUrl: if the URL cannot be read.
             UrlNotAllowed: if the URL is not https, or leads to an address that is not public.
         """
-        target = parse_request_target(url)
+        target = parse_called_address(url)
         try:
             async with asyncio.timeout(_LOOK_UP_S):
                 await self.resolve_allowed_addresses(target)
         except OwnAddress as error:
             raise UrlNotAllowed(_OWN_ADDRESS_REFUSED) from error
         except BlockedAddress as error:
-            raise UrlNotAllowed(_explain_refusal(target)) from error
+            raise UrlNotAllowed(_explain_outbound_refusal(target)) from error
         except (UnresolvedName, TimeoutError) as error:
             if target.scheme == "http" and not self._allowed.lists_name(target.host, target.port):
-                raise UrlNotAllowed(_explain_refusal(target)) from error
+                raise UrlNotAllowed(_explain_outbound_refusal(target)) from error
 
-    async def resolve_allowed_addresses(self, target: RequestTarget) -> list[Address]:
+    async def resolve_allowed_addresses(self, target: CalledAddress) -> list[Address]:
         """Return the addresses to dial for a target; its name is resolved once.
 
         Raises:
@@ -124,7 +124,7 @@ class AddressGuard:
             raise OwnAddress
         return addresses
 
-    def may_keep_answer(self, target: RequestTarget, address: Address) -> bool:
+    def may_keep_answer(self, target: CalledAddress, address: Address) -> bool:
         """Return whether a tenant may read the answer of this address.
 
         Services of this machine often trust every local caller, so the answers of its own addresses are
@@ -142,7 +142,7 @@ class AddressGuard:
             return []
         return list(dict.fromkeys(map(parse_resolved_address, await self._resolve(host))))
 
-    def _may_call(self, target: RequestTarget, address: Address) -> bool:
+    def _may_call(self, target: CalledAddress, address: Address) -> bool:
         if self._allowed.lists(target.host, target.port, address):
             return True
         if self._takes_http and is_own_machine_address(address):
@@ -154,7 +154,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     """Network backend that dials only addresses that the guard allows; Host and SNI stay those of the URL."""
 
     def __init__(
-        self, guard: AddressGuard, target: RequestTarget, dial: httpcore.AsyncNetworkBackend
+        self, guard: AddressGuard, target: CalledAddress, dial: httpcore.AsyncNetworkBackend
     ) -> None:
         self._guard = guard
         self._target = target
@@ -193,7 +193,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 _look_ups = threading.BoundedSemaphore(1_024)
 
 
-async def resolve_host(host: str) -> list[str]:
+async def resolve_outbound_host(host: str) -> list[str]:
     """Return the addresses of a host by this machine's resolver; none if it has none or is overloaded.
 
     Each look-up has a thread: it cannot be cancelled, and one that hangs must delay neither the others nor
@@ -233,7 +233,7 @@ _OWN_ADDRESS_REFUSED = (
 )
 
 
-def _explain_refusal(target: RequestTarget) -> str:
+def _explain_outbound_refusal(target: CalledAddress) -> str:
     if target.scheme == "http":
         return "url takes https; http is for addresses that the operator lists."
     return "url leads to an address that is not public; the operator may list it."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from recorder.net.addresses import RequestTarget
+from recorder.net.addresses import CalledAddress
 
 #: Ports of an entry without one.
 DEFAULT_PORTS = (80, 443)
@@ -18,10 +18,10 @@ class ReachableHosts:
             entries: the hosts.
             methods: methods by host; where several entries name a port, those that all of them list.
         """
-        self._members = frozenset(member for entry in entries for member in _list_members(entry))
+        self._members = frozenset(member for entry in entries for member in _list_reachable_host_ports(entry))
         self._methods: dict[tuple[str, int], frozenset[str]] = {}
         for entry, names in (methods or {}).items():
-            for member in _list_members(entry):
+            for member in _list_reachable_host_ports(entry):
                 self._methods[member] = self._methods.get(member, frozenset(names)).intersection(names)
 
     @property
@@ -29,11 +29,11 @@ class ReachableHosts:
         """Return whether some hosts take some methods only."""
         return bool(self._methods)
 
-    def contains_target(self, target: RequestTarget) -> bool:
+    def contains_target(self, target: CalledAddress) -> bool:
         """Return whether a target is one of the hosts, on one of its ports."""
         return (target.host, target.port) in self._members
 
-    def list_methods(self, target: RequestTarget) -> frozenset[str] | None:
+    def list_methods(self, target: CalledAddress) -> frozenset[str] | None:
         """Return the only methods that a target takes; None if it takes every one."""
         return self._methods.get((target.host, target.port))
 
@@ -50,9 +50,9 @@ class ReachableHosts:
 
     def contains_entry(self, entry: str) -> bool:
         """Return whether all that an entry names is in the set."""
-        return self._members.issuperset(_list_members(entry))
+        return self._members.issuperset(_list_reachable_host_ports(entry))
 
 
-def _list_members(entry: str) -> list[tuple[str, int]]:
+def _list_reachable_host_ports(entry: str) -> list[tuple[str, int]]:
     name, _, port = entry.lower().partition(":")
     return [(name, int(port))] if port else [(name, number) for number in DEFAULT_PORTS]

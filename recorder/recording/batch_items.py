@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.models.event import EventBatchBody, EventBatchRow
-from recorder.recording.stored_events import decompress, fill_event_ids, head_decoder
+from recorder.recording.stored_events import decompress_stored_events, fill_event_ids, head_decoder
 
 #: Time, id and position of an event: no two events of a session share all three.
 EventOrderKey = tuple[int, str, int]
@@ -77,7 +77,7 @@ def decode_batch_items(batch: _StoredBatch) -> list[HotItem]:
     Raises:
         ValueError: if it does not hold the events that its row describes.
     """
-    body = decompress(batch.payload)
+    body = decompress_stored_events(batch.payload)
     heads = head_decoder.decode(body).events
     times = [head.t_ms for head in heads]
     if not times or (len(times), min(times), max(times)) != (batch.n, batch.t_min, batch.t_max):

@@ -16,13 +16,13 @@ from recorder.masking.masker import Changes
 from recorder.media_types import JSON, require_media_type
 from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.event_validation import validate_event_body
-from recorder.recording.ingest import Cursor
+from recorder.recording.ingest import IngestCursor
 from recorder.recording.ingest_statements import (
-    BatchKey,
-    lock_session,
-    require_minutes,
-    require_recording,
-    require_room,
+    IngestBatchKey,
+    lock_session_for_ingest,
+    require_minutes_for_ingest,
+    require_recording_for_ingest,
+    require_room_for_ingest,
     reserve_item_positions,
 )
 from recorder.recording.item_masking import mask_events
@@ -56,7 +56,7 @@ class EventBatch:
     #: Items that named themselves: index and id.
     named: list[tuple[int, str]]
     body: bytes
-    key: BatchKey | None
+    key: IngestBatchKey | None
     #: Position of its first item, once it is stored.
     first_position: int = 0
     #: Bytes of its items, as JSON.
@@ -67,13 +67,13 @@ class EventBatch:
         """Kind of the items; see `ingest.IngestBatch`."""
         return "events"
 
-    def store(self, cursor: Cursor) -> bytes:
+    def store(self, cursor: IngestCursor) -> bytes:
         """Write the batch; see `ingest.IngestBatch`."""
         tenant = self.caller.tenant
         session = (tenant.workspace_id, tenant.mode, self.session_id)
         if self.key is None and not self.named:
             return self._insert(cursor, session, skipped=0)
-        lock_session(cursor, session)
+        lock_session_for_ingest(cursor, session)
         if self.key is not None:
             earlier = self.key.find_earlier_answer(cursor, self.session_id)
             if earlier is not None:
@@ -84,7 +84,7 @@ class EventBatch:
             self.key.keep(cursor, self.session_id, answer)
         return answer
 
-    def _insert(self, cursor: Cursor, session: tuple[str, str, str], *, skipped: int) -> bytes:
+    def _insert(self, cursor: IngestCursor, session: tuple[str, str, str], *, skipped: int) -> bytes:
         first, event_count, _ = reserve_item_positions(
             cursor,
             session,
@@ -106,7 +106,7 @@ class EventBatch:
             event_count,
         )
 
-    def _store_named(self, cursor: Cursor, session: tuple[str, str, str]) -> int:
+    def _store_named(self, cursor: IngestCursor, session: tuple[str, str, str]) -> int:
         """Keep the ids that clients chose, drop items sent before; returns how many were dropped."""
         items = _raw_decoder.decode(self.body).events
         known = _read_stored_event_ids(cursor, self.session_id, [event_id for _, event_id in self.named])
@@ -125,14 +125,14 @@ class EventBatch:
                 text = "This id came before with other content."
                 conflicts.append(Problem("body", f"/events/{index}/id", "event_conflict", text))
         # Whether the session records at all comes before conflicts, and before anything is written.
-        require_recording(cursor, session)
+        require_recording_for_ingest(cursor, session)
         if conflicts:
             raise EventConflict(conflicts)
         if len(dropped) < len(items):
-            require_minutes(cursor, session, self.caller.tier)
+            require_minutes_for_ingest(cursor, session, self.caller.tier)
         if dropped:
             self._keep_only([item for index, item in enumerate(items) if index not in dropped])
-        require_room(cursor, session, events=self.n, frames=0, size=self.size)
+        require_room_for_ingest(cursor, session, events=self.n, frames=0, size=self.size)
         if fresh:
             cursor.many(_INSERT_KEYS, fresh)
         return len(dropped)
@@ -156,10 +156,10 @@ class CheckedBody:
     body: bytes
     items: Sequence[TimedItem | EventItem]
     named: list[tuple[int, str]]
-    key: BatchKey | None
+    key: IngestBatchKey | None
 
 
-def check_event_body(
+def check_event_batch(
     caller: Caller,
     body: bytes,
     *,
@@ -184,7 +184,7 @@ def check_event_body(
     """
     require_media_type(content_type, JSON, needed="events as application/json")
     items, named = validate_event_body(body) if checked is None else checked
-    key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
+    key = IngestBatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
     return CheckedBody(body, items, named, key)
 
 
@@ -208,9 +208,9 @@ def check_and_pack_event_batch(
         checked: result of `validate_event_body` for this body; None to validate it here.
 
     Raises:
-        RecorderError: as `check_event_body` does.
+        RecorderError: as `check_event_batch` does.
     """
-    checked_body = check_event_body(
+    checked_body = check_event_batch(
         caller, body, content_type=content_type, batch_key=batch_key, checked=checked
     )
     return pack_event_batch(caller, session_id, checked_body, {})
@@ -262,7 +262,7 @@ def _compress_batch(body: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=1).compress(body)
 
 
-def _read_stored_event_ids(cursor: Cursor, session_id: str, event_ids: list[str]) -> dict[str, bytes]:
+def _read_stored_event_ids(cursor: IngestCursor, session_id: str, event_ids: list[str]) -> dict[str, bytes]:
     marks = ", ".join("?" * len(event_ids))
     statement = f"SELECT event_id, digest FROM event_keys WHERE session_id = ? AND event_id IN ({marks})"  # noqa: S608
     return {event_id: bytes(digest) for event_id, digest in cursor.all(statement, (session_id, *event_ids))}
@@ -270,12 +270,12 @@ def _read_stored_event_ids(cursor: Cursor, session_id: str, event_ids: list[str]
 
 def _hash_event_item(item: msgspec.Raw) -> bytes:
     """Return the digest of an item's value without nulls; key order and spaces do not matter."""
-    value = _remove_nulls(msgspec.json.decode(item))
-    value.update({name: _remove_nulls(value[name]) for name in _STRUCTURES & value.keys()})
+    value = _remove_event_nulls(msgspec.json.decode(item))
+    value.update({name: _remove_event_nulls(value[name]) for name in _STRUCTURES & value.keys()})
     return hashlib.blake2b(msgspec.json.encode(value, order="deterministic"), digest_size=16).digest()
 
 
-def _remove_nulls(value: dict[str, Any]) -> dict[str, Any]:
+def _remove_event_nulls(value: dict[str, Any]) -> dict[str, Any]:
     return {name: member for name, member in value.items() if member is not None}
 
 

@@ -99,7 +99,7 @@ def _is_suspect_body(body: bytes, decoded: _Body) -> bool:
         return True
     # Only these members are free to nest.
     free = [item for item in decoded.events if item.data is not UNSET or item.signals is not UNSET]
-    if free and any(map(_may_be_deep, free)):
+    if free and any(map(_may_be_deep_event, free)):
         return True
     # Of a key that is named twice only the last is decoded: the other's colon is missing then.
     return _count_colons(body) != _count_colons(_encoder.encode(decoded))
@@ -110,7 +110,7 @@ def _count_colons(text: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord(":")))
 
 
-def _may_be_deep(item: EventItem) -> bool:
+def _may_be_deep_event(item: EventItem) -> bool:
     text = _encoder.encode(item)
     return text.count(b"[") + text.count(b"{") > _ITEM_BRACKETS
 
@@ -147,7 +147,7 @@ def _list_event_problems(items: list[EventItem], name: str) -> list[Problem]:
     ]
 
 
-def _make_text_check(pattern: str) -> Callable[[str], object]:
+def _make_event_text_check(pattern: str) -> Callable[[str], object]:
     """Return a check of texts joined by NUL: one regular expression for a batch, not one for each item."""
     return re.compile(f"{pattern}(?:\0{pattern})*", re.ASCII).fullmatch
 
@@ -157,22 +157,22 @@ _ABSENT = frozenset({None, UNSET})
 #: Per member: the check of its values, and the problem of one that fails it.
 _CHECKS: dict[str, tuple[Callable[[str], object], str, str]] = {
     "type": (
-        _make_text_check(limits.EVENT_TYPE_PATTERN.strip("^$")),
+        _make_event_text_check(limits.EVENT_TYPE_PATTERN.strip("^$")),
         "invalid_value",
         "A type is 1 to 64 of a–z, 0–9, _ and ., and begins with a letter.",
     ),
     "id": (
-        _make_text_check("evt" + _CLIENT_ID),
+        _make_event_text_check("evt" + _CLIENT_ID),
         "invalid_id",
         "An event id is evt_ and 1 to 40 letters and digits.",
     ),
     "frame_id": (
-        _make_text_check("frm" + _CLIENT_ID),
+        _make_event_text_check("frm" + _CLIENT_ID),
         "invalid_id",
         "frame_id takes an id that begins with frm_.",
     ),
     "parent_id": (
-        _make_text_check("evt" + _CLIENT_ID),
+        _make_event_text_check("evt" + _CLIENT_ID),
         "invalid_id",
         "parent_id takes an id that begins with evt_.",
     ),

@@ -27,7 +27,7 @@ from recorder.errors import (
 from recorder.hashing import canonical_json
 from recorder.ids import encode_ulid, id_range, is_client_id, reserve_ulid_values
 from recorder.models.frame import FrameItem
-from recorder.models.wire import describe_allowed_names, make_wire_problem, shorten_name
+from recorder.models.wire import describe_allowed_wire_names, make_wire_problem, shorten_wire_name
 
 _FORMATS: dict[str, Literal["PNG", "JPEG", "WEBP"]] = {
     "image/png": "PNG",
@@ -94,7 +94,7 @@ class CheckedFrame:
         return replace(self, item=item, data=b"", dom=None)
 
 
-def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
+def validate_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     """Return the items of a JSON body, and their bytes under made-up part names.
 
     Raises:
@@ -104,9 +104,9 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     if not isinstance(value, dict) or "frames" not in value:
         text = "The body is an object with the one member `frames`."
         raise ValidationFailed.of("", "invalid_value", message=text)
-    unknown = [json_pointer(shorten_name(name)) for name in value if name != "frames"]
+    unknown = [json_pointer(shorten_wire_name(name)) for name in value if name != "frames"]
     if unknown:
-        message = f"Unknown member. {describe_allowed_names(['frames'])}"
+        message = f"Unknown member. {describe_allowed_wire_names(['frames'])}"
         raise ValidationFailed([Problem("body", pointer, "unknown_field", message) for pointer in unknown])
     items = _convert_frame_items(value["frames"])
     parts = {}
@@ -125,7 +125,7 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     return items, parts
 
 
-def read_frames_part(part: bytes) -> list[FrameItem]:
+def validate_frames_part(part: bytes) -> list[FrameItem]:
     """Return the items of the `frames` part of a multipart body.
 
     Raises:
@@ -226,7 +226,7 @@ def unpack_frame_snapshot(packed: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(packed)
 
 
-def unpack_dom(frame: CheckedFrame) -> CheckedFrame:
+def unpack_uploaded_frame_dom(frame: CheckedFrame) -> CheckedFrame:
     """Return a frame whose item holds its snapshot again, as masking needs it."""
     if frame.dom is None:
         return frame

@@ -18,12 +18,12 @@ from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
 from recorder.recording.frame_validation import CheckedFrame, hash_frame_upload, validate_frames
-from recorder.recording.ingest import Cursor
+from recorder.recording.ingest import IngestCursor
 from recorder.recording.ingest_statements import (
-    BatchKey,
+    IngestBatchKey,
     RepeatedAnswer,
-    lock_session,
-    require_recording,
+    lock_session_for_ingest,
+    require_recording_for_ingest,
     reserve_item_positions,
 )
 from recorder.recording.item_masking import mask_frames
@@ -42,7 +42,7 @@ class FrameBatch:
     #: Key of the object that holds the batch, and the place of every picture and snapshot in it.
     object_key: str
     places: list[tuple[int, int, int | None, int | None]]
-    key: BatchKey | None
+    key: IngestBatchKey | None
     #: How many frames were stored; those sent before are not.
     n: int = 0
     #: Whether an index row points into the object: not so where all was sent before.
@@ -55,11 +55,11 @@ class FrameBatch:
         """Kind of the items; see `ingest.IngestBatch`."""
         return "frames"
 
-    def store(self, cursor: Cursor) -> bytes:
+    def store(self, cursor: IngestCursor) -> bytes:
         """Write the index rows; see `ingest.IngestBatch`."""
         tenant = self.caller.tenant
         session = (tenant.workspace_id, tenant.mode, self.session_id)
-        lock_session(cursor, session)
+        lock_session_for_ingest(cursor, session)
         if self.key is not None:
             earlier = self.key.find_earlier_answer(cursor, self.session_id)
             if earlier is not None:
@@ -90,7 +90,7 @@ class FrameBatch:
             self.key.keep(cursor, self.session_id, answer)
         return answer
 
-    def _without_known(self, cursor: Cursor, session: tuple[str, str, str]) -> list[int]:
+    def _without_known(self, cursor: IngestCursor, session: tuple[str, str, str]) -> list[int]:
         """Return the indices of the frames that were not sent before."""
         named = [frame.id for frame in self.frames if frame.digest is not None]
         known = _read_stored_frames(cursor, self.session_id, named) if named else {}
@@ -104,7 +104,7 @@ class FrameBatch:
                 text = "This id came before with other content."
                 conflicts.append(Problem("body", f"/frames/{index}/id", "event_conflict", text))
         if conflicts:
-            require_recording(cursor, session)
+            require_recording_for_ingest(cursor, session)
             raise EventConflict(conflicts)
         return fresh
 
@@ -114,10 +114,10 @@ class FrameBatch:
         location = stored.setdefault(frame.sha256, (self.object_key, offset, length))
         has_dom = dom_offset is not None
         columns = (frame.id, position, item.t_ms, item.content_type, frame.width, frame.height)
-        picture = (_value_or_none(item.keyframe), length, frame.sha256, *location)
+        picture = (_read_frame_value_or_none(item.keyframe), length, frame.sha256, *location)
         dom = (self.object_key if has_dom else None, dom_offset, dom_length)
-        rects = (_json_or_none(item.active_rect), _json_or_none(item.masked_rects))
-        tail = (_value_or_none(item.url), *rects, frame.digest, clock.now_ms())
+        rects = (_encode_frame_json_or_null(item.active_rect), _encode_frame_json_or_null(item.masked_rects))
+        tail = (_read_frame_value_or_none(item.url), *rects, frame.digest, clock.now_ms())
         return (self.session_id, *columns, *picture, *dom, *tail)
 
     def _answer(self, accepted: int, frame_count: int) -> bytes:
@@ -132,7 +132,7 @@ class FrameBatch:
 
 
 def store_frame_object(
-    blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: BatchKey | None
+    blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: IngestBatchKey | None
 ) -> FrameBatch:
     """Write pictures and snapshots as one durable object; equal pictures are stored in it once."""
     chunks: list[bytes | memoryview] = []
@@ -164,7 +164,9 @@ def discard_frame_object(blobs: Blobs, batch: FrameBatch) -> None:
         return
 
 
-def _read_stored_frames(cursor: Cursor, session_id: str, frame_ids: list[str]) -> dict[str, bytes | None]:
+def _read_stored_frames(
+    cursor: IngestCursor, session_id: str, frame_ids: list[str]
+) -> dict[str, bytes | None]:
     marks = ", ".join("?" * len(frame_ids))
     statement = f"SELECT frame_id, digest FROM frames WHERE session_id = ? AND frame_id IN ({marks})"  # noqa: S608
     rows = cursor.all(statement, (session_id, *frame_ids))
@@ -172,7 +174,7 @@ def _read_stored_frames(cursor: Cursor, session_id: str, frame_ids: list[str]) -
 
 
 def _read_stored_frame_pictures(
-    cursor: Cursor, session_id: str, digests: list[str]
+    cursor: IngestCursor, session_id: str, digests: list[str]
 ) -> dict[str, tuple[str, int, int]]:
     """Return the locations of pictures that this session holds; equal bytes are kept once per session."""
     if not digests:
@@ -184,11 +186,11 @@ def _read_stored_frame_pictures(
     return {row[0]: (row[1], row[2], row[3]) for row in cursor.all(statement, (session_id, *digests))}
 
 
-def _value_or_none(value: Any) -> Any:
+def _read_frame_value_or_none(value: Any) -> Any:
     return None if value is msgspec.UNSET else value
 
 
-def _json_or_none(value: Any) -> str | None:
+def _encode_frame_json_or_null(value: Any) -> str | None:
     # The column reads SQL NULL and JSON null alike; one of them is enough.
     return "null" if value is msgspec.UNSET or value is None else orjson.dumps(value).decode()
 
@@ -220,8 +222,8 @@ class FrameUpload:
         Raises:
             RecorderError: as a check fails.
         """
-        frames, digest = self.checked or _validate_upload(self.items, self.parts)
-        key = BatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
+        frames, digest = self.checked or _check_and_hash_frames(self.items, self.parts)
+        key = IngestBatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
             row = find_session(db, self.caller.tenant, self.session_id)
             earlier = _require_storable_upload(db, row, key, frames)
@@ -240,14 +242,14 @@ class CheckedUpload:
     session_id: str
     workflow: str
     frames: list[CheckedFrame]
-    key: BatchKey | None
+    key: IngestBatchKey | None
 
     def store(self, blobs: Blobs, changes: Mapping[int, Changes]) -> FrameBatch:
         """Mask the frames and make their bytes durable; runs in a worker thread.
 
         Args:
             blobs: The store of pictures and snapshots.
-            changes: The texts that masking changes, by the frame's index; see `frame_documents`.
+            changes: The texts that masking changes, by the frame's index; see `list_frame_texts_to_mask`.
 
         Raises:
             ValidationFailed: if a snapshot grows beyond four times its cap; then nothing was written.
@@ -257,18 +259,18 @@ class CheckedUpload:
 
 
 def _require_storable_upload(
-    db: DbSession, row: SessionRow, key: BatchKey | None, frames: list[CheckedFrame]
+    db: DbSession, row: SessionRow, key: IngestBatchKey | None, frames: list[CheckedFrame]
 ) -> RepeatedAnswer | None:
     """Turn away what the index would refuse, before megabytes are written; the index decides again."""
     earlier = key.read_answer(db, row.id) if key else None
     if earlier is None and row.status != "recording":
         raise SessionNotRecording(row.status, purpose="to take events and frames")
-    if earlier is None and row.charged_from_ms != NEVER_CHARGED and not _were_sent(db, row, frames):
+    if earlier is None and row.charged_from_ms != NEVER_CHARGED and not _were_frames_stored(db, row, frames):
         require_quota_minutes(db, row.tenant)
     return earlier
 
 
-def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bool:
+def _were_frames_stored(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bool:
     """Return whether the session holds all of these ids: nothing is stored then, and nothing charged."""
     ids = {frame.id for frame in frames if frame.digest is not None}
     if len(ids) < len(frames):
@@ -277,6 +279,8 @@ def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bo
     return len(db.exec(known).all()) == len(ids)
 
 
-def _validate_upload(items: list[FrameItem], parts: Mapping[str, bytes]) -> tuple[list[CheckedFrame], bytes]:
+def _check_and_hash_frames(
+    items: list[FrameItem], parts: Mapping[str, bytes]
+) -> tuple[list[CheckedFrame], bytes]:
     frames = validate_frames(items, parts)
     return frames, hash_frame_upload(frames)

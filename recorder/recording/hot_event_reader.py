@@ -22,7 +22,7 @@ from recorder.recording.stored_events import (
     EventFilter,
     EventRecord,
     Position,
-    decode_events_between,
+    decode_stored_events_between,
 )
 
 #: Compressed payloads of batches that are read at a time.
@@ -173,7 +173,7 @@ class HotEventReader:
         self._bytes_left -= zstandard.frame_content_size(payload)
         last, types = self._wanted.end(self._bound), self._wanted.types
         fresh = list(
-            decode_events_between(payload, header.first_id, first_position, self.position, last, types)
+            decode_stored_events_between(payload, header.first_id, first_position, self.position, last, types)
         )
         if fresh:
             self._is_untouched = False

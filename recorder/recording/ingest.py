@@ -30,7 +30,7 @@ from recorder.storage.database import Database
 Row = tuple[Any, ...]
 
 
-class Cursor(Statements, Protocol):
+class IngestCursor(Statements, Protocol):
     """The part of a driver's cursor that batches use; statements take `?` for every value."""
 
     is_sqlite: bool
@@ -112,7 +112,7 @@ class IngestBatch(Protocol):
     def kind(self) -> Literal["events", "frames"]:
         """Return the kind of items that the batch holds."""
 
-    def store(self, cursor: Cursor) -> bytes:
+    def store(self, cursor: IngestCursor) -> bytes:
         """Write the batch within the group's transaction and return the answer's body.
 
         Raises:
@@ -174,7 +174,7 @@ class IngestWriter:
                 results = self._store(group)
                 seconds = time.perf_counter() - began
                 _answer_ingest_group(group, results)
-                stored = _list_stored_batches(group, results)
+                stored = _list_stored_ingest_batches(group, results)
                 self._on_commit(stored)
                 count_group_commit(seconds, [(batch.kind, batch.n) for batch in stored])
             if ended:
@@ -250,7 +250,7 @@ _Waiting = tuple[IngestBatch, "asyncio.Future[bytes]", asyncio.AbstractEventLoop
 class _Call:
     """Storing a group, done once by whichever thread comes first."""
 
-    def __init__(self, group: "list[_Waiting]", cursor: Cursor) -> None:
+    def __init__(self, group: "list[_Waiting]", cursor: IngestCursor) -> None:
         self._group = group
         self._cursor = cursor
         self._future: Future[list[bytes | RecorderError]] = Future()
@@ -275,18 +275,20 @@ class _Call:
         return self._future.result()
 
 
-def _store_ingest_group(group: list[_Waiting], cursor: Cursor) -> list[bytes | RecorderError]:
+def _store_ingest_group(group: list[_Waiting], cursor: IngestCursor) -> list[bytes | RecorderError]:
     results = [_store_ingest_batch(batch, cursor) for batch, _, _ in group]
     cursor.charges.settle(cursor)
     return results
 
 
-def _list_stored_batches(group: list[_Waiting], results: list[bytes | RecorderError]) -> list[IngestBatch]:
+def _list_stored_ingest_batches(
+    group: list[_Waiting], results: list[bytes | RecorderError]
+) -> list[IngestBatch]:
     """Return the batches that were stored now: neither refused nor answered before."""
     return [batch for (batch, _, _), result in zip(group, results, strict=True) if type(result) is bytes]
 
 
-def _store_ingest_batch(batch: IngestBatch, cursor: Cursor) -> bytes | RecorderError:
+def _store_ingest_batch(batch: IngestBatch, cursor: IngestCursor) -> bytes | RecorderError:
     try:
         return batch.store(cursor)
     except RecorderError as error:
@@ -297,14 +299,14 @@ def _answer_ingest_group(group: list[_Waiting], results: list[bytes | RecorderEr
     """Answer every request of the group with one call into its event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
     for (_, future, loop), result in zip(group, results, strict=True):
-        by_loop.setdefault(loop, []).append(_make_future_settler(future, result))
+        by_loop.setdefault(loop, []).append(_make_ingest_answer_call(future, result))
     for loop, calls in by_loop.items():
         # The requests of a closed event loop have ended, so no answer is sent to them.
         if not loop.is_closed():
-            loop.call_soon_threadsafe(_call_all, calls)
+            loop.call_soon_threadsafe(_send_ingest_answers, calls)
 
 
-def _make_future_settler(
+def _make_ingest_answer_call(
     future: "asyncio.Future[bytes]", result: bytes | RecorderError
 ) -> Callable[[], None]:
     def settle() -> None:
@@ -318,6 +320,6 @@ def _make_future_settler(
     return settle
 
 
-def _call_all(calls: list[Callable[[], None]]) -> None:
+def _send_ingest_answers(calls: list[Callable[[], None]]) -> None:
     for call in calls:
         call()

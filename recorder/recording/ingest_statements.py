@@ -19,7 +19,7 @@ from recorder.errors import (
 from recorder.hashing import compute_keyed_digest
 from recorder.models.event import BatchKeyRow
 from recorder.models.session import NEVER_CHARGED
-from recorder.recording.ingest import Cursor
+from recorder.recording.ingest import IngestCursor
 from recorder.setting_parsers import SessionSize
 
 _UNLIMITED = 2**62
@@ -46,7 +46,7 @@ _LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} RETURNING id"  # noqa: S6
 
 
 def reserve_item_positions(
-    cursor: Cursor,
+    cursor: IngestCursor,
     session: tuple[str, str, str],
     tier: Tier,
     *,
@@ -81,16 +81,16 @@ def reserve_item_positions(
     """
     items, charges = events + frames, cursor.charges
     if not items:
-        return _read_counts(cursor, session)
+        return _read_counts_for_ingest(cursor, session)
     if charges.is_used_up(session[0], tier):
-        require_minutes(cursor, session, tier)
+        require_minutes_for_ingest(cursor, session, tier)
     statement = _SQLITE_RESERVE if cursor.is_sqlite else _POSTGRES_RESERVE
     grown = (items, events, frames, event_bytes, frame_bytes, max_t_ms, max_t_ms, charges.now_ms)
-    room = _room(cursor.session_size, events, frames, event_bytes + frame_bytes)
+    room = _compute_room_before_ingest(cursor.session_size, events, frames, event_bytes + frame_bytes)
     rows = cursor.all(statement, (*grown, *session, *room))
     if not rows:
-        require_recording(cursor, session)
-        require_room(cursor, session, events=events, frames=frames, size=event_bytes + frame_bytes)
+        require_recording_for_ingest(cursor, session)
+        require_room_for_ingest(cursor, session, events=events, frames=frames, size=event_bytes + frame_bytes)
         # It was started between the two statements.
         return reserve_item_positions(
             cursor,
@@ -108,7 +108,7 @@ def reserve_item_positions(
     return last - items + 1, event_count, frame_count
 
 
-def require_minutes(cursor: Cursor, session: tuple[str, str, str], tier: Tier) -> None:
+def require_minutes_for_ingest(cursor: IngestCursor, session: tuple[str, str, str], tier: Tier) -> None:
     """Let a recording session pass while captured minutes are left, or if it costs none.
 
     Raises:
@@ -116,13 +116,13 @@ def require_minutes(cursor: Cursor, session: tuple[str, str, str], tier: Tier) -
         SessionNotRecording: if it does not record.
         QuotaExceeded: if no captured minutes are left for it.
     """
-    charged_from_ms = require_recording(cursor, session)
+    charged_from_ms = require_recording_for_ingest(cursor, session)
     if charged_from_ms != NEVER_CHARGED and cursor.charges.is_used_up(session[0], tier):
         raise QuotaExceeded(NAMES["captured_minutes"])
 
 
-def require_room(
-    cursor: Cursor, session: tuple[str, str, str], *, events: int, frames: int, size: int
+def require_room_for_ingest(
+    cursor: IngestCursor, session: tuple[str, str, str], *, events: int, frames: int, size: int
 ) -> None:
     """Let new items pass while the session has room for them.
 
@@ -142,13 +142,15 @@ def require_room(
         raise NotFound("session")
     largest, names = cursor.session_size, ("events", "frames", "bytes")
     for name, held, room, limit in zip(
-        names, rows[0], _room(largest, events, frames, size), largest, strict=True
+        names, rows[0], _compute_room_before_ingest(largest, events, frames, size), largest, strict=True
     ):
         if held > room:
             raise SessionFull(name, limit)
 
 
-def _room(largest: SessionSize, events: int, frames: int, size: int) -> tuple[int, int, int]:
+def _compute_room_before_ingest(
+    largest: SessionSize, events: int, frames: int, size: int
+) -> tuple[int, int, int]:
     """Return how much a session may hold before these items are added; what they do not add has no limit."""
     return (
         largest.events - events if events else _UNLIMITED,
@@ -157,16 +159,16 @@ def _room(largest: SessionSize, events: int, frames: int, size: int) -> tuple[in
     )
 
 
-def _read_counts(cursor: Cursor, session: tuple[str, str, str]) -> tuple[int, int, int]:
+def _read_counts_for_ingest(cursor: IngestCursor, session: tuple[str, str, str]) -> tuple[int, int, int]:
     rows = cursor.all(_COUNTS, session)
     if not rows:
-        require_recording(cursor, session)
-        return _read_counts(cursor, session)  # it was started between the two statements
+        require_recording_for_ingest(cursor, session)
+        return _read_counts_for_ingest(cursor, session)  # it was started between the two statements
     last, event_count, frame_count = rows[0]
     return last + 1, event_count, frame_count
 
 
-def require_recording(cursor: Cursor, session: tuple[str, str, str]) -> int:
+def require_recording_for_ingest(cursor: IngestCursor, session: tuple[str, str, str]) -> int:
     """Let only a session that records pass; gives the instant from which it is charged.
 
     Raises:
@@ -182,7 +184,7 @@ def require_recording(cursor: Cursor, session: tuple[str, str, str]) -> int:
     return int(charged_from_ms)
 
 
-def lock_session(cursor: Cursor, session: tuple[str, str, str]) -> None:
+def lock_session_for_ingest(cursor: IngestCursor, session: tuple[str, str, str]) -> None:
     """Hold the session's row, so that ids can be looked up before positions are drawn.
 
     Raises:
@@ -197,7 +199,7 @@ class RepeatedAnswer(bytes):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchKey:
+class IngestBatchKey:
     """The `Idempotency-Key` of a batch and the body it came with, as keyed digests.
 
     People type names into keys; and a body that was masked must not be found by trying what it may have held.
@@ -210,7 +212,7 @@ class BatchKey:
     @classmethod
     def of(
         cls, kind: Literal["events", "frames"], key: str | None, content: bytes, *, digest_key: bytes
-    ) -> "BatchKey | None":
+    ) -> "IngestBatchKey | None":
         """Return the batch id of a header's value; None where none was sent.
 
         Args:
@@ -233,7 +235,7 @@ class BatchKey:
         name = compute_keyed_digest(digest_key, "batch-key", key.encode())
         return cls(kind, name.hex(), compute_keyed_digest(digest_key, "batch-body", content))
 
-    def find_earlier_answer(self, cursor: Cursor, session_id: str) -> RepeatedAnswer | None:
+    def find_earlier_answer(self, cursor: IngestCursor, session_id: str) -> RepeatedAnswer | None:
         """Return the earlier answer to this batch; the session must be the caller's.
 
         Raises:
@@ -247,7 +249,7 @@ class BatchKey:
         row = db.get(BatchKeyRow, (session_id, self.kind, self.key))
         return self._check(row.body_digest, row.answer) if row else None
 
-    def keep(self, cursor: Cursor, session_id: str, answer: bytes) -> None:
+    def keep(self, cursor: IngestCursor, session_id: str, answer: bytes) -> None:
         """Store the answer beside the batch, in its transaction."""
         cursor.many(_KEEP, [(session_id, self.kind, self.key, self.body_digest, answer)])
 

@@ -1,7 +1,7 @@
 """Masking of recorded texts before they are stored, streamed or sent. Contract §3, §8.
 
-Each kind of body gives its texts as JSON documents (`event_documents` and the like). `Scanner.find_changes`
-finds what masking changes in them, and the functions here put it into the body.
+Each kind of body gives its texts as JSON documents (`list_event_items_to_mask` and the like).
+`Scanner.find_changes` finds what masking changes in them, and the functions here put it into the body.
 
 Not masked are names that are compared and cannot hold free text: ids and types of events, ids of frames.
 """
@@ -29,7 +29,7 @@ _OBJECTS = frozenset({"target", "app", "input", "trace"})
 _REPLAYED = ("value", "key", "files")
 
 
-def event_documents(body: bytes) -> list[bytes]:
+def list_event_items_to_mask(body: bytes) -> list[bytes]:
     """Return the items of a valid body of `POST …/events`, as they were sent."""
     return [bytes(item) for item in _decoder.decode(body).events]
 
@@ -42,12 +42,12 @@ def mask_events(changes: Mapping[int, Changes], body: bytes) -> bytes:
     """
     if not changes:
         return body
-    sent = event_documents(body)
+    sent = list_event_items_to_mask(body)
     items = [
         _mask_event(changes[index], item) if index in changes else item for index, item in enumerate(sent)
     ]
     problems = [
-        _too_large(f"/events/{index}", limits.EVENT_BYTES)
+        _describe_too_large_masked_item(f"/events/{index}", limits.EVENT_BYTES)
         for index, item in enumerate(items)
         if len(item) > limits.EVENT_BYTES * limits.MASKING_GROWTH
     ]
@@ -56,7 +56,7 @@ def mask_events(changes: Mapping[int, Changes], body: bytes) -> bytes:
     return body if items == sent else b'{"events":[' + b",".join(items) + b"]}"
 
 
-def frame_documents(frames: list[CheckedFrame]) -> list[bytes]:
+def list_frame_texts_to_mask(frames: list[CheckedFrame]) -> list[bytes]:
     """Return the address and the snapshot of each frame."""
     return [
         canonical_json([value for value in (frame.item.url, frame.item.dom) if value is not msgspec.UNSET])
@@ -76,7 +76,7 @@ def mask_frames(changes: Mapping[int, Changes], frames: list[CheckedFrame]) -> l
     ]
 
 
-def tag_document(body: TagCreate) -> bytes:
+def make_tag_text_to_mask(body: TagCreate) -> bytes:
     """Return the texts of a tag."""
     return canonical_json([body.name, body.data])
 
@@ -89,13 +89,13 @@ def mask_tag(changed: Changes, body: TagCreate) -> TagCreate:
     """
     name, data = changed.get(body.name, body.name), replace_json_strings(body.data, changed)
     if len(name) > limits.TAG_NAME_CHARACTERS * limits.MASKING_GROWTH:
-        raise ValidationFailed([_too_large("/name", limits.TAG_NAME_CHARACTERS)])
+        raise ValidationFailed([_describe_too_large_masked_item("/name", limits.TAG_NAME_CHARACTERS)])
     if len(canonical_json(data)) > limits.TAG_DATA_BYTES * limits.MASKING_GROWTH:
-        raise ValidationFailed([_too_large("/data", limits.TAG_DATA_BYTES)])
+        raise ValidationFailed([_describe_too_large_masked_item("/data", limits.TAG_DATA_BYTES)])
     return body.model_copy(update={"name": name, "data": data})
 
 
-def session_document(body: SessionCreate) -> bytes:
+def make_session_text_to_mask(body: SessionCreate) -> bytes:
     """Return the texts of a new session."""
     return canonical_json([body.metadata, body.actor and body.actor.id])
 
@@ -108,11 +108,13 @@ def mask_session(changed: Changes, body: SessionCreate) -> SessionCreate:
     """
     metadata, actor = replace_json_strings(body.metadata, changed), body.actor
     if len(canonical_json(metadata)) > limits.METADATA_BYTES * limits.MASKING_GROWTH:
-        raise ValidationFailed([_too_large("/metadata", limits.METADATA_BYTES)])
+        raise ValidationFailed([_describe_too_large_masked_item("/metadata", limits.METADATA_BYTES)])
     if actor is not None:
         actor = actor.model_copy(update={"id": changed.get(actor.id, actor.id)})
         if len(actor.id) > limits.ACTOR_ID_CHARACTERS:
-            raise ValidationFailed([_too_large("/actor/id", limits.ACTOR_ID_CHARACTERS, growth=1)])
+            raise ValidationFailed(
+                [_describe_too_large_masked_item("/actor/id", limits.ACTOR_ID_CHARACTERS, growth=1)]
+            )
     return body.model_copy(update={"metadata": metadata, "actor": actor})
 
 
@@ -133,7 +135,9 @@ def _mask_event(changed: Changes, sent: bytes) -> bytes:
 
 def _mask_frame(changed: Changes, frame: CheckedFrame, index: int) -> CheckedFrame:
     item = msgspec.structs.replace(
-        frame.item, url=_mask_value(changed, frame.item.url), dom=_mask_value(changed, frame.item.dom)
+        frame.item,
+        url=_mask_item_value(changed, frame.item.url),
+        dom=_mask_item_value(changed, frame.item.dom),
     )
     cap = limits.DOM_BYTES * limits.MASKING_GROWTH
     digest = None if frame.digest is None else hash_frame_item(item, frame.sha256)
@@ -148,10 +152,12 @@ def _mask_event_member(name: str, value: Any, changed: Changes) -> Any:
     return replace_json_strings(value, changed)
 
 
-def _mask_value(changed: Changes, value: Any) -> Any:
+def _mask_item_value(changed: Changes, value: Any) -> Any:
     return value if value is msgspec.UNSET else replace_json_strings(value, changed)
 
 
-def _too_large(pointer: str, cap: int, *, growth: int = limits.MASKING_GROWTH) -> Problem:
+def _describe_too_large_masked_item(
+    pointer: str, cap: int, *, growth: int = limits.MASKING_GROWTH
+) -> Problem:
     text = f"Masked, this exceeds {cap * growth}; send less at once, or shorten the replacements."
     return Problem("body", pointer, "too_large", text)

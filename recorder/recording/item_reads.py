@@ -20,7 +20,7 @@ from recorder.models.session import FramesSummary, SessionDetail, SessionRow, Ta
 from recorder.recording.frame_validation import unpack_frame_snapshot
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import read_session_metadata, session_to_wire
-from recorder.recording.stored_events import Position, decode_event_heads, decompress
+from recorder.recording.stored_events import Position, decode_event_heads, decompress_stored_events
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
@@ -76,7 +76,7 @@ def _find_event_time(db: DbSession, lake: Lake, row: SessionRow, event_id: str) 
     batch = db.exec(batches.order_by(first_id.desc()).limit(1)).first()
     if batch is None:
         return None
-    heads = decode_event_heads(decompress(batch.payload), batch.first_id)
+    heads = decode_event_heads(decompress_stored_events(batch.payload), batch.first_id)
     return next((head.t_ms for head, found_id in heads if found_id == event_id), None)
 
 

@@ -18,7 +18,7 @@ from recorder.access.quota import (
     MINUTE_MS,
     QuotaPeriod,
     compute_quota,
-    due_notice_level_of,
+    compute_quota_metric_notices,
     list_due_quota_notices,
     quota_period_at,
 )
@@ -128,7 +128,7 @@ class CapturedTimeCharges:
             raise UsageMoved
         self._settled[workspace_id] = captured_ms
         quota = compute_quota(self._period, owed.tier, captured_ms=captured_ms, exported_rows=exported_rows)
-        level = due_notice_level_of(quota, "captured_minutes")
+        level = compute_quota_metric_notices(quota, "captured_minutes")
         if level > notice_level:
             for type, data in list_due_quota_notices(quota, "captured_minutes", notice_level):
                 cursor.insert(

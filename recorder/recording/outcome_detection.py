@@ -12,7 +12,7 @@ from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeMark, OutcomeRules, last_outcome_mark, outcome_of_mark
-from recorder.recording.stored_events import decode_event_heads, decompress
+from recorder.recording.stored_events import decode_event_heads, decompress_stored_events
 
 log = logging.getLogger("recorder.recording")
 
@@ -42,7 +42,7 @@ def search_outcome_marks(
         row: the session.
         earlier: an earlier search; only batches after it are read, unless the rules changed.
     """
-    rules = read_rules(db, row)
+    rules = read_outcome_detection_rules(db, row)
     if earlier is None or earlier.rules != rules:
         earlier = OutcomeMarkSearch(rules, -1, None)
     last_position, mark = earlier.last_position, earlier.mark
@@ -71,7 +71,7 @@ def rederive_outcome(
         row.event_mark = (
             None if event_mark is None else {**event_mark.as_json(), "outcome": event_mark.outcome}
         )
-    marks = _detect_tag_marks(db, row.id, read_rules(db, row))
+    marks = _detect_tag_marks(db, row.id, read_outcome_detection_rules(db, row))
     if row.event_mark is not None:
         marks.append(OutcomeMark(**row.event_mark))
     mark = last_outcome_mark(marks)
@@ -83,7 +83,7 @@ def rederive_outcome(
     return mark
 
 
-def read_rules(db: DbSession, row: SessionRow) -> OutcomeRules:
+def read_outcome_detection_rules(db: DbSession, row: SessionRow) -> OutcomeRules:
     """Return the outcome rules of a session's workflow."""
     workflow = db.get(WorkflowRow, (row.workspace_id, row.mode, row.workflow))
     return OutcomeRules.of(workflow.outcome_rules if workflow else None)
@@ -118,7 +118,7 @@ def _detect_event_marks(
 def _detect_batch_marks(
     payload: bytes, first_id: str, rules: OutcomeRules, names: list[bytes]
 ) -> Iterator[OutcomeMark]:
-    body = decompress(payload)
+    body = decompress_stored_events(payload)
     # A type may be spelled with escapes too.
     if b"\\u" not in body and not any(name in body for name in names):
         return

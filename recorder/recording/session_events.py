@@ -16,7 +16,13 @@ from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.hot_event_reader import HotEventReader
 from recorder.recording.sessions import find_session
-from recorder.recording.stored_events import EVERY_EVENT, EventFilter, EventRecord, Position, read_hot_events
+from recorder.recording.stored_events import (
+    EVERY_EVENT,
+    EventFilter,
+    EventRecord,
+    Position,
+    read_stored_events,
+)
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.list_pages import FetchedPage, fetch_list_page
@@ -40,7 +46,7 @@ SCHEMA = pa.schema(
 _COLUMNS = ("event_id", "t_ms", "type", "frame_id", "payload")
 
 
-class EventPortions:
+class SessionEventPortions:
     """All events of a session by `(t_ms, id)`, as record batches of a bounded size.
 
     Each portion is one short transaction, which finds the session again: nothing stays open while a client
@@ -110,7 +116,7 @@ class EventPortions:
             if row.is_hot and not self._is_swept:
                 return self._read_hot(db)
         if self._begun:
-            self._rows.append(events_as_batch(self._begun))
+            self._rows.append(make_session_event_batch(self._begun))
             self._begun = []
         self._is_swept = True
         return self._read_sealed(row)
@@ -124,9 +130,9 @@ class EventPortions:
         size += sum(len(record.payload) for record in records)
         is_full = len(self._begun) >= PORTION_EVENTS or size >= PORTION_BYTES
         if not (is_full or self._hot.has_ended):
-            return events_as_batch([])
+            return make_session_event_batch([])
         portion, self._begun = self._begun, []
-        return events_as_batch(portion) if portion else None
+        return make_session_event_batch(portion) if portion else None
 
     def _read_sealed(self, row: SessionRow) -> pa.RecordBatch | None:
         searched = 0
@@ -135,7 +141,7 @@ class EventPortions:
             if size is not None or self._has_all_rows:
                 return self._take(size) if self._rows else None
             if searched >= SEARCHED_EVENTS:
-                return events_as_batch([])
+                return make_session_event_batch([])
             batch = self._read_rows(row)
             if batch is None:
                 self._has_all_rows = True
@@ -175,7 +181,7 @@ class EventPortions:
             if batch.num_rows > missing:
                 self._rows.appendleft(batch.slice(missing))
             missing -= taken[-1].num_rows
-        return _join_event_batches(taken)
+        return _join_session_event_batches(taken)
 
 
 def read_session_events_page(
@@ -197,7 +203,7 @@ def read_session_events_page(
     def read_records(count: int) -> list[EventRecord]:
         nonlocal searched_to
         if row.is_hot:
-            records, searched_to = read_hot_events(
+            records, searched_to = read_stored_events(
                 db, row.id, after=after, limit=count, max_bytes=limits.PAGE_BYTES, wanted=wanted
             )
         else:
@@ -222,7 +228,7 @@ def _read_sealed_events_page(
     searched = size = 0
     with closing(read_sealed_events(lake, row, after=after, limit=limit, wanted=wanted)) as batches:
         for batch in batches:
-            for record in islice(events_as_records(wanted.select(batch)), limit - len(records)):
+            for record in islice(list_session_event_records(wanted.select(batch)), limit - len(records)):
                 size += len(record.payload)
                 if records and size > limits.PAGE_BYTES:
                     return records, (records[-1].t_ms, records[-1].id)
@@ -270,7 +276,7 @@ def read_sealed_events(
                 return
 
 
-def events_as_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:
+def make_session_event_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:
     """Return records as one record batch."""
     columns = {
         "id": [record.id for record in records],
@@ -282,7 +288,7 @@ def events_as_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-def events_as_records(batch: pa.RecordBatch) -> Iterator[EventRecord]:
+def list_session_event_records(batch: pa.RecordBatch) -> Iterator[EventRecord]:
     """Yield the rows of a record batch as records."""
     columns = [batch.column(name).to_pylist() for name in SCHEMA.names]
     for event_id, t_ms, kind, frame_id, payload in zip(*columns, strict=True):
@@ -303,7 +309,7 @@ def _count_portion_rows(batches: Sequence[pa.RecordBatch]) -> int | None:
     return None
 
 
-def _join_event_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _join_session_event_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows as one batch of its own: encoded, its bytes follow from its rows alone."""
     rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches]).combine_chunks()
     (joined,) = rows.to_batches()

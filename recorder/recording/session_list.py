@@ -66,7 +66,7 @@ def list_sessions(
     Raises:
         NotFound: if the filter names a path that is not there.
     """
-    statement = _select_sessions(tenant, filters, before_id=before_id)
+    statement = _select_listed_sessions(tenant, filters, before_id=before_id)
     statements: Iterable[Any] = [statement]
     if filters.has_path:
         id_lists = _list_session_ids_on_path(db, tenant, filters, before_id=before_id)
@@ -102,7 +102,7 @@ def _list_session_ids_on_path(
     return [ids[max(end - _IDS_AT_ONCE, 0) : end] for end in range(len(ids), 0, -_IDS_AT_ONCE)]
 
 
-def _select_sessions(tenant: Tenant, filters: SessionFilter, *, before_id: str | None) -> Any:
+def _select_listed_sessions(tenant: Tenant, filters: SessionFilter, *, before_id: str | None) -> Any:
     statement = (
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))

@@ -59,7 +59,7 @@ def create_session(
         db: a transaction.
         tenant: workspace and mode.
         body: body of the request.
-        changed: the texts that masking changes, see `session_document`.
+        changed: the texts that masking changes, see `make_session_text_to_mask`.
         origin: `replay` for the recording of a live replay, which costs no captured minutes.
 
     Raises:

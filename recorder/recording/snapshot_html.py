@@ -92,7 +92,7 @@ def render_snapshot_as_html(stored: bytes) -> str | None:
         pieces.append(piece)
     if is_cut:
         pieces.insert(0, "<p>A part of this snapshot is left out: it is too large to show.</p>")
-    title = html.escape(_find_title(dom["html"]))
+    title = html.escape(_find_snapshot_html_title(dom["html"]))
     # Browsers request an icon of the service where a document names none.
     icon = '<link rel="icon" href="data:,">'
     head = f'<head><meta charset="utf-8">{icon}<title>{title}</title></head>'
@@ -109,7 +109,7 @@ def _write_snapshot_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
     if isinstance(node, str):
         yield html.escape(node), False
         return
-    if _is_reference(node):
+    if _is_snapshot_reference(node):
         yield _REFERENCE, False
         return
     if not isinstance(node, list) or not node or not isinstance(node[0], str) or depth > _MAX_DEPTH:
@@ -122,7 +122,7 @@ def _write_snapshot_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
     if tag not in _ROOT_TAGS:
         # An element of a name that is not known, such as a custom one, is shown as a plain one.
         tag = tag if tag in _TAGS else "div"
-        attributes = _list_written_attributes(tag, node[1]) if has_attributes else {}
+        attributes = _list_html_attributes(tag, node[1]) if has_attributes else {}
         text = attributes.pop("value", None) if tag == "textarea" else None
         children = children if text is None else [text]
         written = "".join(f' {name}="{html.escape(value)}"' for name, value in attributes.items())
@@ -135,13 +135,13 @@ def _write_snapshot_node(node: Any, depth: int) -> Iterator[tuple[str, bool]]:
         yield f"</{tag}>", True
 
 
-def _is_reference(node: Any) -> bool:
+def _is_snapshot_reference(node: Any) -> bool:
     """Return whether a node is `[[k, n]]`: node n of the snapshot k frames back."""
     inner = node[0] if isinstance(node, list) and len(node) == 1 else None
     return isinstance(inner, list) and len(inner) == 2 and all(type(number) is int for number in inner)
 
 
-def _list_written_attributes(tag: str, sent: dict[str, Any]) -> dict[str, str]:
+def _list_html_attributes(tag: str, sent: dict[str, Any]) -> dict[str, str]:
     """Return the attributes of an element that are written."""
     attributes: dict[str, str] = {}
     for key, value in sent.items():
@@ -171,7 +171,7 @@ def _is_harmless_style(value: str) -> bool:
     )
 
 
-def _find_title(root: list[Any]) -> str:
+def _find_snapshot_html_title(root: list[Any]) -> str:
     """Return the text of the title in the head of a document."""
     for head in root:
         if isinstance(head, list) and head and head[0] in ("head", "HEAD"):

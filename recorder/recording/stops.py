@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
-from recorder.access.quota import charge_captured_time
+from recorder.access.quota import charge_quota_minutes
 from recorder.errors import InvalidState, NotFound, RecorderError, SessionNotRecording, TooManyIds
 from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
 from recorder.recording.outcome_detection import OutcomeMarkSearch, rederive_outcome, search_outcome_marks
@@ -19,7 +19,7 @@ from recorder.recording.sessions import (
     session_to_wire,
 )
 from recorder.storage.database import Database
-from recorder.storage.deployment import queue_for_sealing
+from recorder.storage.deployment import queue_session_in_deployment_slot
 from recorder.tenant import Tenant
 
 #: Searches of sessions' events that were made before the transaction, by session.
@@ -71,7 +71,7 @@ def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searc
         SessionNotRecording: if it never started.
     """
     row = find_session(db, tenant, session_id, lock=True)
-    charge_captured_time(db, tenant.workspace_id, _stop_session(db, row, searches or {}) or 0)
+    charge_quota_minutes(db, tenant.workspace_id, _stop_session(db, row, searches or {}) or 0)
     return session_to_wire(row, read_session_metadata(db, row))
 
 
@@ -93,7 +93,7 @@ def stop_session_batch(
         raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
     # Locked in one order everywhere, so that two calls cannot wait for each other.
     stopped = {item_id: _stop_item(db, tenant, item_id, searches or {}) for item_id in sorted(set(ids))}
-    charge_captured_time(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
+    charge_quota_minutes(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
     items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
     counts = {
         result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
@@ -113,15 +113,15 @@ def _stop_session(db: DbSession, row: SessionRow, searches: Searches) -> int | N
     row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
     row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
     change_session_status(db, row, "stopped", now)
-    queue_for_sealing(db, row, now)
+    queue_session_in_deployment_slot(db, row, now)
     error = rederive_outcome(db, row, search=search_outcome_marks(db, row, searches.get(row.id)))
     emit_session_event(db, row, "session.stopped")
     if error is not None:
         emit_session_event(db, row, "session.error", error=error.as_json())
-    return _charge_full_duration(row)
+    return _charge_stopped_session(row)
 
 
-def _charge_full_duration(row: SessionRow) -> int:
+def _charge_stopped_session(row: SessionRow) -> int:
     """Set what a stopped session is charged with to its duration; what batches charged is not given back."""
     charged_ms = row.charged_ms
     if row.charged_from_ms != NEVER_CHARGED:

@@ -115,7 +115,7 @@ _PAYLOADS = 16
 SEARCHED_BATCHES = 2_000
 
 
-def read_hot_events(
+def read_stored_events(
     db: DbSession,
     session_id: str,
     *,
@@ -139,7 +139,7 @@ def read_hot_events(
     """
     page: list[EventRecord] = []
     size = 0
-    with closing(_merge_event_batches(db, session_id, wanted.start(after), limit, wanted)) as records:
+    with closing(_merge_stored_event_batches(db, session_id, wanted.start(after), limit, wanted)) as records:
         for record in islice(records, limit):
             if isinstance(record, tuple):
                 return page, record
@@ -150,24 +150,24 @@ def read_hot_events(
     return page, None
 
 
-def _merge_event_batches(
+def _merge_stored_event_batches(
     db: DbSession, session_id: str, after: Position | None, limit: int | None, wanted: EventFilter
 ) -> Generator[EventRecord | Position, None, None]:
     """Decode batches by their first time; an event is given once no batch left can hold an earlier one."""
     waiting: list[Entry] = []
     searched, most = 0, SEARCHED_BATCHES if wanted.types else None
-    for chunk in _read_batch_headers(db, session_id, after, wanted):
-        yield from _pop_events_before(waiting, chunk[0].t_min)
+    for chunk in _read_stored_batch_headers(db, session_id, after, wanted):
+        yield from _pop_stored_events_before(waiting, chunk[0].t_min)
         if most is not None and searched >= most and chunk[0].t_min > (after[0] if after else 0):
             yield (chunk[0].t_min, "")
             return
         searched += len(chunk)
-        payloads = _read_batch_payloads(db, session_id, chunk)
+        payloads = _read_stored_batch_payloads(db, session_id, chunk)
         for header in chunk:
-            yield from _pop_events_before(waiting, header.t_min)
+            yield from _pop_stored_events_before(waiting, header.t_min)
             last = waiting[-1][:2] if limit is not None and len(waiting) == limit else None
             payload = payloads.pop(header.first_position)
-            entries = decode_events_between(
+            entries = decode_stored_events_between(
                 payload, header.first_id, header.first_position, after, wanted.end(last), wanted.types
             )
             for entry in entries:
@@ -179,12 +179,12 @@ def _merge_event_batches(
         yield heappop(waiting)[-1]
 
 
-def _pop_events_before(waiting: list[Entry], t_ms: int) -> Iterator[EventRecord]:
+def _pop_stored_events_before(waiting: list[Entry], t_ms: int) -> Iterator[EventRecord]:
     while waiting and waiting[0][0] < t_ms:
         yield heappop(waiting)[-1]
 
 
-def _read_batch_headers(
+def _read_stored_batch_headers(
     db: DbSession, session_id: str, after: Position | None, wanted: EventFilter
 ) -> Iterator[list[_Header]]:
     """Yield the headers of the batches within the range that do not end before `after`, by first time."""
@@ -204,7 +204,9 @@ def _read_batch_headers(
             size = min(2 * size, _PAYLOADS)
 
 
-def _read_batch_payloads(db: DbSession, session_id: str, headers: Sequence[_Header]) -> dict[int, bytes]:
+def _read_stored_batch_payloads(
+    db: DbSession, session_id: str, headers: Sequence[_Header]
+) -> dict[int, bytes]:
     statement = select(EventBatchRow.first_position, EventBatchRow.payload).where(
         EventBatchRow.session_id == session_id,
         col(EventBatchRow.first_position).in_([header.first_position for header in headers]),
@@ -212,7 +214,7 @@ def _read_batch_payloads(db: DbSession, session_id: str, headers: Sequence[_Head
     return {row.first_position: row.payload for row in db.execute(statement)}
 
 
-def decode_events_between(
+def decode_stored_events_between(
     payload: bytes,
     first_id: str,
     first_position: int,
@@ -230,7 +232,7 @@ def decode_events_between(
         last: the last one that is; None for all.
         types: of these types alone; empty for all.
     """
-    body = decompress(payload)
+    body = decompress_stored_events(payload)
     places = [
         (head.t_ms, event_id) if not types or head.type in types else None
         for head, event_id in decode_event_heads(body, first_id)
@@ -251,9 +253,9 @@ def decode_event_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]
     return list(zip(heads, fill_event_ids((head.id for head in heads), first_id), strict=True))
 
 
-def decode_event_batch(row: EventBatchRow) -> list[EventRecord]:
+def decode_stored_event_batch(row: EventBatchRow) -> list[EventRecord]:
     """Return the events of one batch, in the order they were sent."""
-    items = orjson.loads(decompress(row.payload))["events"]
+    items = orjson.loads(decompress_stored_events(row.payload))["events"]
     return [
         make_event_record(item, event_id)
         for item, event_id in zip(items, list_stored_event_ids(items, row.first_id), strict=True)
@@ -278,7 +280,7 @@ def fill_event_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
     return ids
 
 
-def decompress(payload: bytes) -> bytes:
+def decompress_stored_events(payload: bytes) -> bytes:
     """Return the body that a batch row holds."""
     return zstandard.ZstdDecompressor().decompress(payload)
 

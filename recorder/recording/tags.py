@@ -33,7 +33,7 @@ def add_tag(
         tenant: workspace and mode.
         session_id: id of the session.
         body: body of the request.
-        changed: the texts that masking changes, see `tag_document`.
+        changed: the texts that masking changes, see `make_tag_text_to_mask`.
         anchor: time of the event or frame that the tag names, or the error; see
                 `item_reads.find_anchor_time`.
 

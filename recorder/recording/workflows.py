@@ -11,9 +11,15 @@ from sqlmodel import col, select
 
 from recorder import clock, limits
 from recorder.access.keys import Caller
-from recorder.audit.log import Action, Origin, describe_audited_changes, describe_masking, record_audit_entry
+from recorder.audit.log import (
+    Action,
+    Origin,
+    describe_audited_changes,
+    describe_audited_masking,
+    record_audit_entry,
+)
 from recorder.errors import NotFound, Problem, ValidationFailed
-from recorder.masking.policies import store_replacements
+from recorder.masking.policies import store_masking_replacements
 from recorder.memory.storage.sizes import read_graph_sizes
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import (
@@ -134,18 +140,18 @@ def update_workflow(
 def _apply_workflow_update(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
     sent = body.model_fields_set
     if "outcome_rules" in sent:
-        row.outcome_rules = _merged_outcome_rules(row.outcome_rules, body.outcome_rules)
+        row.outcome_rules = _merge_workflow_outcome_rules(row.outcome_rules, body.outcome_rules)
     if "tags" in sent:
         row.tags = body.tags
     if "masking" in sent:
         row.masking = body.masking.merged_into(row.masking)
-        store_replacements(db, row.workspace_id, row.masking)
+        store_masking_replacements(db, row.workspace_id, row.masking)
     if "memory_graph" in sent:
         set_memory_graph(db, GraphScope(row.tenant, row.workflow), body.memory_graph)
         row.memory_graph = body.memory_graph
 
 
-def _merged_outcome_rules(
+def _merge_workflow_outcome_rules(
     stored: dict[str, Any] | None, changes: OutcomeNamesUpdate | None
 ) -> dict[str, Any] | None:
     if changes is None:
@@ -170,8 +176,8 @@ def _describe_workflow_settings(row: WorkflowRow) -> dict[str, Any]:
     return {
         "memory_graph": row.memory_graph,
         "tags": row.tags,
-        "masking": describe_masking(_read_workflow_masking(row)),
-        "outcome_rules": _read_outcome_rules(row).model_dump(),
+        "masking": describe_audited_masking(_read_workflow_masking(row)),
+        "outcome_rules": _read_workflow_outcome_rules(row).model_dump(),
     }
 
 
@@ -189,7 +195,7 @@ def _workflow_to_wire(row: WorkflowRow, graph: WorkflowGraph) -> Workflow:
         memory_graph=row.memory_graph,
         tags=row.tags,
         masking=_read_workflow_masking(row),
-        outcome_rules=_read_outcome_rules(row),
+        outcome_rules=_read_workflow_outcome_rules(row),
         session_count=row.session_count,
         last_session_at=row.last_session_at,
         graph=graph,
@@ -202,7 +208,7 @@ def _read_workflow_masking(row: WorkflowRow) -> Masking:
     return Masking.model_validate(row.masking or {})
 
 
-def _read_outcome_rules(row: WorkflowRow) -> OutcomeNames:
+def _read_workflow_outcome_rules(row: WorkflowRow) -> OutcomeNames:
     rules = asdict(OutcomeRules.of(row.outcome_rules))
     return OutcomeNames.model_validate({name: sorted(names) for name, names in rules.items()})
 

@@ -292,7 +292,7 @@ class ReplayDrainRun:
                     steps += [
                         {"replay_id": row.id, **msgspec.to_builtins(step)} for step in entry.outcome.steps
                     ]
-                    _set_replay_result(row, entry.outcome)
+                    _set_drained_replay_result(row, entry.outcome)
                     db.add(row)
                     if row.finished_at is not None:
                         ended.append(row)
@@ -307,7 +307,7 @@ class ReplayDrainRun:
         return self._held.transaction(self._runtime.database)
 
 
-def _set_replay_result(row: ReplayRow, result: DryResult) -> None:
+def _set_drained_replay_result(row: ReplayRow, result: DryResult) -> None:
     """Set the columns of a replay from its result."""
     row.summary = msgspec.to_builtins(result.summary)
     row.divergence = msgspec.to_builtins(result.divergence)

@@ -34,7 +34,7 @@ def is_consequential(event: EventItem, tags: Collection[str] = ()) -> bool:
         event: the item.
         tags: names of the tags that this event anchors.
     """
-    if CONSEQUENTIAL_TAG in tags or _sends_change(event):
+    if CONSEQUENTIAL_TAG in tags or _has_consequential_request(event):
         return True
     if event["type"] not in _ACTING_TYPES:
         return False
@@ -64,7 +64,7 @@ def list_consequential(recording: RecordedSession) -> frozenset[str]:
     )
 
 
-def _sends_change(event: EventItem) -> bool:
+def _has_consequential_request(event: EventItem) -> bool:
     for signal in event.get("signals") or ():
         method = signal.get("method")
         if isinstance(method, str) and method.upper() in _CHANGING_METHODS:

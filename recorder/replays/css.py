@@ -52,7 +52,7 @@ def find_by_css(
         UnusableSelector, BudgetSpent: as their names say.
     """
     trees = parse_css(selector)
-    scope = -1 if root is None else _scope_below(root)
+    scope = -1 if root is None else _scope_css_below(root)
     seen: set[int] = set()
     for tree in trees:
         for element in _list_css_candidates(document, tree):
@@ -91,7 +91,7 @@ def parse_css(selector: str) -> tuple[Any, ...]:
     return trees
 
 
-def _scope_below(root: DomElement) -> int:
+def _scope_css_below(root: DomElement) -> int:
     return root.index if root.tag == "template" and "shadowrootmode" in root.attrs else root.scope
 
 
@@ -115,16 +115,16 @@ def _matches_css_selector(element: DomElement, tree: Any, budget: Budget) -> boo
                 element, tree.selector, budget
             )
         case Class():
-            classes = _read_counted_attribute(element, "class", budget).split()
+            classes = _read_counted_css_attribute(element, "class", budget).split()
             return tree.class_name in classes and _matches_css_selector(element, tree.selector, budget)
         case Attrib():
-            return _has_attribute(element, tree, budget) and _matches_css_selector(
+            return _has_css_attribute(element, tree, budget) and _matches_css_selector(
                 element, tree.selector, budget
             )
         case CombinedSelector():
             return _matches_css_selector(element, tree.subselector, budget) and any(
                 _matches_css_selector(other, tree.selector, budget)
-                for other in _list_related_elements(element, tree.combinator, budget)
+                for other in _list_css_related_elements(element, tree.combinator, budget)
             )
         case Negation():
             return _matches_css_selector(element, tree.selector, budget) and not _matches_css_selector(
@@ -147,7 +147,7 @@ def _matches_css_selector(element: DomElement, tree: Any, budget: Budget) -> boo
     raise UnusableSelector
 
 
-def _list_related_elements(element: DomElement, combinator: str, budget: Budget) -> Iterator[DomElement]:
+def _list_css_related_elements(element: DomElement, combinator: str, budget: Budget) -> Iterator[DomElement]:
     if combinator in (" ", ">"):
         for ancestor in walk_ancestors(element):
             budget.spend()
@@ -161,17 +161,17 @@ def _list_related_elements(element: DomElement, combinator: str, budget: Budget)
         yield from reversed(earlier[-1:] if combinator == "+" else earlier)
 
 
-def _read_counted_attribute(element: DomElement, name: str, budget: Budget) -> str:
+def _read_counted_css_attribute(element: DomElement, name: str, budget: Budget) -> str:
     """Return an attribute, or an empty text; a long one, which is searched through, counts as more visits."""
     value = element.read_attribute(name) or ""
     budget.spend(len(value) // 100)
     return value
 
 
-def _has_attribute(element: DomElement, tree: Any, budget: Budget) -> bool:
+def _has_css_attribute(element: DomElement, tree: Any, budget: Budget) -> bool:
     if element.read_attribute(tree.attrib) is None:
         return False
-    given = _read_counted_attribute(element, tree.attrib, budget)
+    given = _read_counted_css_attribute(element, tree.attrib, budget)
     wanted = tree.value.value if tree.value is not None else ""
     if tree.flag == "i":
         given, wanted = given.lower(), wanted.lower()

@@ -59,7 +59,7 @@ class DomElement:
         self.own_text = ""
         #: Number of child elements.
         self.size = 0
-        #: As `find_element_role` returns it; None before it was asked for.
+        #: As `find_dom_element_role` returns it; None before it was asked for.
         self.role: str | None = None
         #: As `DomDocument.find_name` returns it; None before it was asked for.
         self.name: str | None = None
@@ -74,12 +74,12 @@ class DomElement:
             self.depth = parent.depth + 1
             self.place = parent.size = parent.size + 1
             self.scope = (
-                parent.index if parent.tag == "template" and _is_shadow_root(parent) else parent.scope
+                parent.index if parent.tag == "template" and _is_dom_shadow_root(parent) else parent.scope
             )
             self.visible = parent.visible
             parent.children.append(self)
         if tag in _INVISIBLE:
-            self.visible = self.visible and _is_shadow_root(self)
+            self.visible = self.visible and _is_dom_shadow_root(self)
         elif attrs and (
             "hidden" in attrs or attrs.get("__h") or (tag == "input" and attrs.get("type") == "hidden")
         ):
@@ -129,18 +129,18 @@ class DomDocument:
                 self._by_role.clear()  # roles come from clients, and a page may be kept for long
             if role is None:
                 matches = [
-                    element for element in self.elements if element.visible and find_element_role(element)
+                    element for element in self.elements if element.visible and find_dom_element_role(element)
                 ]
             else:
                 candidates = {element.index: element for element in self._stating}
                 for tag, elements in self.by_tag.items():
                     # Of an input the type decides.
-                    if tag == "input" or _imply_role(tag) == role:
+                    if tag == "input" or _imply_dom_role(tag) == role:
                         candidates |= {element.index: element for element in elements}
                 matches = [
                     candidates[index]
                     for index in sorted(candidates)
-                    if candidates[index].visible and find_element_role(candidates[index]) == role
+                    if candidates[index].visible and find_dom_element_role(candidates[index]) == role
                 ]
             self._by_role[role] = matches
         return self._by_role[role]
@@ -156,7 +156,7 @@ class DomDocument:
         return element.name
 
     def _read_name(self, element: DomElement) -> str:
-        role = find_element_role(element)
+        role = find_dom_element_role(element)
         name = element.read_attribute("aria-label") or self._find_label(element, role)
         if not name and role in _FIELDS:
             name = element.read_attribute("placeholder") or element.read_attribute("name") or ""
@@ -165,7 +165,7 @@ class DomDocument:
             name = shown if shown and type(shown) is str else element.read_attribute("value") or ""
         elif not name:
             name = (
-                read_element_text(element)
+                read_dom_element_text(element)
                 or element.read_attribute("alt")
                 or element.read_attribute("title")
                 or ""
@@ -185,15 +185,15 @@ class DomDocument:
             if parent.tag == "label":
                 label = parent
             parent = parent.parent
-        return read_element_text(label) if label is not None else ""
+        return read_dom_element_text(label) if label is not None else ""
 
 
 @lru_cache(maxsize=1_024)
-def _imply_role(tag: str) -> str:
+def _imply_dom_role(tag: str) -> str:
     return find_acted_role(tag, _NO_ATTRS) or _MORE_ROLES.get(tag, "")
 
 
-def find_element_role(element: DomElement) -> str:
+def find_dom_element_role(element: DomElement) -> str:
     """Return the role that an element states or its tag implies; it may be empty."""
     if element.role is None:
         element.role = (
@@ -204,7 +204,7 @@ def find_element_role(element: DomElement) -> str:
     return element.role
 
 
-def read_element_text(element: DomElement) -> str:
+def read_dom_element_text(element: DomElement) -> str:
     """Return the first words inside an element, with single spaces."""
     if len(element.children) == 1 and element.own_text:
         return " ".join(element.own_text[:_NAME_CHARACTERS].split())
@@ -238,10 +238,10 @@ def read_dom_document(
     """
     if not isinstance(snapshot, Mapping) or snapshot.get("format") != "nodes":
         return None
-    return DomDocument(_TreeBuilder(snapshot, read_snapshot, budget).build())
+    return DomDocument(_DomTreeBuilder(snapshot, read_snapshot, budget).build())
 
 
-class _TreeBuilder:
+class _DomTreeBuilder:
     """Builds the elements of one snapshot with a stack of its own: depth is the sender's choice."""
 
     def __init__(self, snapshot: Mapping[str, Any], read: ReadSnapshot, budget: Budget) -> None:
@@ -351,14 +351,14 @@ class _TreeBuilder:
         return nodes
 
 
-def _is_shadow_root(element: DomElement) -> bool:
+def _is_dom_shadow_root(element: DomElement) -> bool:
     return element.tag == "template" and "shadowrootmode" in element.attrs
 
 
 def find_shadow_root(element: DomElement) -> DomElement | None:
     """Return the shadow root of an element, or None."""
     for child in element.list_elements():
-        if _is_shadow_root(child):
+        if _is_dom_shadow_root(child):
             return child
     return None
 
@@ -366,6 +366,6 @@ def find_shadow_root(element: DomElement) -> DomElement | None:
 def walk_ancestors(element: DomElement) -> Iterator[DomElement]:
     """Yield the elements around this one in the same document or shadow root, the nearest first."""
     parent = element.parent
-    while parent is not None and not _is_shadow_root(parent):
+    while parent is not None and not _is_dom_shadow_root(parent):
         yield parent
         parent = parent.parent

@@ -22,10 +22,10 @@ def read_drop_target(event: EventItem) -> Mapping[str, Any] | None:
     if isinstance(attrs, Mapping):
         target["attrs"] = {name: value for name, value in attrs.items() if isinstance(value, str)}
     if isinstance(selectors, list):
-        target["selectors"] = [selector for selector in selectors if _is_selector(selector)]
+        target["selectors"] = [selector for selector in selectors if _is_drop_selector(selector)]
     return target or None
 
 
-def _is_selector(value: Any) -> bool:
+def _is_drop_selector(value: Any) -> bool:
     parts = value if isinstance(value, list) else [value]
     return all(isinstance(part, str) for part in parts)

@@ -11,7 +11,7 @@ from recorder.replays.recorded_session import (
     InvalidRecording,
     RecordedSession,
     RecordedStep,
-    find_input_name,
+    find_recorded_input_name,
     list_recorded_steps,
 )
 from recorder.replays.replay_comparisons import GraphEvidence, GraphWalk, SessionWalk
@@ -75,7 +75,7 @@ def replay_dry(
     """
     steps = list_recorded_steps(recording)
     budget = Budget(_VISITS + _STEP_VISITS * min(len(steps), MOST_STEPS))
-    chosen = [step for step in steps if _is_step_between(step, anchor, until)]
+    chosen = [step for step in steps if _is_dry_step_between(step, anchor, until)]
     try:
         if not chosen:
             raise InvalidRecording(NO_ACTION)
@@ -87,7 +87,7 @@ def replay_dry(
     except (InvalidRecording, BudgetSpent) as error:
         message = str(error) or "The selectors of the recording match too many elements to be resolved."
         return DryResult("failed", (), None, ReplaySummary(), ReplayError("invalid_recording", message))
-    needed = {find_input_name(step.event) for step in chosen} - {None} - input_names
+    needed = {find_recorded_input_name(step.event) for step in chosen} - {None} - input_names
     missing = tuple(sorted(name for name in needed if name is not None))
     return replace(result, summary=replace(result.summary, missing_inputs=missing))
 
@@ -109,7 +109,7 @@ def compute_replayability(
         until: last event that counts; None for that of the session.
         whole: budget of several recordings.
     """
-    steps = [step for step in list_recorded_steps(recording) if _is_step_between(step, anchor, until)][
+    steps = [step for step in list_recorded_steps(recording) if _is_dry_step_between(step, anchor, until)][
         :_SCORED_STEPS
     ]
     pages = RecordedPages(recording, Budget(_VISITS + _STEP_VISITS * len(steps), whole))
@@ -230,6 +230,8 @@ class _DryRun:
         return DryResult(status, tuple(self.results), self.first_divergence, summary, error, awaiting)
 
 
-def _is_step_between(step: RecordedStep, anchor: EventPosition | None, until: EventPosition | None) -> bool:
+def _is_dry_step_between(
+    step: RecordedStep, anchor: EventPosition | None, until: EventPosition | None
+) -> bool:
     position = EventPosition(step.event["t_ms"], step.event["id"])
     return (anchor is None or position >= anchor) and (until is None or position <= until)

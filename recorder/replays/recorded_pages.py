@@ -85,7 +85,7 @@ class RecordedPages:
         return None if frame is None else frame.read_dom()
 
 
-def find_obstacle(element: DomElement, event: EventItem) -> str | None:
+def find_page_obstacle(element: DomElement, event: EventItem) -> str | None:
     """Return why an element cannot take an event: it is disabled or lacks the option; None if it can."""
     node: DomElement | None = element
     while node is not None:
@@ -100,13 +100,13 @@ def find_obstacle(element: DomElement, event: EventItem) -> str | None:
     if event["type"] == "select" and element.tag == "select" and not given.get("masked"):
         value = given.get("value")
         wanted = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-        options = _list_options(element)
+        options = _list_page_element_options(element)
         if options and any(option not in options for option in wanted):
             return "without the option"
     return None
 
 
-def _list_options(element: DomElement) -> set[str]:
+def _list_page_element_options(element: DomElement) -> set[str]:
     """Return values and texts of the options of a list."""
     options: set[str] = set()
     stack = element.list_elements()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recorder.event_types import is_action
-from recorder.memory.steps.screens import bind_frames
+from recorder.memory.steps.screens import bind_screen_frames_to_events
 
 EventItem = Mapping[str, Any]
 #: Types that a page causes by itself too, and the signal with which the causing action announces them.
@@ -72,7 +72,7 @@ def list_recorded_steps(recording: RecordedSession) -> list[RecordedStep]:
     """
     events = _select_recorded_actions(recording.events)
     frames = recording.frames
-    before = bind_frames(
+    before = bind_screen_frames_to_events(
         [(event["t_ms"], event.get("frame_id")) for event in events],
         [(frame.t_ms, frame.frame_id) for frame in frames],
     )
@@ -81,19 +81,21 @@ def list_recorded_steps(recording: RecordedSession) -> list[RecordedStep]:
         until_ms = events[number]["t_ms"] if number < len(events) else None
         bound = before[number - 1]
         steps.append(
-            RecordedStep(number, event, bound, find_frame_after(frames, bound, event["t_ms"], until_ms))
+            RecordedStep(
+                number, event, bound, find_recorded_frame_after(frames, bound, event["t_ms"], until_ms)
+            )
         )
     return steps
 
 
-def find_frame_after(
+def find_recorded_frame_after(
     frames: Sequence[RecordedFrame], before: int | None, t_ms: int, until_ms: int | None
 ) -> int | None:
     """Return the index of the first frame that shows the state after an event; None without one.
 
     Args:
         frames: the frames of the session, ascending.
-        before: index of the frame before the event, as `bind_frames` gives it.
+        before: index of the frame before the event, as `bind_screen_frames_to_events` gives it.
         t_ms: time of the event.
         until_ms: time of the next event; a frame of that very time still shows what the event led to.
     """
@@ -119,7 +121,7 @@ def _select_recorded_actions(events: Sequence[EventItem]) -> list[EventItem]:
     return chosen
 
 
-def find_input_name(event: EventItem) -> str | None:
+def find_recorded_input_name(event: EventItem) -> str | None:
     """Return the name of the input that a live replay needs for an event; None if it needs none.
 
     It needs one for a masked value, and for the contents of a file that is uploaded.
@@ -130,7 +132,7 @@ def find_input_name(event: EventItem) -> str | None:
     return str(given.get("secret_ref") or event["id"])
 
 
-def list_failed_actions(events: Sequence[EventItem]) -> frozenset[str]:
+def list_recorded_failed_actions(events: Sequence[EventItem]) -> frozenset[str]:
     """Return the ids of the actions that an error followed before the next action."""
     failed: set[str] = set()
     action: str | None = None
@@ -142,7 +144,7 @@ def list_failed_actions(events: Sequence[EventItem]) -> frozenset[str]:
     return frozenset(failed)
 
 
-def list_page_urls(events: Sequence[EventItem]) -> dict[str, str]:
+def list_recorded_page_urls(events: Sequence[EventItem]) -> dict[str, str]:
     """Return the address of the page on which each event happened: its own, or the last one before it."""
     urls: dict[str, str] = {}
     last = ""

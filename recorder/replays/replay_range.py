@@ -43,8 +43,8 @@ def find_anchor_event(recording: RecordedSession, anchor: ReplayAnchor) -> Event
     """
     positions = _list_event_positions(recording)
     if anchor.kind == "event":
-        return _find_event(positions, anchor.name)
-    index = bisect_left(positions, EventPosition(_find_anchor_time(recording, anchor), ""))
+        return _find_range_event(positions, anchor.name)
+    index = bisect_left(positions, EventPosition(_find_range_anchor_time(recording, anchor), ""))
     if index == len(positions):
         raise AnchorUnknown("event")
     return positions[index]
@@ -58,8 +58,8 @@ def find_until_event(recording: RecordedSession, until: ReplayAnchor) -> EventPo
     """
     positions = _list_event_positions(recording)
     if until.kind == "event":
-        return _find_event(positions, until.name)
-    index = bisect_right([position.t_ms for position in positions], _find_anchor_time(recording, until))
+        return _find_range_event(positions, until.name)
+    index = bisect_right([position.t_ms for position in positions], _find_range_anchor_time(recording, until))
     if index == 0:
         raise AnchorUnknown("event")
     return positions[index - 1]
@@ -70,14 +70,14 @@ def _list_event_positions(recording: RecordedSession) -> list[EventPosition]:
     return [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
 
 
-def _find_event(positions: list[EventPosition], event_id: str) -> EventPosition:
+def _find_range_event(positions: list[EventPosition], event_id: str) -> EventPosition:
     for position in positions:
         if position.event_id == event_id:
             return position
     raise AnchorUnknown("event")
 
 
-def _find_anchor_time(recording: RecordedSession, anchor: ReplayAnchor) -> int:
+def _find_range_anchor_time(recording: RecordedSession, anchor: ReplayAnchor) -> int:
     """Return the time of a frame, or of the last tag of that name."""
     if anchor.kind == "tag":
         times = [tag.t_ms for tag in recording.tags if tag.name == anchor.name]

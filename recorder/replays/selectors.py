@@ -14,9 +14,9 @@ from recorder.replays.css import UnusableSelector, find_by_css
 from recorder.replays.dom import (
     DomDocument,
     DomElement,
-    find_element_role,
+    find_dom_element_role,
     find_shadow_root,
-    read_element_text,
+    read_dom_element_text,
 )
 from recorder.replays.xpath import find_by_xpath
 
@@ -41,11 +41,11 @@ def is_usable_selector(selector: Selector) -> bool:
 
 def kind_of_selector(selector: Selector) -> SelectorKind:
     """Return the kind of a usable selector, of an array that of its last part."""
-    return _find_kind(selector if isinstance(selector, str) else selector[-1])
+    return _find_selector_kind(selector if isinstance(selector, str) else selector[-1])
 
 
 @lru_cache(maxsize=4_096)
-def _find_kind(last: str) -> SelectorKind:
+def _find_selector_kind(last: str) -> SelectorKind:
     if last.startswith("aria/"):
         return "aria"
     if last.startswith("text/"):
@@ -60,7 +60,9 @@ def _find_kind(last: str) -> SelectorKind:
     return "attribute" if "#" in last_part or "[" in last_part else "path"
 
 
-def find_matching_elements(document: DomDocument, selector: Selector, budget: Budget) -> Iterator[DomElement]:
+def find_elements_by_selector(
+    document: DomDocument, selector: Selector, budget: Budget
+) -> Iterator[DomElement]:
     """Yield the visible elements that a selector matches.
 
     Raises:
@@ -72,23 +74,25 @@ def find_matching_elements(document: DomDocument, selector: Selector, budget: Bu
     parts = (selector,) if isinstance(selector, str) else tuple(selector)
     roots: list[DomElement | None] = [None]
     for part in parts[:-1]:
-        hosts = [host for root in roots for host in _find_part(document, part, root, budget)]
+        hosts = [host for root in roots for host in _find_by_selector_part(document, part, root, budget)]
         roots = [find_shadow_root(host) or host for host in hosts]
     seen: set[int] = set()
     for root in roots:
-        for element in _find_part(document, parts[-1], root, budget):
+        for element in _find_by_selector_part(document, parts[-1], root, budget):
             if element.visible and element.index not in seen:
                 seen.add(element.index)
                 yield element
 
 
-def find_single_element(document: DomDocument, selector: Selector, budget: Budget) -> DomElement | None:
+def find_single_element_by_selector(
+    document: DomDocument, selector: Selector, budget: Budget
+) -> DomElement | None:
     """Return the visible element that a selector matches alone; None if it is absent or not alone.
 
     Raises:
-        UnusableSelector, BudgetSpent: as `find_matching_elements`.
+        UnusableSelector, BudgetSpent: as `find_elements_by_selector`.
     """
-    matches = find_matching_elements(document, selector, budget)
+    matches = find_elements_by_selector(document, selector, budget)
     first = next(matches, None)
     return first if first is not None and next(matches, None) is None else None
 
@@ -108,7 +112,7 @@ def parse_aria_selector(selector: str) -> tuple[str | None, str | None]:
     return (rest or name), role
 
 
-def _find_part(
+def _find_by_selector_part(
     document: DomDocument, part: str, root: DomElement | None, budget: Budget
 ) -> Iterator[DomElement]:
     kind, separator, rest = part.partition("/")
@@ -121,7 +125,9 @@ def _find_part(
             raise UnusableSelector
         return find_by_xpath(document, rest, budget=budget)
     matches = (
-        _find_by_aria(document, rest, budget) if kind == "aria" else _find_by_text(document, rest, budget)
+        _find_by_aria(document, rest, budget)
+        if kind == "aria"
+        else _find_by_text_selector(document, rest, budget)
     )
     return (element for element in matches if root is None or root.index < element.index < root.end)
 
@@ -129,13 +135,13 @@ def _find_part(
 def _find_by_aria(document: DomDocument, wanted: str, budget: Budget) -> Iterator[DomElement]:
     name, role = parse_aria_selector(wanted)
     for element in document.list_by_role(role):
-        if role is not None or find_element_role(element) not in _UNNAMED_ROLES:
+        if role is not None or find_dom_element_role(element) not in _UNNAMED_ROLES:
             budget.spend(4)
             if name is None or document.find_name(element) == name:
                 yield element
 
 
-def _find_by_text(document: DomDocument, wanted: str, budget: Budget) -> Iterator[DomElement]:
+def _find_by_text_selector(document: DomDocument, wanted: str, budget: Budget) -> Iterator[DomElement]:
     """Yield the innermost elements whose text contains the one wanted."""
     words = " ".join(wanted.split())
     if not words:
@@ -146,7 +152,7 @@ def _find_by_text(document: DomDocument, wanted: str, budget: Budget) -> Iterato
         outer = len(document.elements)
         for element in reversed(document.elements):
             budget.spend(2)
-            if element.visible and element.end <= outer and words in read_element_text(element):
+            if element.visible and element.end <= outer and words in read_dom_element_text(element):
                 matches.append(element)
                 outer = element.index
         matches.reverse()
@@ -160,7 +166,7 @@ def make_selectors(document: DomDocument, element: DomElement) -> list[str]:
         value = element.read_attribute(attribute)
         if value:
             selectors.append(f'[{attribute}="{escape_css(value)}"]')
-    name, role = document.find_name(element), find_element_role(element)
+    name, role = document.find_name(element), find_dom_element_role(element)
     if name and role:
         selectors.append(f'aria/{name}[role="{role}"]')
     identity = element.read_attribute("id")
@@ -173,11 +179,11 @@ def make_selectors(document: DomDocument, element: DomElement) -> list[str]:
     text = " ".join(element.own_text.split())[:80]
     if text:
         selectors.append(f"text/{text}")
-    selectors.append(f"xpath/{_make_css_path(element)}")
+    selectors.append(f"xpath/{_make_selector_css_path(element)}")
     return selectors
 
 
-def _make_css_path(element: DomElement) -> str:
+def _make_selector_css_path(element: DomElement) -> str:
     parts = []
     node: DomElement | None = element
     while node is not None:

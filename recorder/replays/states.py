@@ -22,11 +22,11 @@ def compare_page_states(expected: Collection[str], observed: Collection[str]) ->
     tokens, others = frozenset(expected), frozenset(observed)
     if tokens == others:
         return 1.0
-    whole = _compute_jaccard(tokens, others)
-    keys = frozenset(filter(_has_key_role, tokens)), frozenset(filter(_has_key_role, others))
+    whole = _compute_state_jaccard(tokens, others)
+    keys = frozenset(filter(_has_key_state_role, tokens)), frozenset(filter(_has_key_state_role, others))
     if not keys[0] and not keys[1]:
         return whole
-    return round((_compute_jaccard(*keys) + whole) / 2, 6)
+    return round((_compute_state_jaccard(*keys) + whole) / 2, 6)
 
 
 def list_state_differences(
@@ -34,7 +34,7 @@ def list_state_differences(
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
     """Return the missing and the unexpected `(role, name)` pairs, those of titles and headings first."""
     tokens, others = frozenset(expected), frozenset(observed)
-    return _split_tokens(tokens - others), _split_tokens(others - tokens)
+    return _split_state_tokens(tokens - others), _split_state_tokens(others - tokens)
 
 
 def hash_page_state(tokens: Sequence[str] | None) -> str | None:
@@ -44,15 +44,15 @@ def hash_page_state(tokens: Sequence[str] | None) -> str | None:
     return f"fsh1_{xxhash.xxh64_hexdigest(chr(10).join(sorted(tokens)).encode('utf-8', 'replace'))}"
 
 
-def _compute_jaccard(tokens: frozenset[str], others: frozenset[str]) -> float:
+def _compute_state_jaccard(tokens: frozenset[str], others: frozenset[str]) -> float:
     union = len(tokens | others)
     return len(tokens & others) / union if union else 1.0
 
 
-def _has_key_role(token: str) -> bool:
+def _has_key_state_role(token: str) -> bool:
     return token.partition(" ")[0] in _KEY_ROLES
 
 
-def _split_tokens(tokens: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    chosen = sorted(tokens, key=lambda token: (not _has_key_role(token), token))[:_MAX_DIFFERENCES]
+def _split_state_tokens(tokens: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    chosen = sorted(tokens, key=lambda token: (not _has_key_state_role(token), token))[:_MAX_DIFFERENCES]
     return tuple((role, name) for role, _, name in (token.partition(" ") for token in chosen))

@@ -6,14 +6,14 @@ from typing import Any
 
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
-from recorder.replays.dom import DomDocument, DomElement, find_element_role
+from recorder.replays.dom import DomDocument, DomElement, find_dom_element_role
 from recorder.replays.drops import read_drop_target
 from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages, find_obstacle
+from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages, find_page_obstacle
 from recorder.replays.recorded_session import RecordedFrame, RecordedStep
 from recorder.replays.replay_comparisons import QUIET_TYPES, GraphWalk, SessionWalk
 from recorder.replays.replay_results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
-from recorder.replays.selectors import find_single_element
+from recorder.replays.selectors import find_single_element_by_selector
 from recorder.replays.states import compare_page_states, hash_page_state, list_state_differences
 from recorder.replays.target_resolution import RESOLVE_VISITS, Resolution, resolve_target, suggest_targets
 
@@ -116,7 +116,7 @@ class StepScene:
     def _describe_element(self, state: str | None) -> DivergenceSide:
         if self.element is None or self.page is None:
             return DivergenceSide(state=state)
-        return DivergenceSide(find_element_role(self.element), self.page.find_name(self.element), state)
+        return DivergenceSide(find_dom_element_role(self.element), self.page.find_name(self.element), state)
 
 
 def check_step(
@@ -156,16 +156,16 @@ def check_step(
             return scene.diverge(
                 "edge_unseen", expected=DivergenceSide(name=expected), observed=DivergenceSide(name=observed)
             )
-    if other is not None and _differs_too_much(scene, policy, scene.recorded, scene.observed):
+    if other is not None and _differs_from_step_state(scene, policy, scene.recorded, scene.observed):
         return scene.diverge("state_mismatch")
-    failed = _find_target_failure(scene, pages.budget, policy, decision)
+    failed = _check_step_target(scene, pages.budget, policy, decision)
     if failed is not None:
         return failed
     if other is None:
         after = pages.get_frame(step.after)
         scene.similarity = 1.0 if after is not None and after.state_tokens else None
         return scene.conclude()
-    return _compare_next(scene, pages, other, policy)
+    return _compare_next_steps(scene, pages, other, policy)
 
 
 def check_first_step(
@@ -178,13 +178,13 @@ def check_first_step(
     """
     recorded = pages.get_frame(step.before)
     scene = StepScene(step, recorded, start.get_frame(), start.read_page())
-    _differs_too_much(scene, policy, scene.recorded, scene.observed)
+    _differs_from_step_state(scene, policy, scene.recorded, scene.observed)
     if scene.similarity is not None and scene.similarity < policy.ok:
         return scene.diverge("anchor_unreachable")
-    return _find_target_failure(scene, pages.budget, policy, None)
+    return _check_step_target(scene, pages.budget, policy, None)
 
 
-def _find_target_failure(
+def _check_step_target(
     scene: StepScene, budget: Budget, policy: ReplayPolicy, decision: Decision | None
 ) -> StepCheck | None:
     """Find the element to act on; return a check where it cannot be acted on."""
@@ -194,7 +194,7 @@ def _find_target_failure(
     heal = policy.heal == "suggest"
     target = event.get("target")
     if decision is not None and decision.action == "retarget":
-        scene.element = find_retarget(page, decision.selector, budget)
+        scene.element = find_retargeted_step_element(page, decision.selector, budget)
         if scene.element is None:
             return replace(scene.diverge("target_missing", heal=heal), is_refused=True)
         scene.outcome, scene.locator = "healed", decision.selector
@@ -207,17 +207,19 @@ def _find_target_failure(
             return scene.diverge(resolution.finding, heal=heal)
     elif event["type"] in TARGETED_TYPES:
         return scene.diverge("target_missing")
-    if scene.element is not None and find_obstacle(scene.element, event) is not None:
+    if scene.element is not None and find_page_obstacle(scene.element, event) is not None:
         return scene.diverge("action_failed")
     problem = scene.find_drop_problem(budget) if event["type"] == "drag" else None
     return None if problem is None else scene.diverge(problem, heal=heal)
 
 
-def find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> DomElement | None:
+def find_retargeted_step_element(
+    page: DomDocument, selector: str | None, budget: Budget
+) -> DomElement | None:
     """Return the element that a person's selector matches alone; None if there is no such element."""
     part = Budget(RESOLVE_VISITS, budget)
     try:
-        return find_single_element(page, selector, part) if selector else None
+        return find_single_element_by_selector(page, selector, part) if selector else None
     except UnusableSelector:
         return None
     except BudgetSpent:
@@ -226,7 +228,7 @@ def find_retarget(page: DomDocument, selector: str | None, budget: Budget) -> Do
         return None
 
 
-def _compare_next(
+def _compare_next_steps(
     scene: StepScene, pages: RecordedPages, other: SessionWalk, policy: ReplayPolicy
 ) -> StepCheck:
     """Compare what both sessions do next, and where it leads."""
@@ -238,13 +240,13 @@ def _compare_next(
         observed = DivergenceSide(target.get("role"), target.get("name"), url=event.get("url"))
         return scene.diverge("edge_unseen", observed=observed)
     after, observed_after = pages.get_frame(scene.step.after), other.move()
-    if _differs_too_much(scene, policy, after, observed_after):
+    if _differs_from_step_state(scene, policy, after, observed_after):
         scene.recorded, scene.observed = after, observed_after
         return scene.diverge("state_mismatch", acted=True)
     return scene.conclude()
 
 
-def _differs_too_much(
+def _differs_from_step_state(
     scene: StepScene, policy: ReplayPolicy, expected: RecordedFrame | None, observed: RecordedFrame | None
 ) -> bool:
     """Return whether two states differ too much; the least similarity of the step is kept."""

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from recorder.memory.steps.action_tokens import CONTROL_ROLES, normal_name
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
-from recorder.replays.dom import DomDocument, DomElement, find_element_role, read_element_text
+from recorder.replays.dom import DomDocument, DomElement, find_dom_element_role, read_dom_element_text
 from recorder.replays.replay_results import Suggestion
 from recorder.replays.selectors import (
     Selector,
     escape_css,
-    find_single_element,
+    find_single_element_by_selector,
     is_usable_selector,
     kind_of_selector,
     make_selectors,
@@ -87,7 +87,7 @@ def resolve_target(
     if not ranked:
         return Resolution("target_missing")
     best = ranked[0]
-    locator = _show_locator(best)
+    locator = _show_voted_locator(best)
     if best.weight < _ENOUGH:
         return Resolution("target_missing", best.element, locator)
     if len(ranked) > 1 and ranked[1].weight == best.weight:
@@ -103,9 +103,9 @@ def suggest_targets(document: DomDocument, target: Mapping[str, Any]) -> tuple[S
     wanted = _describe_searched_target(target)
     scored = []
     for element in document.elements[:_SUGGESTION_VISITS]:
-        if not element.visible or not (find_element_role(element) or element.tag == target.get("tag")):
+        if not element.visible or not (find_dom_element_role(element) or element.tag == target.get("tag")):
             continue
-        score = _score_likeness(wanted, _describe_element(document, element))
+        score = _score_target_likeness(wanted, _describe_resolved_element(document, element))
         if score >= _LEAST_SCORE:
             scored.append((-score, element.index, element))
     scored.sort(key=lambda entry: entry[:2])
@@ -115,7 +115,7 @@ def suggest_targets(document: DomDocument, target: Mapping[str, Any]) -> tuple[S
     )
 
 
-def list_selectors(target: Mapping[str, Any]) -> list[Selector]:
+def list_selectors_to_resolve(target: Mapping[str, Any]) -> list[Selector]:
     """Return the selectors of a target.
 
     Role and name replace an `aria/` selector that is missing, attributes for one by attribute.
@@ -143,12 +143,12 @@ def _collect_votes(
 ) -> dict[int, _SelectorVotes]:
     budget = Budget(RESOLVE_VISITS, whole)
     votes: dict[int, _SelectorVotes] = {}
-    selectors = [(selector, kind_of_selector(selector)) for selector in list_selectors(target)]
+    selectors = [(selector, kind_of_selector(selector)) for selector in list_selectors_to_resolve(target)]
     for number, (selector, kind) in enumerate(selectors):
-        if votes and _is_decided(votes.values(), {left for _, left in selectors[number:]}):
+        if votes and _is_target_vote_decided(votes.values(), {left for _, left in selectors[number:]}):
             break
         try:
-            element = find_single_element(document, selector, budget)
+            element = find_single_element_by_selector(document, selector, budget)
         except UnusableSelector:
             continue
         except BudgetSpent:
@@ -160,7 +160,7 @@ def _collect_votes(
     return votes
 
 
-def _is_decided(votes: Collection[_SelectorVotes], left: Collection[str]) -> bool:
+def _is_target_vote_decided(votes: Collection[_SelectorVotes], left: Collection[str]) -> bool:
     """Return whether selectors of the kinds that are left can change neither the element nor its locator."""
     weights = sorted((vote.weight for vote in votes), reverse=True)
     best = max(votes, key=lambda vote: vote.weight)
@@ -177,7 +177,7 @@ def _compare_identity(
 ) -> Literal["matched", "relabelled"] | None:
     """Return whether role and name are the recorded ones; None for another element."""
     role = (target.get("role") or "").lower()
-    if role and find_element_role(element) != role:
+    if role and find_dom_element_role(element) != role:
         return None
     tag = (target.get("tag") or "").lower()
     if not role and tag and element.tag != tag:
@@ -191,22 +191,22 @@ def _compare_identity(
         # An element that had no name is not one that has.
         shown = document.find_name(element) if role in CONTROL_ROLES else element.own_text.strip()
         return None if shown else "matched"
-    observed = normal_name(document.find_name(element) if recorded else read_element_text(element))
+    observed = normal_name(document.find_name(element) if recorded else read_dom_element_text(element))
     if not recorded and observed.startswith(wanted):
         return "matched"
     if observed == wanted:
         return "matched"
-    return "relabelled" if _share_words(wanted, observed) >= _LEAST_SHARED_WORDS else None
+    return "relabelled" if _compare_target_words(wanted, observed) >= _LEAST_SHARED_WORDS else None
 
 
-def _share_words(text: str, other: str) -> float:
+def _compare_target_words(text: str, other: str) -> float:
     """Return the Jaccard index of the words of two texts."""
     words, others = set(text.split()), set(other.split())
     union = len(words | others)
     return len(words & others) / union if union else 0.0
 
 
-def _show_locator(votes: _SelectorVotes) -> str:
+def _show_voted_locator(votes: _SelectorVotes) -> str:
     kind = max(votes.kinds, key=lambda kind: _WEIGHTS[kind])
     selector = votes.kinds[kind]
     return selector if isinstance(selector, str) else " >> ".join(selector)
@@ -234,12 +234,12 @@ def _describe_searched_target(target: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _describe_element(document: DomDocument, element: DomElement) -> dict[str, str]:
+def _describe_resolved_element(document: DomDocument, element: DomElement) -> dict[str, str]:
     around = element.parent
     given = {
-        "name": document.find_name(element), "role": find_element_role(element), "tag": element.tag,
+        "name": document.find_name(element), "role": find_dom_element_role(element), "tag": element.tag,
         "text": " ".join(element.own_text.split())[:80],
-        "near": read_element_text(around)[:80] if around else "",
+        "near": read_dom_element_text(around)[:80] if around else "",
         "name_attribute": element.read_attribute("name"),
         **{name: element.read_attribute(name) for name in ("placeholder", "id", "type", "href")},
     }  # fmt: skip
@@ -250,13 +250,13 @@ def _describe_element(document: DomDocument, element: DomElement) -> dict[str, s
     }
 
 
-def _score_likeness(wanted: Mapping[str, str], observed: Mapping[str, str]) -> float:
+def _score_target_likeness(wanted: Mapping[str, str], observed: Mapping[str, str]) -> float:
     total = sum(_LIKENESS[name] for name in wanted)
     score = 0.0
     for name, value in wanted.items():
         other = observed.get(name, "")
         if name in _WORDY:
-            score += _LIKENESS[name] * _share_words(value, other)
+            score += _LIKENESS[name] * _compare_target_words(value, other)
         elif value == other:
             score += _LIKENESS[name]
     return score / total if total else 0.0
@@ -267,7 +267,7 @@ def _find_cheapest_selector(document: DomDocument, element: DomElement) -> str:
     selectors: Sequence[str] = make_selectors(document, element)
     for selector in selectors:
         try:
-            if find_single_element(document, selector, Budget(RESOLVE_VISITS)) is element:
+            if find_single_element_by_selector(document, selector, Budget(RESOLVE_VISITS)) is element:
                 return selector
         except (UnusableSelector, BudgetSpent):
             continue

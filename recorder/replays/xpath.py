@@ -119,48 +119,48 @@ def _holds_predicate(
         case ("=", ("position",), ("last",)):
             return number == size
         case ("=", left, right):
-            wanted = _evaluate_texts(element, right, budget)
-            return any(text in wanted for text in _evaluate_texts(element, left, budget))
+            wanted = _evaluate_xpath_texts(element, right, budget)
+            return any(text in wanted for text in _evaluate_xpath_texts(element, left, budget))
         case ("contains", whole, part):
             return any(
                 text in given
-                for given in _evaluate_texts(element, whole, budget)[:1]
-                for text in _evaluate_texts(element, part, budget)[:1]
+                for given in _evaluate_xpath_texts(element, whole, budget)[:1]
+                for text in _evaluate_xpath_texts(element, part, budget)[:1]
             )
         case ("starts-with", whole, part):
             return any(
                 given.startswith(text)
-                for given in _evaluate_texts(element, whole, budget)[:1]
-                for text in _evaluate_texts(element, part, budget)[:1]
+                for given in _evaluate_xpath_texts(element, whole, budget)[:1]
+                for text in _evaluate_xpath_texts(element, part, budget)[:1]
             )
-    return any(_evaluate_texts(element, expression, budget))
+    return any(_evaluate_xpath_texts(element, expression, budget))
 
 
-def _evaluate_texts(element: DomElement, expression: tuple[Any, ...], budget: Budget) -> list[str]:
+def _evaluate_xpath_texts(element: DomElement, expression: tuple[Any, ...], budget: Budget) -> list[str]:
     """Return the texts that an expression selects."""
     match expression:
         case ("text", value):
             return [value]
         case ("attribute", name):
             value = element.read_attribute(name)
-            return [] if value is None else _count_texts([value], budget)
+            return [] if value is None else _count_xpath_texts([value], budget)
         case ("own",):
             budget.spend(len(element.children))
-            return _count_texts([child for child in element.children if isinstance(child, str)], budget)
+            return _count_xpath_texts([child for child in element.children if isinstance(child, str)], budget)
         case (".",):
-            return [_read_all_text(element, budget)]
+            return [_read_xpath_element_text(element, budget)]
         case ("normalize-space", inner):
-            return [" ".join(text.split()) for text in _evaluate_texts(element, inner, budget)[:1]]
+            return [" ".join(text.split()) for text in _evaluate_xpath_texts(element, inner, budget)[:1]]
     raise UnusableSelector
 
 
-def _count_texts(texts: list[str], budget: Budget) -> list[str]:
+def _count_xpath_texts(texts: list[str], budget: Budget) -> list[str]:
     """Return texts that are searched through; long ones count as more visits."""
     budget.spend(sum(len(text) // 100 for text in texts))
     return texts
 
 
-def _read_all_text(element: DomElement, budget: Budget) -> str:
+def _read_xpath_element_text(element: DomElement, budget: Budget) -> str:
     texts: list[str] = []
     stack: list[DomElement | str] = [element]
     while stack:

@@ -14,8 +14,8 @@ from recorder import clock
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.sealing import breaker
-from recorder.sealing.lanes import Lane, list_open_batches
-from recorder.sealing.portions import count_pixels
+from recorder.sealing.lanes import Lane, list_open_lane_batches
+from recorder.sealing.portions import count_pixels_for_portions
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
@@ -90,11 +90,11 @@ def claim_sealing_batch(
         limits: size of a new batch.
         is_resumed: whether the run paused the batch itself, and may go on before the pause is over.
     """
-    open_rows = list_open_batches(db, lane=lane, limit=1)
+    open_rows = list_open_lane_batches(db, lane=lane, limit=1)
     row = (
         open_rows[0]
         if open_rows
-        else _add_batch(db, lane, _choose_sessions(db, lane, limits or SealingBatchLimits()))
+        else _add_batch(db, lane, _choose_sealing_batch_sessions(db, lane, limits or SealingBatchLimits()))
     )
     if row is None:
         return None
@@ -163,7 +163,7 @@ def _add_batch(db: DbSession, lane: Lane, session_ids: list[str]) -> SealBatchRo
     return row
 
 
-def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> list[str]:
+def _choose_sealing_batch_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> list[str]:
     """Choose the sessions of a new batch: those that wait longest, within the bounds of a batch."""
     row = SessionRow
     waiting = (
@@ -192,7 +192,7 @@ def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> l
 
 def _limit_batch_pixels(db: DbSession, session_ids: list[str], limit: int) -> list[str]:
     """Return the first sessions, at least one, whose pictures have no more pixels together."""
-    pixels_of = count_pixels(db, session_ids)
+    pixels_of = count_pixels_for_portions(db, session_ids)
     sums = accumulate(pixels_of.get(session_id, 0) for session_id in session_ids)
     return session_ids[: max(1, sum(pixels <= limit for pixels in sums))]
 
@@ -208,4 +208,4 @@ def _choose_deferred(db: DbSession, lane: Lane) -> list[str]:
         .limit(1)
     )
     deferred = db.exec(statement).first()
-    return [deferred] if deferred is not None and breaker.take_retry(db) else []
+    return [deferred] if deferred is not None and breaker.take_breaker_retry(db) else []

@@ -59,7 +59,9 @@ def read_open_breaker(db: DbSession) -> OpenBreaker | None:
     return OpenBreaker(failures.error, row.expires_ms)
 
 
-def count_failure(db: DbSession, error: str, *, workspace_id: str, session_id: str | None) -> BreakerFailures:
+def count_breaker_failure(
+    db: DbSession, error: str, *, workspace_id: str, session_id: str | None
+) -> BreakerFailures:
     """Count a failure with an error that may be the service's, and open the breaker where it is.
 
     Args:
@@ -94,7 +96,7 @@ def count_failure(db: DbSession, error: str, *, workspace_id: str, session_id: s
     return failures
 
 
-def take_retry(db: DbSession) -> bool:
+def take_breaker_retry(db: DbSession) -> bool:
     """Take the right to try one deferred session; return False while another try is too recent.
 
     The pause until the next one doubles each time, up to a minute.

@@ -15,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.access.idempotency_keys import purge_expired_answers
+from recorder.access.idempotency_keys import delete_expired_keyed_answers
 from recorder.errors import RecorderError
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.runtime import Runtime
@@ -69,26 +69,26 @@ def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Cleanup
     for tenant in sorted(tenants):
         for kind in LAYOUTS:
             try:
-                compacted += _compact_table(runtime, owner, tenant, kind)
+                compacted += _compact_table_in_cleanup(runtime, owner, tenant, kind)
             except RecorderError as error:
                 log.warning("the %s of %s are compacted later: %s", kind, tenant, error)
     return CleanupCounts(swept, requeued, answers, compacted)
 
 
-def name_table_lease(kind: Kind, tenant: Tenant) -> str:
+def name_table_cleanup_lease(kind: Kind, tenant: Tenant) -> str:
     """Return the name of the lease under which files of a lake table are joined or deleted as unused."""
     return f"lake:{tenant.workspace_id}:{tenant.mode}:{kind}"
 
 
-def _compact_table(runtime: Runtime, owner: str, tenant: Tenant, kind: Kind) -> int:
-    name = name_table_lease(kind, tenant)
+def _compact_table_in_cleanup(runtime: Runtime, owner: str, tenant: Tenant, kind: Kind) -> int:
+    name = name_table_cleanup_lease(kind, tenant)
     with lease_for_block(runtime.database, name, owner, ttl_ms=_LEASE_MS) as held:
         if held is None:
             return 0
-        return runtime.lake.compact(kind, tenant, check=partial(_check_lease, runtime, held))
+        return runtime.lake.compact(kind, tenant, check=partial(_check_cleanup_lease, runtime, held))
 
 
-def _check_lease(runtime: Runtime, held: HeldLease) -> None:
+def _check_cleanup_lease(runtime: Runtime, held: HeldLease) -> None:
     """Check and renew a lease between two files of a compaction.
 
     Raises:
@@ -102,7 +102,7 @@ def _delete_expired_answers(runtime: Runtime, require_lease: RequireLease) -> in
     """Delete the stored answers of keyed requests after their window, even without new requests."""
     with runtime.database.transaction(write=True) as db:
         require_lease(db)
-        return purge_expired_answers(db, limit=_KEYS_CHUNK)
+        return delete_expired_keyed_answers(db, limit=_KEYS_CHUNK)
 
 
 def _delete_done_batches(runtime: Runtime, require_lease: RequireLease) -> None:

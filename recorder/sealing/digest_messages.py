@@ -55,14 +55,14 @@ class DigestTask(Struct, frozen=True, array_like=True):
     pixels: int = 0
 
 
-class Setup(Struct, frozen=True, array_like=True, tag="setup"):
+class DigestSetupMessage(Struct, frozen=True, array_like=True, tag="setup"):
     """First message to a worker: the store to fetch from, and the budget."""
 
     blob_url: str
     budget: DigestBudget
 
 
-class WorkItem(Struct, frozen=True, array_like=True, tag="item"):
+class DigestItemMessage(Struct, frozen=True, array_like=True, tag="item"):
     """Tasks of one upload object for one worker."""
 
     object_key: str
@@ -71,38 +71,38 @@ class WorkItem(Struct, frozen=True, array_like=True, tag="item"):
     least_bytes: int
 
 
-class Fetched(Struct, frozen=True, array_like=True, tag="fetched"):
+class DigestFetchedMessage(Struct, frozen=True, array_like=True, tag="fetched"):
     """Answer to an item whose bytes were fetched: a digest of each task's snapshot, None for pictures."""
 
     snapshot_keys: list[str | None]
 
 
-class FetchFailed(Struct, frozen=True, array_like=True, tag="fetch_failed"):
+class DigestFetchFailedMessage(Struct, frozen=True, array_like=True, tag="fetch_failed"):
     """Answer to an item whose object is missing or too short, or whose store does not answer."""
 
     reason: Literal["missing", "unavailable"]
 
 
-class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
-    """Answer to `Fetched`: the indexes of the tasks to compute, in this order."""
+class DigestWantedMessage(Struct, frozen=True, array_like=True, tag="wanted"):
+    """Answer to `DigestFetchedMessage`: the indexes of the tasks to compute, in this order."""
 
     indexes: list[int]
 
 
-class PictureDigest(Struct, frozen=True, array_like=True, tag="picture"):
+class PictureDigestMessage(Struct, frozen=True, array_like=True, tag="picture"):
     """Result of a picture: luminance of its cells; None if it does not decode within its budget."""
 
     cells: bytes | None
 
 
-class SnapshotDigest(Struct, frozen=True, array_like=True, tag="snapshot"):
+class SnapshotDigestMessage(Struct, frozen=True, array_like=True, tag="snapshot"):
     """Result of a snapshot; the screen is None if the snapshot cannot be parsed."""
 
     screen: Screen | None
     is_over_budget: bool = False
 
 
-class ItemFinished(Struct, frozen=True, array_like=True, tag="finished"):
+class DigestItemFinishedMessage(Struct, frozen=True, array_like=True, tag="finished"):
     """Last message of an item, before all of its tasks are computed if they take too long.
 
     A worker that has grown too large ends and is replaced.
@@ -111,8 +111,14 @@ class ItemFinished(Struct, frozen=True, array_like=True, tag="finished"):
     is_ending: bool
 
 
-ToWorker = Setup | WorkItem | Wanted
-FromWorker = Fetched | FetchFailed | PictureDigest | SnapshotDigest | ItemFinished
+ToWorker = DigestSetupMessage | DigestItemMessage | DigestWantedMessage
+FromWorker = (
+    DigestFetchedMessage
+    | DigestFetchFailedMessage
+    | PictureDigestMessage
+    | SnapshotDigestMessage
+    | DigestItemFinishedMessage
+)
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

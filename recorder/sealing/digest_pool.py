@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from recorder.sealing.digest_messages import DigestBudget, Setup
+from recorder.sealing.digest_messages import DigestBudget, DigestSetupMessage
 from recorder.sealing.digest_scheduler import FAILED, DigestScheduler
 from recorder.sealing.digest_submissions import Submission
 from recorder.sealing.frame_digests import FrameDigest
@@ -33,7 +33,7 @@ class DigestPool:
             budget: limits on each picture and snapshot.
         """
         self._budget = budget or DigestBudget()
-        self._scheduler = DigestScheduler(Setup(blob_url, self._budget), processes)
+        self._scheduler = DigestScheduler(DigestSetupMessage(blob_url, self._budget), processes)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closed = False

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from recorder.rotation import Rotation
-from recorder.sealing.digest_submissions import Item, Submission
+from recorder.sealing.digest_submissions import DigestSubmissionItem, Submission
 
 
 class SubmissionRotation:
@@ -21,7 +21,7 @@ class SubmissionRotation:
         if submission not in self._rotation.list_of(submission.workspace_id):
             self._rotation.add(submission.workspace_id, submission)
 
-    def take_item(self, may_begin: Callable[[Item], bool]) -> Item | None:
+    def take_item(self, may_begin: Callable[[DigestSubmissionItem], bool]) -> DigestSubmissionItem | None:
         """Remove and return the next item that may begin; None if there is none.
 
         Items of submissions that are over are returned too: their tasks must be released.

@@ -10,24 +10,24 @@ from cachetools import LRUCache
 
 from recorder.errors import Unavailable
 from recorder.sealing.digest_messages import (
-    Fetched,
-    FetchFailed,
+    DigestFetchedMessage,
+    DigestFetchFailedMessage,
+    DigestItemFinishedMessage,
+    DigestSetupMessage,
     FromWorker,
-    ItemFinished,
-    PictureDigest,
-    Setup,
+    PictureDigestMessage,
 )
 from recorder.sealing.digest_rotation import SubmissionRotation
 from recorder.sealing.digest_submissions import (
     OVER_BUDGET,
     Digest,
     DigestCache,
-    Item,
-    OverBudget,
+    DigestSubmissionItem,
+    DigestSubmissionOverBudget,
+    DigestSubmissionTask,
     Submission,
-    Task,
 )
-from recorder.sealing.digest_worker_handle import WorkerProcess
+from recorder.sealing.digest_worker_handle import DigestWorkerHandle
 from recorder.sealing.failures import ContentError
 
 #: A picture or snapshot is not tried again after so many dead workers.
@@ -39,18 +39,18 @@ FAILED = "The digest pool has failed; the log holds the error."
 class DigestScheduler:
     """Assigns items to workers, workspace by workspace; all but `add` and `stop` runs in one thread."""
 
-    def __init__(self, setup: Setup, processes: int) -> None:
+    def __init__(self, setup: DigestSetupMessage, processes: int) -> None:
         self._setup = setup
         self._processes = processes
         # Large pictures take half of the workers, which also bounds the memory of all.
         self._max_large = max(1, processes // 2)
-        self.workers: list[WorkerProcess] = []
+        self.workers: list[DigestWorkerHandle] = []
         self._rotation = SubmissionRotation()
         self._cache = DigestCache()
         #: Number of workers that died while they computed a content, by its key.
         self._deaths: LRUCache[str, int] = LRUCache(_DEATHS_KEPT)
         #: Keys of contents that are computed or queued, with the tasks that wait for the same digest.
-        self._under_way: dict[str, list[Task]] = {}
+        self._under_way: dict[str, list[DigestSubmissionTask]] = {}
         self._incoming: deque[Submission] = deque()
         self._is_stopping = threading.Event()
         self._wake_reader, self._wake_writer = Pipe(duplex=False)
@@ -129,7 +129,7 @@ class DigestScheduler:
                 return
             worker.begin(item)
 
-    def _next_item(self) -> Item | None:
+    def _next_item(self) -> DigestSubmissionItem | None:
         """Return the next item with unknown contents, from each workspace in rotation."""
         while (item := self._rotation.take_item(self._may_begin)) is not None:
             if item.submission.is_over:
@@ -143,10 +143,10 @@ class DigestScheduler:
                 return item
         return None
 
-    def _may_begin(self, item: Item) -> bool:
+    def _may_begin(self, item: DigestSubmissionItem) -> bool:
         return not item.is_large or self._count_large() < self._max_large
 
-    def _claim_or_settle_task(self, task: Task) -> bool:
+    def _claim_or_settle_task(self, task: DigestSubmissionTask) -> bool:
         """Return whether a task must be computed; otherwise settle it, or let it wait for an equal task."""
         if task.key is None or task.is_owner:
             return True
@@ -160,7 +160,7 @@ class DigestScheduler:
         task.is_owner = True
         return True
 
-    def _take_worker(self, *, is_new: bool) -> WorkerProcess:
+    def _take_worker(self, *, is_new: bool) -> DigestWorkerHandle:
         idle = [worker for worker in self.workers if worker.item is None]
         for worker in idle:
             if worker.is_new or not is_new:
@@ -168,31 +168,33 @@ class DigestScheduler:
         if len(self.workers) >= self._processes:
             self.workers.remove(idle[0])
             idle[0].end()
-        self.workers.append(WorkerProcess(self._setup))
+        self.workers.append(DigestWorkerHandle(self._setup))
         return self.workers[-1]
 
-    def _handle_message(self, worker: WorkerProcess, message: FromWorker) -> None:
+    def _handle_message(self, worker: DigestWorkerHandle, message: FromWorker) -> None:
         assert worker.item is not None, "A worker without an item sent a message."
-        if isinstance(message, Fetched):
+        if isinstance(message, DigestFetchedMessage):
             self._answer_fetched_item(worker, worker.item, message)
-        elif isinstance(message, FetchFailed):
+        elif isinstance(message, DigestFetchFailedMessage):
             worker.todo = deque()
             describe = _describe_missing if message.reason == "missing" else _describe_unreadable
             self._fail_submission(worker.item.submission, worker.item.tasks, describe(worker.item))
-        elif isinstance(message, ItemFinished):
+        elif isinstance(message, DigestItemFinishedMessage):
             rest, worker.item, worker.todo = worker.todo, None, None
             if rest:
-                self._requeue_item(Item.of_tasks(list(rest)))
+                self._requeue_item(DigestSubmissionItem.of_tasks(list(rest)))
             if message.is_ending:
                 self.workers.remove(worker)
                 worker.end()
         else:
             assert worker.todo, "A worker without a task sent a digest."
-            digest = message.cells if isinstance(message, PictureDigest) else message.screen
-            is_over_budget = not isinstance(message, PictureDigest) and message.is_over_budget
+            digest = message.cells if isinstance(message, PictureDigestMessage) else message.screen
+            is_over_budget = not isinstance(message, PictureDigestMessage) and message.is_over_budget
             self._complete_task(worker.todo.popleft(), OVER_BUDGET if is_over_budget else digest)
 
-    def _answer_fetched_item(self, worker: WorkerProcess, item: Item, message: Fetched) -> None:
+    def _answer_fetched_item(
+        self, worker: DigestWorkerHandle, item: DigestSubmissionItem, message: DigestFetchedMessage
+    ) -> None:
         item.submission.settle_check(item)
         indexes = []
         for index, (task, key) in enumerate(zip(item.tasks, message.snapshot_keys, strict=True)):
@@ -205,7 +207,7 @@ class DigestScheduler:
             indexes = []
         worker.compute(indexes)
 
-    def _replace_worker(self, worker: WorkerProcess) -> None:
+    def _replace_worker(self, worker: DigestWorkerHandle) -> None:
         """Remove a worker that died or stalled; requeue its tasks, and count the death of the current one."""
         is_out_of_time = worker.end()
         self.workers.remove(worker)
@@ -224,7 +226,7 @@ class DigestScheduler:
             return
         task = worker.todo.popleft()
         if worker.todo:
-            self._requeue_item(Item.of_tasks(list(worker.todo)))
+            self._requeue_item(DigestSubmissionItem.of_tasks(list(worker.todo)))
         assert task.key is not None
         # Counted by content, so that a submission that was paused and closed does not restart the count.
         task.deaths = self._deaths.pop(task.key, 0) + 1
@@ -235,16 +237,16 @@ class DigestScheduler:
         elif task.deaths >= MAX_DEATHS:
             self._fail_submission(task.submission, [task], _describe_killed(task))
         else:
-            self._requeue_item(Item.of_tasks([task], needs_new_worker=True))
+            self._requeue_item(DigestSubmissionItem.of_tasks([task], needs_new_worker=True))
 
-    def _requeue_item(self, item: Item) -> None:
+    def _requeue_item(self, item: DigestSubmissionItem) -> None:
         if item.submission.is_over:
             self._release_tasks(item.tasks)
             return
         item.submission.items.appendleft(item)
         self._rotation.add(item.submission)
 
-    def _complete_task(self, task: Task, digest: Digest) -> None:
+    def _complete_task(self, task: DigestSubmissionTask, digest: Digest) -> None:
         """Store a computed digest for this task and for the tasks that wait for it."""
         assert task.key is not None
         self._cache.put(task.key, digest)
@@ -252,13 +254,15 @@ class DigestScheduler:
         for equal in [task, *self._under_way.pop(task.key, ())]:
             self._settle_task(equal, digest)
 
-    def _settle_task(self, task: Task, digest: Digest) -> None:
-        if isinstance(digest, OverBudget):
+    def _settle_task(self, task: DigestSubmissionTask, digest: Digest) -> None:
+        if isinstance(digest, DigestSubmissionOverBudget):
             task.submission.fail(_describe_over_budget(task))
         else:
             task.submission.settle(task, digest)
 
-    def _fail_submission(self, submission: Submission, tasks: list[Task], error: Exception) -> None:
+    def _fail_submission(
+        self, submission: Submission, tasks: list[DigestSubmissionTask], error: Exception
+    ) -> None:
         """Fail a submission; equal contents of other submissions are computed from their own objects."""
         submission.fail(error)
         self._release_tasks(tasks)
@@ -268,18 +272,18 @@ class DigestScheduler:
         while submission.items:
             self._release_tasks(submission.items.popleft().tasks)
 
-    def _release_tasks(self, tasks: list[Task]) -> None:
+    def _release_tasks(self, tasks: list[DigestSubmissionTask]) -> None:
         for task in tasks:
             if task.is_owner and task.key is not None:
                 task.is_owner = False
                 for waiting in self._under_way.pop(task.key, ()):
-                    self._requeue_item(Item.of_tasks([waiting]))
+                    self._requeue_item(DigestSubmissionItem.of_tasks([waiting]))
 
     def _count_large(self) -> int:
         return sum(worker.item is not None and worker.item.is_large for worker in self.workers)
 
 
-def _describe_missing(item: Item) -> ContentError:
+def _describe_missing(item: DigestSubmissionItem) -> ContentError:
     text = (
         f"The stored object with frame {item.frame_id} is missing or incomplete; restore the blob "
         "store, then seal the session again, or delete it."
@@ -287,7 +291,7 @@ def _describe_missing(item: Item) -> ContentError:
     return ContentError(item.submission.session_id, "content_missing", text)
 
 
-def _describe_unreadable(item: Item) -> ContentError:
+def _describe_unreadable(item: DigestSubmissionItem) -> ContentError:
     text = (
         f"The stored object with frame {item.frame_id} cannot be read, and the blob store answers; "
         "repair or restore the object, then seal the session again, or delete it."
@@ -295,7 +299,7 @@ def _describe_unreadable(item: Item) -> ContentError:
     return ContentError(item.submission.session_id, "content_unreadable", text, fault="unreadable object")
 
 
-def _describe_fetch_deaths(item: Item) -> ContentError:
+def _describe_fetch_deaths(item: DigestSubmissionItem) -> ContentError:
     text = (
         f"Reading the stored object with frame {item.frame_id} ended {item.fetch_deaths} worker "
         "processes; check the machine's memory, then seal the session again, or delete it."
@@ -303,7 +307,7 @@ def _describe_fetch_deaths(item: Item) -> ContentError:
     return ContentError(item.submission.session_id, "worker_killed", text, fault="killed worker")
 
 
-def _describe_over_budget(task: Task) -> ContentError:
+def _describe_over_budget(task: DigestSubmissionTask) -> ContentError:
     text = (
         f"The DOM snapshot of frame {task.frame_id} takes more bytes, nodes or time than sealing allows; "
         "record the page with a smaller snapshot, and delete the session."
@@ -311,7 +315,7 @@ def _describe_over_budget(task: Task) -> ContentError:
     return ContentError(task.submission.session_id, "over_budget", text)
 
 
-def _describe_killed(task: Task) -> ContentError:
+def _describe_killed(task: DigestSubmissionTask) -> ContentError:
     text = (
         f"The {task.message.kind} of frame {task.frame_id} ended {task.deaths} worker processes; check the "
         "machine's memory, then seal the session again, or delete it."

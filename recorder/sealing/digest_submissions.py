@@ -24,16 +24,16 @@ _ITEM_BYTES = 12 * 1024 * 1024
 _LARGE_PIXELS = 4_000_000
 
 
-class OverBudget:
+class DigestSubmissionOverBudget:
     """Result of a snapshot that exceeds its budget."""
 
 
-OVER_BUDGET: Final = OverBudget()
-Digest = bytes | Screen | OverBudget | None
+OVER_BUDGET: Final = DigestSubmissionOverBudget()
+Digest = bytes | Screen | DigestSubmissionOverBudget | None
 
 
 @dataclass(eq=False, slots=True)
-class Task:
+class DigestSubmissionTask:
     """Distinct picture or snapshot of a submission."""
 
     submission: "Submission"
@@ -51,7 +51,7 @@ class Task:
 
 
 @dataclass(eq=False, slots=True)
-class Item:
+class DigestSubmissionItem:
     """Tasks of one upload object that one worker computes in their order.
 
     The first item of an object also checks the object's size: tasks whose digests are known are not fetched.
@@ -60,7 +60,7 @@ class Item:
     submission: "Submission"
     object_key: str
     frame_id: str
-    tasks: list[Task]
+    tasks: list[DigestSubmissionTask]
     #: Bytes that the object must have; 0 if another item checks it.
     least_bytes: int = 0
     #: A task that ended a worker is computed in a new worker, with nothing beside it.
@@ -69,7 +69,9 @@ class Item:
     fetch_deaths: int = 0
 
     @classmethod
-    def of_tasks(cls, tasks: list[Task], *, needs_new_worker: bool = False) -> "Item":
+    def of_tasks(
+        cls, tasks: list[DigestSubmissionTask], *, needs_new_worker: bool = False
+    ) -> "DigestSubmissionItem":
         """Return an item of tasks whose object was checked."""
         first = tasks[0]
         return cls(
@@ -91,7 +93,7 @@ class Submission:
         self.session_id = session_id
         self.workspace_id = workspace_id
         self.future: Future[list[FrameDigest]] = Future()
-        self._frames: list[tuple[Task, Task | None, str | None]] = []
+        self._frames: list[tuple[DigestSubmissionTask, DigestSubmissionTask | None, str | None]] = []
         self._add_frames(frames)
         tasks = dict.fromkeys(task for frame in self._frames for task in frame[:2] if task is not None)
         for task in tasks:
@@ -109,7 +111,7 @@ class Submission:
         """Return whether the submission has its result or its error, or was cancelled."""
         return self.future.done()
 
-    def settle(self, task: Task, digest: Digest) -> None:
+    def settle(self, task: DigestSubmissionTask, digest: Digest) -> None:
         """Store the digest of a task; the last digest completes the future."""
         if task.is_settled:
             return
@@ -117,7 +119,7 @@ class Submission:
         self.open_tasks -= 1
         self.finish_if_complete()
 
-    def settle_check(self, item: Item) -> None:
+    def settle_check(self, item: DigestSubmissionItem) -> None:
         """Note that the object of an item has the bytes that it must have."""
         if item.least_bytes:
             item.least_bytes = 0
@@ -128,7 +130,7 @@ class Submission:
         """Complete the future once every digest is known and every object is checked."""
         is_complete = self.open_tasks == 0 and self.open_checks == 0
         if is_complete and not self.is_over and self.future.set_running_or_notify_cancel():
-            self.future.set_result([_make_frame_digest(*frame) for frame in self._frames])
+            self.future.set_result([_make_submitted_frame_digest(*frame) for frame in self._frames])
 
     def fail(self, error: Exception) -> None:
         """Complete the future with an error, unless it is complete."""
@@ -136,13 +138,15 @@ class Submission:
             self.future.set_exception(error)
 
     def _add_frames(self, frames: Sequence["FrameRow"]) -> None:
-        pictures: dict[str, Task] = {}
-        snapshots: dict[tuple[str, int, int], Task] = {}
+        pictures: dict[str, DigestSubmissionTask] = {}
+        snapshots: dict[tuple[str, int, int], DigestSubmissionTask] = {}
         for frame in frames:
             picture = pictures.get(frame.sha256)
             if picture is None:
                 message = DigestTask("picture", frame.offset, frame.length, frame.width * frame.height)
-                picture = Task(self, frame.frame_id, frame.object, message, f"picture {frame.sha256}")
+                picture = DigestSubmissionTask(
+                    self, frame.frame_id, frame.object, message, f"picture {frame.sha256}"
+                )
                 pictures[frame.sha256] = picture
             snapshot = None
             if frame.dom_object is not None and frame.dom_offset is not None and frame.dom_length is not None:
@@ -150,13 +154,13 @@ class Submission:
                 snapshot = snapshots.get(location)
                 if snapshot is None:
                     message = DigestTask("snapshot", frame.dom_offset, frame.dom_length)
-                    snapshot = Task(self, frame.frame_id, frame.dom_object, message, None)
+                    snapshot = DigestSubmissionTask(self, frame.frame_id, frame.dom_object, message, None)
                     snapshots[location] = snapshot
             self._frames.append((picture, snapshot, frame.url))
 
     def _add_checks(self, frames: Sequence["FrameRow"]) -> None:
         """Let the first item of each object check its size; add an item without tasks where there is none."""
-        first_items: dict[str, Item] = {}
+        first_items: dict[str, DigestSubmissionItem] = {}
         for item in self.items:
             first_items.setdefault(item.object_key, item)
         for frame in frames:
@@ -166,7 +170,7 @@ class Submission:
             for key, end in ends:
                 checking = first_items.get(key)
                 if checking is None:
-                    checking = first_items[key] = Item(self, key, frame.frame_id, [])
+                    checking = first_items[key] = DigestSubmissionItem(self, key, frame.frame_id, [])
                     self.items.append(checking)
                 checking.least_bytes = max(checking.least_bytes, end)
 
@@ -202,30 +206,32 @@ class DigestCache:
             self._digests[key] = digest
 
 
-def _cut_tasks_into_items(tasks: Iterable[Task]) -> list[Item]:
+def _cut_tasks_into_items(tasks: Iterable[DigestSubmissionTask]) -> list[DigestSubmissionItem]:
     """Group tasks by upload object into items of a short span of it."""
-    by_object: dict[str, list[Task]] = {}
+    by_object: dict[str, list[DigestSubmissionTask]] = {}
     for task in tasks:
         by_object.setdefault(task.object_key, []).append(task)
-    items: list[Item] = []
+    items: list[DigestSubmissionItem] = []
     for group in by_object.values():
-        item: Item | None = None
+        item: DigestSubmissionItem | None = None
         for task in sorted(group, key=lambda task: task.message.offset):
             if item is None or not _fits_item(item, task):
-                item = Item.of_tasks([task])
+                item = DigestSubmissionItem.of_tasks([task])
                 items.append(item)
             else:
                 item.tasks.append(task)
     return items
 
 
-def _fits_item(item: Item, task: Task) -> bool:
+def _fits_item(item: DigestSubmissionItem, task: DigestSubmissionTask) -> bool:
     span = task.message.offset + task.message.length - item.tasks[0].message.offset
     is_large = task.message.pixels > _LARGE_PIXELS
     return len(item.tasks) < _ITEM_TASKS and span <= _ITEM_BYTES and not is_large and not item.is_large
 
 
-def _make_frame_digest(picture: Task, snapshot: Task | None, url: str | None) -> FrameDigest:
+def _make_submitted_frame_digest(
+    picture: DigestSubmissionTask, snapshot: DigestSubmissionTask | None, url: str | None
+) -> FrameDigest:
     cells = picture.digest if isinstance(picture.digest, bytes) else None
     screen = snapshot.digest if snapshot is not None and isinstance(snapshot.digest, Screen) else None
     return compute_frame_digests(screen, url, cells)

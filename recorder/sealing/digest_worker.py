@@ -16,23 +16,27 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from recorder.limited_process import measure_data_segment
+from recorder.limited_process import measure_process_data_segment
 from recorder.sealing.digest_messages import (
     DigestBudget,
+    DigestFetchedMessage,
+    DigestFetchFailedMessage,
+    DigestItemFinishedMessage,
+    DigestItemMessage,
+    DigestSetupMessage,
     DigestTask,
-    Fetched,
-    FetchFailed,
+    DigestWantedMessage,
     FromWorker,
-    ItemFinished,
-    PictureDigest,
-    Setup,
-    SnapshotDigest,
-    Wanted,
-    WorkItem,
+    PictureDigestMessage,
+    SnapshotDigestMessage,
     decode_to_worker,
     encode,
 )
-from recorder.sealing.frame_digests import SnapshotOverBudget, compute_snapshot_screen, read_cells
+from recorder.sealing.frame_digests import (
+    SnapshotOverBudget,
+    compute_snapshot_screen,
+    read_cells_of_frame_picture,
+)
 from recorder.storage.blobs import Blobs
 
 #: A worker that holds more memory than this ends after its item: a large picture needs the rest.
@@ -43,7 +47,7 @@ _RETRY_S = 0.2
 class DigestWorker:
     """Loop that computes the items from the pool, one after another."""
 
-    def __init__(self, connection: "Connection[bytes, bytes]", setup: Setup) -> None:
+    def __init__(self, connection: "Connection[bytes, bytes]", setup: DigestSetupMessage) -> None:
         self._connection = connection
         self._blobs = Blobs(setup.blob_url)
         self._budget = setup.budget
@@ -58,27 +62,31 @@ class DigestWorker:
                 item = decode_to_worker(self._connection.recv_bytes())
             except EOFError:
                 return
-            assert isinstance(item, WorkItem)
+            assert isinstance(item, DigestItemMessage)
             self._compute_item(item)
             is_ending = self._has_grown()
-            self._send(ItemFinished(is_ending))
+            self._send(DigestItemFinishedMessage(is_ending))
 
-    def _compute_item(self, item: WorkItem) -> None:
+    def _compute_item(self, item: DigestItemMessage) -> None:
         try:
             contents = _fetch_contents(self._blobs, item)
         except KeyError:
-            self._send(FetchFailed("missing"))
+            self._send(DigestFetchFailedMessage("missing"))
             return
         except Exception:
             # Credentials, addresses, libraries of stores, or one damaged object: the sealer checks the store.
-            self._send(FetchFailed("unavailable"))
+            self._send(DigestFetchFailedMessage("unavailable"))
             return
         if self._start_bytes is None:
-            self._start_bytes = measure_data_segment()
-            _limit_memory(self._start_bytes + self._budget.memory_bytes)
-        self._send(Fetched([_make_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]))
+            self._start_bytes = measure_process_data_segment()
+            _limit_digest_worker_memory(self._start_bytes + self._budget.memory_bytes)
+        self._send(
+            DigestFetchedMessage(
+                [_make_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]
+            )
+        )
         wanted = decode_to_worker(self._connection.recv_bytes())
-        assert isinstance(wanted, Wanted)
+        assert isinstance(wanted, DigestWantedMessage)
         began = time.monotonic()
         for index in wanted.indexes:
             self._send(_compute_digest(item.tasks[index], contents[index], self._budget))
@@ -87,13 +95,15 @@ class DigestWorker:
 
     def _has_grown(self) -> bool:
         """Return whether this process holds so much memory that too little is left for a large picture."""
-        return self._start_bytes is not None and measure_data_segment() > self._start_bytes + _KEPT_BYTES
+        return (
+            self._start_bytes is not None and measure_process_data_segment() > self._start_bytes + _KEPT_BYTES
+        )
 
     def _send(self, message: FromWorker) -> None:
         self._connection.send_bytes(encode(message))
 
 
-def _fetch_contents(blobs: Blobs, item: WorkItem) -> list[bytes]:
+def _fetch_contents(blobs: Blobs, item: DigestItemMessage) -> list[bytes]:
     """Return the bytes of each task, read at once.
 
     Raises:
@@ -102,14 +112,14 @@ def _fetch_contents(blobs: Blobs, item: WorkItem) -> list[bytes]:
     """
     start = min((task.offset for task in item.tasks), default=0)
     end = max((task.offset + task.length for task in item.tasks), default=0)
-    data = _read_range(blobs, item.object_key, start, end) if item.tasks else b""
+    data = _read_digest_worker_range(blobs, item.object_key, start, end) if item.tasks else b""
     if end < item.least_bytes:
         # Reading the last byte shows in one request that the object is complete.
-        _read_range(blobs, item.object_key, item.least_bytes - 1, item.least_bytes)
+        _read_digest_worker_range(blobs, item.object_key, item.least_bytes - 1, item.least_bytes)
     return [data[task.offset - start : task.offset - start + task.length] for task in item.tasks]
 
 
-def _read_range(blobs: Blobs, key: str, start: int, end: int) -> bytes:
+def _read_digest_worker_range(blobs: Blobs, key: str, start: int, end: int) -> bytes:
     """Return bytes of an object.
 
     Raises:
@@ -135,18 +145,22 @@ def _make_snapshot_key(task: DigestTask, content: bytes) -> str | None:
     return hashlib.blake2b(content, digest_size=16).hexdigest() if task.kind == "snapshot" else None
 
 
-def _compute_digest(task: DigestTask, content: bytes, budget: DigestBudget) -> PictureDigest | SnapshotDigest:
-    with _limit_cpu(budget.seconds(task)):
+def _compute_digest(
+    task: DigestTask, content: bytes, budget: DigestBudget
+) -> PictureDigestMessage | SnapshotDigestMessage:
+    with _limit_digest_worker_cpu(budget.seconds(task)):
         if task.kind == "picture":
-            return PictureDigest(read_cells(content, max_pixels=budget.picture_pixels))
+            return PictureDigestMessage(
+                read_cells_of_frame_picture(content, max_pixels=budget.picture_pixels)
+            )
         try:
-            return SnapshotDigest(compute_snapshot_screen(content, budget))
+            return SnapshotDigestMessage(compute_snapshot_screen(content, budget))
         except SnapshotOverBudget:
-            return SnapshotDigest(None, is_over_budget=True)
+            return SnapshotDigestMessage(None, is_over_budget=True)
 
 
 @contextmanager
-def _limit_cpu(seconds: float) -> Iterator[None]:
+def _limit_digest_worker_cpu(seconds: float) -> Iterator[None]:
     """Let the kernel end this process after `seconds` of CPU time: a decoder in C cannot be interrupted."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
@@ -155,7 +169,7 @@ def _limit_cpu(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
-def _limit_memory(limit_bytes: int) -> None:
+def _limit_digest_worker_memory(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     # A core file would contain pictures.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -164,7 +178,7 @@ def _limit_memory(limit_bytes: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("800")
 
 
-def _end_worker_with_parent() -> None:
+def _end_digest_worker_with_parent() -> None:
     """End this process when the pool's process, which holds the other end of standard input, ends."""
     while os.read(0, 1):
         pass
@@ -181,13 +195,13 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # Lower priority than sealing runs: sessions with few pictures must not wait for large pictures.
     os.nice(_NICENESS)
-    threading.Thread(target=_end_worker_with_parent, daemon=True).start()
+    threading.Thread(target=_end_digest_worker_with_parent, daemon=True).start()
     with (
         Connection(int(sys.argv[1])) as connection,
         suppress(EOFError, BrokenPipeError, ConnectionResetError),
     ):
         setup = decode_to_worker(connection.recv_bytes())
-        assert isinstance(setup, Setup)
+        assert isinstance(setup, DigestSetupMessage)
         DigestWorker(connection, setup).serve()
 
 

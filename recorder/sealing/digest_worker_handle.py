@@ -9,28 +9,28 @@ from contextlib import suppress
 from multiprocessing import Pipe
 
 from recorder.sealing.digest_messages import (
+    DigestItemMessage,
+    DigestSetupMessage,
+    DigestWantedMessage,
     FromWorker,
-    Setup,
     ToWorker,
-    Wanted,
-    WorkItem,
     decode_from_worker,
     encode,
 )
-from recorder.sealing.digest_submissions import Item, Task
+from recorder.sealing.digest_submissions import DigestSubmissionItem, DigestSubmissionTask
 
 _PROGRAM = "recorder.sealing.digest_worker"
 _MESSAGE_BYTES = 16 * 1024 * 1024
 
 
-class WorkerProcess:
+class DigestWorkerHandle:
     """Handle of a process, with the socket to it and its current item.
 
     The process runs a program of its own. `multiprocessing` would run the parent's main module again, which
     imports Dagster.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: DigestSetupMessage) -> None:
         self.connection, child_end = Pipe()
         with child_end:
             self._process = subprocess.Popen(
@@ -39,24 +39,26 @@ class WorkerProcess:
                 pass_fds=[child_end.fileno()],
             )
         self.pid = self._process.pid
-        self.item: Item | None = None
+        self.item: DigestSubmissionItem | None = None
         #: Tasks to compute, the current one first; None while the process fetches the object.
-        self.todo: deque[Task] | None = None
+        self.todo: deque[DigestSubmissionTask] | None = None
         self.is_new = True
         self._last_message_s = time.monotonic()
         self._send(setup)
 
-    def begin(self, item: Item) -> None:
+    def begin(self, item: DigestSubmissionItem) -> None:
         """Send the worker its next item."""
         self.item, self.todo, self.is_new = item, None, False
         self._last_message_s = time.monotonic()
-        self._send(WorkItem(item.object_key, [task.message for task in item.tasks], item.least_bytes))
+        self._send(
+            DigestItemMessage(item.object_key, [task.message for task in item.tasks], item.least_bytes)
+        )
 
     def compute(self, indexes: list[int]) -> None:
         """Let the worker compute the tasks of its item at these indexes."""
         assert self.item is not None
         self.todo = deque(self.item.tasks[index] for index in indexes)
-        self._send(Wanted(indexes))
+        self._send(DigestWantedMessage(indexes))
 
     def receive(self) -> FromWorker:
         """Read a message.

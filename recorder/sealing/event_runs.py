@@ -108,7 +108,9 @@ def merge_event_runs(
     return heapq.merge(*(_read_run_sequence(blobs, sequence, after) for sequence in sequences))
 
 
-def take_items(merged: Iterator[HotItem], *, max_events: int, max_bytes: int) -> tuple[list[HotItem], bool]:
+def take_events_of_runs(
+    merged: Iterator[HotItem], *, max_events: int, max_bytes: int
+) -> tuple[list[HotItem], bool]:
     """Take the next events, at most so many or so many bytes, but always one.
 
     Returns:

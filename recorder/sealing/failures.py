@@ -27,7 +27,7 @@ from recorder.sealing import batches, breaker
 from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.breaker import MAX_SESSION_FAILURES
 from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork
-from recorder.sealing.set_aside import lock_session, requeue_set_aside_session
+from recorder.sealing.set_aside import lock_session_for_set_aside, requeue_set_aside_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.store_regions import STORE_MARK
@@ -106,7 +106,7 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
     Returns:
         Whether the session was set aside.
     """
-    row = lock_session(db, error.session_id)
+    row = lock_session_for_set_aside(db, error.session_id)
     if row is None or row.waiting_since is None:
         return False
     log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures + 1)
@@ -119,20 +119,20 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
     db.add(row)
     if row.seal_failures < MAX_SESSION_FAILURES:
         return False
-    _mark_quarantined(db, row, error.code, error.message)
+    _mark_failed_session_set_aside(db, row, error.code, error.message)
     return True
 
 
 def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str) -> bool:
     """Take a waiting session out of its lane and store the reason; return False if it does not wait."""
-    row = lock_session(db, session_id)
+    row = lock_session_for_set_aside(db, session_id)
     if row is None or row.waiting_since is None:
         return False
-    _mark_quarantined(db, row, code, message)
+    _mark_failed_session_set_aside(db, row, code, message)
     return True
 
 
-def require_stores(runtime: Runtime) -> None:
+def require_stores_after_failure(runtime: Runtime) -> None:
     """Check that frames and lake can be read and written now.
 
     The mark that the first start stored with the frames must exist: otherwise a folder that was moved
@@ -157,11 +157,11 @@ def _count_sealing_failure(db: DbSession, fault: str, *, workspace_id: str, sess
 
     When it opens, the sessions that were set aside for the same error wait again.
     """
-    counted = breaker.count_failure(db, fault, workspace_id=workspace_id, session_id=session_id)
+    counted = breaker.count_breaker_failure(db, fault, workspace_id=workspace_id, session_id=session_id)
     if not counted.is_open:
         return False
     for failed_id in counted.sessions:
-        row = lock_session(db, failed_id)
+        row = lock_session_for_set_aside(db, failed_id)
         if row is None or row.deleted_at is not None or row.seal_error_code is None:
             continue
         requeue_set_aside_session(db, row, seal_failures=MAX_SESSION_FAILURES)
@@ -181,7 +181,7 @@ def _defer_session(row: SessionRow) -> None:
     row.seal_failures = max(MAX_SESSION_FAILURES, row.seal_failures + 1)
 
 
-def _mark_quarantined(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+def _mark_failed_session_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
     row.waiting_since = None
     row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
     db.add(row)
@@ -251,7 +251,7 @@ def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
         scheduler.release_lane(db, work)
 
 
-def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> None:
+def divide_failed_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> None:
     """Delete the rows that a batch wrote, then divide it; set a single session aside, or defer it."""
     batch = work.batch
     if batch.state != "undoing":
@@ -271,7 +271,7 @@ def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> 
             row.state, row.ended = "done", row.begun
             db.add(row)
             is_open = row.last_error != _KILLED and breaker.read_open_breaker(db) is not None
-            session = lock_session(db, batch.session_ids[0]) if is_open else None
+            session = lock_session_for_set_aside(db, batch.session_ids[0]) if is_open else None
             if session is None:
                 set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
             elif session.waiting_since is not None:

@@ -23,7 +23,7 @@ _LONGEST_SIDE = 65_535
 _STRIP_PIXELS = 4_000_000
 
 
-def read_cells(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> bytes | None:
+def read_cells_of_frame_picture(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> bytes | None:
     """Return the luminance of 9 × 8 cells of a picture, row by row; None if it does not decode.
 
     Args:
@@ -73,10 +73,10 @@ def _decode_cells(data: bytes, max_pixels: int) -> bytes:
         if image.width * image.height > max_pixels or max(image.size) > _LONGEST_SIDE:
             raise Image.DecompressionBombError("More pixels than allowed.")
         image.draft("L", (72, 64))  # JPEG decodes at an eighth of the size; others ignore it
-        return _shrink_image(_decode_image(image)).tobytes()
+        return _shrink_picture_to_digest(_decode_picture_to_digest(image)).tobytes()
 
 
-def _decode_image(image: Image.Image) -> Image.Image:
+def _decode_picture_to_digest(image: Image.Image) -> Image.Image:
     """Return the picture decoded; a WebP without the copies that Pillow keeps of it.
 
     Pillow holds three canvases of a WebP while it copies the pixels into a fourth: 777 MB at 50 megapixels.
@@ -95,7 +95,7 @@ def _decode_image(image: Image.Image) -> Image.Image:
     return Image.frombuffer(mode, image.size, decoded[0], "raw", mode, 0, 1)
 
 
-def _shrink_image(image: Image.Image) -> Image.Image:
+def _shrink_picture_to_digest(image: Image.Image) -> Image.Image:
     """Return the picture as 9 × 8 cells of luminance, by the mean of each cell's pixels.
 
     A large picture is converted and narrowed strip by strip: the resampling goes through rows first and
@@ -142,7 +142,7 @@ def compute_snapshot_screen(packed: bytes, budget: DigestBudget) -> Screen | Non
         SnapshotOverBudget: if it takes more bytes, nodes or memory than allowed.
     """
     try:
-        dom = _parse_snapshot(packed, budget)
+        dom = _parse_snapshot_to_digest(packed, budget)
         if dom is None:
             return None
         screen = describe_screen(dom=dom, url=None, title=None, cells=None)
@@ -156,7 +156,7 @@ def compute_snapshot_screen(packed: bytes, budget: DigestBudget) -> Screen | Non
     return screen if screen.state_key is not None else None
 
 
-def _parse_snapshot(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | None:
+def _parse_snapshot_to_digest(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | None:
     if len(packed) > budget.snapshot_packed_bytes:
         raise SnapshotOverBudget
     # The declared size is what decompression allocates; a frame that is longer than declared is damaged.
@@ -167,13 +167,13 @@ def _parse_snapshot(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | 
         raise SnapshotOverBudget
     text = zstandard.ZstdDecompressor().decompress(packed)
     # Before the values are built: the parser crashes where memory runs out.
-    if _has_more_nodes(text, budget.snapshot_nodes):
+    if _has_more_nodes_to_digest(text, budget.snapshot_nodes):
         raise SnapshotOverBudget
     value = orjson.loads(text)
     return value if isinstance(value, dict) else None
 
 
-def _has_more_nodes(text: bytes, limit: int) -> bool:
+def _has_more_nodes_to_digest(text: bytes, limit: int) -> bool:
     """Return whether a JSON text has more arrays and objects than a limit."""
     if text.count(b"[") + text.count(b"{") <= limit:
         return False

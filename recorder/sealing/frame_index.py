@@ -56,7 +56,7 @@ class FrameIndex:
         return True
 
     def bind(self, t_ms: int, frame_id: str | None) -> int | None:
-        """Return the number of the frame on which an event happened; see `screens.bind_frames`."""
+        """Return the number of the frame of an event; see `screens.bind_screen_frames_to_events`."""
         seq = self._seqs.get(frame_id) if frame_id is not None else None
         if seq is None:
             seq = bisect_right(self._times, t_ms) - 1
@@ -78,7 +78,7 @@ class FrameIndex:
         return screen
 
 
-def pack_steps(index: FrameIndex, steps: Sequence[Step]) -> list[dict[str, Any]]:
+def pack_steps_with_frame_index(index: FrameIndex, steps: Sequence[Step]) -> list[dict[str, Any]]:
     """Return steps as JSON values, without features that the index holds."""
     packed = []
     for step in steps:
@@ -89,8 +89,8 @@ def pack_steps(index: FrameIndex, steps: Sequence[Step]) -> list[dict[str, Any]]
     return packed
 
 
-def restore_steps(index: FrameIndex, packed: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """Return the steps that `pack_steps` packed."""
+def restore_steps_with_frame_index(index: FrameIndex, packed: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """Return the steps that `pack_steps_with_frame_index` packed."""
     steps = []
     for values in packed:
         given = values["features"]

@@ -25,7 +25,7 @@ _BATCH_FEATURES = 256 * 1_024
 
 
 @dataclass(frozen=True)
-class PreparedSession:
+class SessionWithLakeRows:
     """Session whose rows are written, with the values for the graph and the control plane."""
 
     row: SessionRow
@@ -71,7 +71,7 @@ def build_frame_columns(frames: Sequence[FrameRow], start_us: int) -> dict[str, 
     """Return the columns of frame rows that come from the rows in SQL."""
     columns: dict[str, Any] = {name: [getattr(frame, name) for frame in frames] for name in _FRAME_COLUMNS}
     columns["ts"] = [start_us + frame.t_ms * 1000 for frame in frames]
-    columns["rects"] = [_encode_rects(frame) for frame in frames]
+    columns["rects"] = [_encode_areas_for_lake_row(frame) for frame in frames]
     return columns
 
 
@@ -89,7 +89,7 @@ def build_step_rows(row: SessionRow, date: str, steps: Sequence[Step]) -> Iterat
         yield _build_step_batch(row, date, part)
 
 
-def build_session_row(prepared: PreparedSession, date: str, seal_seq: int) -> pa.RecordBatch:
+def build_session_row(prepared: SessionWithLakeRows, date: str, seal_seq: int) -> pa.RecordBatch:
     """Return the row of a session."""
     row = prepared.row
     columns = {
@@ -119,7 +119,7 @@ def _build_step_batch(row: SessionRow, date: str, steps: Sequence[Step]) -> pa.R
     return build_lake_batch("steps", row, date, columns, len(steps))
 
 
-def _encode_rects(frame: FrameRow) -> str | None:
+def _encode_areas_for_lake_row(frame: FrameRow) -> str | None:
     rects = {"active_rect": frame.active_rect, "masked_rects": frame.masked_rects}
     rects_given = {name: value for name, value in rects.items() if value is not None}
     return canonical_json(rects_given).decode() if rects_given else None

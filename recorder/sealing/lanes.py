@@ -85,7 +85,7 @@ class Lane:
         return cls(Tenant(workspace_id, mode), int(slot))
 
 
-def list_open_batches(
+def list_open_lane_batches(
     db: DbSession, *, lane: Lane | None = None, limit: int | None = None
 ) -> list[SealBatchRow]:
     """Return the batches that are not done, of one lane or of all, by lane and number."""
@@ -136,7 +136,7 @@ def waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
 def has_waiting(db: DbSession) -> bool:
     """Return whether any session waits to be sealed; the query is cheap enough to run many times a second."""
     statement = select(SessionRow.id).where(col(SessionRow.waiting_since).is_not(None)).limit(1)
-    return db.exec(statement).first() is not None or list_open_batches(db, limit=1) != []
+    return db.exec(statement).first() is not None or list_open_lane_batches(db, limit=1) != []
 
 
 def compute_longest_wait_s(db: DbSession, *, runs: int) -> float | None:
@@ -162,7 +162,7 @@ def list_ready_lanes(
         resumable: lanes that the run paused; it may take them before their pause is over.
     """
     now = clock.now()
-    unfinished = list_open_batches(db)
+    unfinished = list_open_lane_batches(db)
     paused = {Lane.of_batch(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
     since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
     since.update(waiting_lanes(db))
@@ -283,7 +283,7 @@ def change_slots(db: DbSession, slots: int) -> int:
         LanesOpen: if a run works on a lane, or a batch is open.
     """
     deployment = db.get_one(DeploymentRow, 1, with_for_update=True)
-    if held_lanes(db) or list_open_batches(db, limit=1):
+    if held_lanes(db) or list_open_lane_batches(db, limit=1):
         raise LanesOpen
     before, deployment.seal_slots = deployment.seal_slots, slots
     db.add(deployment)

@@ -25,19 +25,23 @@ from recorder.sealing.event_runs import (
     EventRunChunk,
     merge_event_runs,
     require_event_runs,
-    take_items,
+    take_events_of_runs,
     write_event_run,
 )
 from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
-from recorder.sealing.frame_index import FrameIndex, pack_steps, restore_steps
-from recorder.sealing.lake_rows import PreparedSession, build_step_rows
+from recorder.sealing.frame_index import (
+    FrameIndex,
+    pack_steps_with_frame_index,
+    restore_steps_with_frame_index,
+)
+from recorder.sealing.lake_rows import SessionWithLakeRows, build_step_rows
 from recorder.sealing.portions import (
     PortionLimits,
     RequireLease,
     discard_portions,
-    read_frame_places,
-    read_frames_named,
+    read_frame_times_for_portions,
+    read_named_frames_for_portion,
     read_portion_states,
     store_portion_state,
 )
@@ -108,10 +112,10 @@ class LargeSession:
         self._is_loaded = True
         self.is_done = state["stage"] == "steps"
 
-    def list_prepared(self) -> list[PreparedSession]:
+    def list_prepared(self) -> list[SessionWithLakeRows]:
         """Return the prepared session for the graph and the control plane, once all files are written."""
         events = self._events
-        prepared = PreparedSession(
+        prepared = SessionWithLakeRows(
             row=self.row,
             steps=events.steps.steps,
             event_count=events.event_count,
@@ -139,7 +143,7 @@ class LargeSession:
         """Load the stored portions; if a part of them is missing, begin again."""
         with self._runtime.database.transaction(write=False) as db:
             states = read_portion_states(db, self.row.id, self._date)
-            frames = read_frame_places(db, self.row.id)
+            frames = read_frame_times_for_portions(db, self.row.id)
         try:
             self._restore_portions(frames, states or [])
         except (KeyError, FileNotFoundError):
@@ -194,7 +198,7 @@ class LargeSession:
         with convert_to_content_errors(self.row.id):
             rows, features = self._frames.add(frames, frame_digests)
         key = f"sealing/{self.row.workspace_id}/{self.row.id}/{begin}.arrow"
-        self._runtime.blobs.put(key, _pack_frames(rows, features))
+        self._runtime.blobs.put(key, _pack_large_session_frames(rows, features))
         self._digested += len(frames)
         self._objects.append((key, len(frames)))
         return {
@@ -220,7 +224,7 @@ class LargeSession:
         if begin in self._digesting or not ids:
             return end
         with self._runtime.database.transaction(write=False) as db:
-            frames = read_frames_named(db, self.row.id, ids)
+            frames = read_named_frames_for_portion(db, self.row.id, ids)
         if len(frames) < len(ids):
             raise ContentError(
                 self.row.id,
@@ -240,7 +244,7 @@ class LargeSession:
 
     def _restore_digests(self, state: dict[str, Any]) -> None:
         key = state["object"]
-        rows = _unpack_frames(self._runtime.blobs.get(key))
+        rows = _unpack_large_session_frames(self._runtime.blobs.get(key))
         screens = zip(rows["state_key"], rows["features"], rows["state_tokens"], strict=True)
         for state_key, features, tokens in screens:
             self._index.add_screen(state_key.as_py(), features.as_py() or (), tokens.as_py())
@@ -281,7 +285,9 @@ class LargeSession:
         limits, walk = self._limits, self._events
         if self._merged is None:
             self._merged = merge_event_runs(self._runtime.blobs, self._runs, self._last)
-        events, self._has_more = take_items(self._merged, max_events=limits.events, max_bytes=limits.bytes)
+        events, self._has_more = take_events_of_runs(
+            self._merged, max_events=limits.events, max_bytes=limits.bytes
+        )
         # The last steps may still change.
         first_step = max(len(walk.steps.steps) - OPEN_STEPS, 0)
         file = self._write_file("events", self._build_event_rows(events)) if events else None
@@ -294,7 +300,7 @@ class LargeSession:
             "last": self._last,
             "has_more": self._has_more,
             "first_step": first_step,
-            "steps": pack_steps(self._index, walk.steps.steps[first_step:]),
+            "steps": pack_steps_with_frame_index(self._index, walk.steps.steps[first_step:]),
             "announced": sorted(walk.steps.announced),
             "pointer_acts": [list(act) for act in walk.steps.pointer_acts],
             "is_full": walk.steps.is_full,
@@ -325,7 +331,7 @@ class LargeSession:
             self._last = (t_ms, event_id, position)
         self._has_more = state["has_more"]
         del walk.steps.steps[state["first_step"] :]
-        walk.steps.steps += restore_steps(self._index, state["steps"])
+        walk.steps.steps += restore_steps_with_frame_index(self._index, state["steps"])
         walk.steps.announced = frozenset(state["announced"])
         walk.steps.pointer_acts = [PointerAct(*act) for act in state["pointer_acts"]]
         walk.steps.is_full = state["is_full"]
@@ -344,7 +350,7 @@ class LargeSession:
 
     def _build_frame_rows(self, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for key in keys:
-            rows = _unpack_frames(self._runtime.blobs.get(key))
+            rows = _unpack_large_session_frames(self._runtime.blobs.get(key))
             yield self._events.fill_frame_event_counts(rows.select(rows.schema.names[:-1]))
 
     def _write_steps(self) -> dict[str, Any]:
@@ -365,7 +371,7 @@ class LargeSession:
         return file
 
 
-def _pack_frames(rows: pa.RecordBatch, features: pa.Array) -> bytes:
+def _pack_large_session_frames(rows: pa.RecordBatch, features: pa.Array) -> bytes:
     """Return frame rows and the features of new screens as an Arrow stream."""
     schema = rows.schema.append(pa.field("features", features.type))
     sink = pa.BufferOutputStream()
@@ -374,6 +380,6 @@ def _pack_frames(rows: pa.RecordBatch, features: pa.Array) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _unpack_frames(data: bytes) -> pa.RecordBatch:
+def _unpack_large_session_frames(data: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()

@@ -100,7 +100,7 @@ def _unpack_portion_state(row: SealPortionRow) -> dict[str, Any]:
 _IDS = 500
 
 
-def read_waiting_sessions(db: DbSession, session_ids: Sequence[str]) -> dict[str, SessionRow]:
+def read_waiting_rows_for_portions(db: DbSession, session_ids: Sequence[str]) -> dict[str, SessionRow]:
     """Return those of the sessions that still wait to be sealed, by id."""
     rows: dict[str, SessionRow] = {}
     for part in _split_ids(session_ids):
@@ -111,20 +111,22 @@ def read_waiting_sessions(db: DbSession, session_ids: Sequence[str]) -> dict[str
     return rows
 
 
-def read_event_batches(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[EventBatchRow]]:
+def read_event_batches_for_portion(
+    db: DbSession, session_ids: Sequence[str]
+) -> dict[str, list[EventBatchRow]]:
     """Return the stored event batches of small sessions, by session."""
-    return _read_rows_by_session(db, EventBatchRow, session_ids)
+    return _read_hot_rows_for_portion(db, EventBatchRow, session_ids)
 
 
-def read_frames(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[FrameRow]]:
+def read_frames_for_portion(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[FrameRow]]:
     """Return the frames of small sessions in the order `(t_ms, frame_id)`, by session."""
-    groups = _read_rows_by_session(db, FrameRow, session_ids)
+    groups = _read_hot_rows_for_portion(db, FrameRow, session_ids)
     for frames in groups.values():
         frames.sort(key=lambda frame: (frame.t_ms, frame.frame_id))
     return groups
 
 
-def read_frame_places(db: DbSession, session_id: str) -> list[tuple[int, str, int]]:
+def read_frame_times_for_portions(db: DbSession, session_id: str) -> list[tuple[int, str, int]]:
     """Return time, id and number of pixels of all frames of a session, in this order."""
     pixels = col(FrameRow.width) * col(FrameRow.height)
     statement = select(FrameRow.t_ms, FrameRow.frame_id, pixels).where(FrameRow.session_id == session_id)
@@ -132,7 +134,7 @@ def read_frame_places(db: DbSession, session_id: str) -> list[tuple[int, str, in
     return sorted((t_ms, frame_id, n) for t_ms, frame_id, n in db.exec(statement))
 
 
-def count_pixels(db: DbSession, session_ids: Sequence[str]) -> dict[str, int]:
+def count_pixels_for_portions(db: DbSession, session_ids: Sequence[str]) -> dict[str, int]:
     """Return the pixels of all frames of each session that has any."""
     pixels = func.sum(col(FrameRow.width) * col(FrameRow.height))
     counts: dict[str, int] = {}
@@ -142,7 +144,7 @@ def count_pixels(db: DbSession, session_ids: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-def read_frames_named(db: DbSession, session_id: str, frame_ids: Sequence[str]) -> list[FrameRow]:
+def read_named_frames_for_portion(db: DbSession, session_id: str, frame_ids: Sequence[str]) -> list[FrameRow]:
     """Return the frames of a session with these ids, in this order, without deleted frames."""
     frames: dict[str, FrameRow] = {}
     for part in _split_ids(frame_ids):
@@ -153,7 +155,7 @@ def read_frames_named(db: DbSession, session_id: str, frame_ids: Sequence[str]) 
     return [frames[frame_id] for frame_id in frame_ids if frame_id in frames]
 
 
-def _read_rows_by_session(db: DbSession, table: Any, session_ids: Sequence[str]) -> dict[str, list[Any]]:
+def _read_hot_rows_for_portion(db: DbSession, table: Any, session_ids: Sequence[str]) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
     for part in _split_ids(session_ids):
         for row in db.exec(select(table).where(table.session_id.in_(part))):

@@ -12,9 +12,14 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
-from recorder.sealing.lake_rows import PreparedSession, build_session_row
+from recorder.sealing.lake_rows import SessionWithLakeRows, build_session_row
 from recorder.sealing.large_session import LargeSession
-from recorder.sealing.portions import PortionLimits, RequireLease, count_pixels, read_waiting_sessions
+from recorder.sealing.portions import (
+    PortionLimits,
+    RequireLease,
+    count_pixels_for_portions,
+    read_waiting_rows_for_portions,
+)
 from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_lake_files
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -49,7 +54,7 @@ class BatchPreparation:
             limits: size of one portion.
         """
         self.files: dict[Kind, list[LakeFile]] = {}
-        self.sessions: list[PreparedSession] = []
+        self.sessions: list[SessionWithLakeRows] = []
         self.failures: list[ContentError] = []
         self.left_out: list[str] = []
         self._runtime, self._pool, self._batch = runtime, pool, batch
@@ -107,9 +112,9 @@ class BatchPreparation:
 
     def _plan_units(self) -> "list[SmallSessions | LargeSession]":
         with self._runtime.database.transaction(write=False) as db:
-            waiting = read_waiting_sessions(db, self._batch.session_ids)
+            waiting = read_waiting_rows_for_portions(db, self._batch.session_ids)
             with_frames = [row.id for row in waiting.values() if 0 < row.frame_count <= self._limits.frames]
-            pixels_of = count_pixels(db, with_frames)
+            pixels_of = count_pixels_for_portions(db, with_frames)
         self.left_out = [session_id for session_id in self._batch.session_ids if session_id not in waiting]
         units: list[SmallSessions | LargeSession] = []
         small: list[SessionRow] = []
@@ -174,7 +179,7 @@ class BatchPreparation:
 
     def _read_waiting(self, session_ids: Sequence[str]) -> dict[str, SessionRow]:
         with self._runtime.database.transaction(write=False) as db:
-            return read_waiting_sessions(db, session_ids)
+            return read_waiting_rows_for_portions(db, session_ids)
 
     def _leave_out_deleted_sessions(self) -> None:
         ids = [session_id for unit in self._units or () for session_id in unit.session_ids]
@@ -186,7 +191,7 @@ class BatchPreparation:
     def _collect_files(self) -> None:
         """Collect the written files, and write the rows of the sessions table."""
         batch = self._batch
-        sessions: list[PreparedSession] = []
+        sessions: list[SessionWithLakeRows] = []
         files: list[tuple[Kind, LakeFile]] = []
         for unit in self._units or ():
             sessions += unit.list_prepared()

@@ -163,7 +163,7 @@ class Sealer:
         """Return whether database, frames and lake answer now."""
         try:
             self._runtime.database.ping()
-            failures.require_stores(self._runtime)
+            failures.require_stores_after_failure(self._runtime)
         except Unavailable:
             return False
         return True
@@ -182,7 +182,7 @@ class Sealer:
         batch = work.batch
         began = time.monotonic()
         if failures.must_divide(batch):
-            failures.divide_batch(self._runtime, self._scheduler, work)
+            failures.divide_failed_batch(self._runtime, self._scheduler, work)
             return None
         preparation = self._resume_batch(batch) or self._open_preparation(batch)
         try:
@@ -201,7 +201,7 @@ class Sealer:
                     work.lease.require(db)
                 log.error("lane %s waits: %s", batch.lane.name, error)
                 raise Unavailable("The lake") from error
-            failures.require_stores(self._runtime)
+            failures.require_stores_after_failure(self._runtime)
             failures.count_batch_failure(self._runtime, self._scheduler, work, error)
             return None
 
@@ -211,9 +211,9 @@ class Sealer:
             rows = [session.row for session in preparation.sessions]
             steps = {session.row.id: session.steps for session in preparation.sessions}
             prepared = self._indexer.prepare(db, rows, steps)
-            with_snapshots = _find_with_snapshots(db, [row.id for row in rows])
+            with_snapshots = _find_sealed_with_snapshots(db, [row.id for row in rows])
         if preparation.failures:
-            failures.require_stores(self._runtime)
+            failures.require_stores_after_failure(self._runtime)
         self._commit_lake(work.batch, preparation)
         return self._mark_batch(work, preparation, prepared, with_snapshots, began)
 
@@ -261,7 +261,7 @@ class Sealer:
             stored.state, stored.ended = "done", stored.begun
             db.add(stored)
             ids = [session.row.id for session in preparation.sessions]
-            rows, metadata = _lock_rows(db, ids), _read_metadata(db, ids)
+            rows, metadata = _lock_sealed_session_rows(db, ids), _read_sealed_session_metadata(db, ids)
             now = clock.now()
             waiting = [row for row in rows if row.waiting_since is not None]
             fresh = [row for row in waiting if row.status == "stopped"]
@@ -369,20 +369,20 @@ def _load_libraries() -> None:
     pa.array([""])
 
 
-def _lock_rows(db: DbSession, session_ids: list[str]) -> list[SessionRow]:
+def _lock_sealed_session_rows(db: DbSession, session_ids: list[str]) -> list[SessionRow]:
     """Lock and return the sessions of a batch, without those that were purged."""
     statement = select(SessionRow).where(col(SessionRow.id).in_(session_ids))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
     return list(db.exec(ordered.execution_options(populate_existing=True)))
 
 
-def _read_metadata(db: DbSession, session_ids: list[str]) -> dict[str, dict[str, Any]]:
+def _read_sealed_session_metadata(db: DbSession, session_ids: list[str]) -> dict[str, dict[str, Any]]:
     """Return the metadata of each session that has any."""
     statement = select(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(session_ids))
     return {row.session_id: row.metadata_ for row in db.exec(statement)}
 
 
-def _find_with_snapshots(db: DbSession, session_ids: list[str]) -> set[str]:
+def _find_sealed_with_snapshots(db: DbSession, session_ids: list[str]) -> set[str]:
     """Return the sessions that have a DOM snapshot; the others have no replayability."""
     of_batch = (col(FrameRow.session_id).in_(session_ids), col(FrameRow.dom_object).is_not(None))
     return set(db.exec(select(FrameRow.session_id).where(*of_batch).distinct()))

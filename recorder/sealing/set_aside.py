@@ -10,7 +10,7 @@ from recorder import clock
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InvalidState, NotFound
 from recorder.models.session import SessionRow
-from recorder.storage.deployment import queue_for_sealing
+from recorder.storage.deployment import queue_session_in_deployment_slot
 from recorder.tenant import Tenant
 
 
@@ -53,7 +53,7 @@ def reseal(db: DbSession, session_id: str) -> SessionRow:
         NotFound: if there is no such session.
         InvalidState: if it was not set aside.
     """
-    row = lock_session(db, session_id)
+    row = lock_session_for_set_aside(db, session_id)
     if row is None or row.deleted_at is not None:
         detail = "No session has this id; `recorder sessions quarantined` lists those that were set aside."
         raise NotFound("session", detail)
@@ -74,10 +74,10 @@ def requeue_set_aside_session(db: DbSession, row: SessionRow, *, seal_failures: 
     """Queue a session for sealing again, without the error for which it was set aside."""
     row.seal_error_code = row.seal_error_message = row.seal_error_at = None
     row.seal_failures = seal_failures
-    queue_for_sealing(db, row, clock.now())
+    queue_session_in_deployment_slot(db, row, clock.now())
 
 
-def lock_session(db: DbSession, session_id: str) -> SessionRow | None:
+def lock_session_for_set_aside(db: DbSession, session_id: str) -> SessionRow | None:
     """Return a session as it is stored now, locked until the transaction ends; None if there is none."""
     statement = select(SessionRow).where(SessionRow.id == session_id).with_for_update()
     return db.exec(statement.execution_options(populate_existing=True)).one_or_none()

@@ -17,8 +17,8 @@ from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError, convert_to_content_errors
 from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.frame_index import FrameIndex
-from recorder.sealing.lake_rows import PreparedSession, build_session_row, build_step_rows
-from recorder.sealing.portions import PortionLimits, read_event_batches, read_frames
+from recorder.sealing.lake_rows import SessionWithLakeRows, build_session_row, build_step_rows
+from recorder.sealing.portions import PortionLimits, read_event_batches_for_portion, read_frames_for_portion
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 from recorder.tenant import Tenant
@@ -69,7 +69,7 @@ class SmallSessions:
         self._name, self._limits = name, limits
         # In the order of the files, so that rows need no sorting later.
         self._rows = sorted(rows, key=sort_key)
-        self._prepared: list[PreparedSession] = []
+        self._prepared: list[SessionWithLakeRows] = []
         self._failures: list[ContentError] = []
         #: Frames whose digests are under way, by session.
         self._frames: dict[str, list[FrameRow]] = {}
@@ -85,7 +85,7 @@ class SmallSessions:
         ids = self.session_ids
         if self._digests is None:
             with self._runtime.database.transaction(write=False) as db:
-                self._frames = read_frames(db, ids)
+                self._frames = read_frames_for_portion(db, ids)
             workspace_id = self._batch.tenant.workspace_id
             self._digests = {
                 session_id: self._pool.submit(session_id, frames, workspace_id=workspace_id)
@@ -94,11 +94,11 @@ class SmallSessions:
         if wait(self._digests.values(), self._limits.digest_wait_s).not_done:
             return
         with self._runtime.database.transaction(write=False) as db:
-            events = read_event_batches(db, ids)
+            events = read_event_batches_for_portion(db, ids)
         frames, digests = self._frames, self._digests
         self._frames, self._digests = {}, None
         tables: TableRows = {}
-        prepared: list[PreparedSession] = []
+        prepared: list[SessionWithLakeRows] = []
         failures: list[ContentError] = []
         for row in self._rows:
             try:
@@ -117,7 +117,7 @@ class SmallSessions:
         self._rows = [row for row in self._rows if row.id not in failed]
         self._prepared, self._failures, self.is_done = prepared, failures, True
 
-    def list_prepared(self) -> list[PreparedSession]:
+    def list_prepared(self) -> list[SessionWithLakeRows]:
         """Return the prepared sessions for the graph and the control plane, once all files are written."""
         return self._prepared
 
@@ -146,7 +146,7 @@ class SmallSessions:
         stored: Sequence[EventBatchRow],
         frames: Sequence[FrameRow],
         digests: "Future[list[FrameDigest]] | None",
-    ) -> tuple[PreparedSession, dict[Kind, list[pa.RecordBatch]]]:
+    ) -> tuple[SessionWithLakeRows, dict[Kind, list[pa.RecordBatch]]]:
         frame_digests = digests.result() if digests is not None else []
         date = self._batch.date
         with convert_to_content_errors(row.id):
@@ -160,7 +160,7 @@ class SmallSessions:
                 "frames": [event_walk.fill_frame_event_counts(frame_rows)] if frame_rows is not None else [],
                 "steps": list(build_step_rows(row, date, event_walk.steps.steps)),
             }
-            prepared = PreparedSession(
+            prepared = SessionWithLakeRows(
                 row=row,
                 steps=event_walk.steps.steps,
                 event_count=event_walk.event_count,

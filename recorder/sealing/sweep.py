@@ -23,7 +23,7 @@ from recorder.recording.hot_rows import HOT_ROWS, RowsOfSessions, delete_some_ho
 from recorder.runtime import Runtime
 from recorder.sealing import failures
 from recorder.sealing.portions import RequireLease
-from recorder.storage.deployment import queue_for_sealing
+from recorder.storage.deployment import queue_session_in_deployment_slot
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.tenant import Tenant
 
@@ -38,7 +38,9 @@ _MAX_REPAIRS = 1
 
 def has_rows_to_sweep(db: DbSession) -> bool:
     """Return whether hot rows wait to be deleted."""
-    return bool(_list_due_sessions(db, limit=1)) or db.exec(select(SweepRow).limit(1)).first() is not None
+    return (
+        bool(_list_sessions_to_sweep(db, limit=1)) or db.exec(select(SweepRow).limit(1)).first() is not None
+    )
 
 
 def sweep_hot_rows(
@@ -58,8 +60,8 @@ def sweep_hot_rows(
     while True:
         _delete_swept_rows(runtime, require_lease, tables)
         with runtime.database.transaction(write=False) as db:
-            due = _list_due_sessions(db, limit=_SWEEP_CHUNK)
-        whole, differing = _compare_with_lake(runtime, due)
+            due = _list_sessions_to_sweep(db, limit=_SWEEP_CHUNK)
+        whole, differing = _compare_swept_rows_with_lake(runtime, due)
         if whole:
             with runtime.database.transaction(write=True) as db:
                 require_lease(db)
@@ -92,7 +94,7 @@ def _delete_swept_rows(
             runtime.database.checkpoint_log()
 
 
-def _compare_with_lake(
+def _compare_swept_rows_with_lake(
     runtime: Runtime, rows: list[SessionRow]
 ) -> tuple[list[str], list[tuple[SessionRow, dict[Kind, int]]]]:
     """Return the ids of sessions that the lake holds completely, and the others with their row counts."""
@@ -144,7 +146,7 @@ def _requeue_session(
         if current.deleted_at is not None:
             return False
         current.seal_repairs += 1
-        queue_for_sealing(db, current, clock.now())
+        queue_session_in_deployment_slot(db, current, clock.now())
         record_audit_entry(
             db,
             Origin.system(row.workspace_id, "sealing"),
@@ -163,7 +165,7 @@ def _requeue_session(
     return True
 
 
-def _list_due_sessions(db: DbSession, *, limit: int) -> list[SessionRow]:
+def _list_sessions_to_sweep(db: DbSession, *, limit: int) -> list[SessionRow]:
     """Return sealed sessions whose streams can no longer be resumed: the lake alone serves them."""
     before = clock.now() - timedelta(minutes=limits.STREAM_RESUME_MINUTES)
     row = SessionRow

@@ -95,7 +95,7 @@ class Database:
     def transaction(self, *, write: bool) -> Iterator[DbSession]:
         """Open a transaction, commit it when the block ends, and roll it back when the block raises.
 
-        The functions of `add_last_step` run before the commit, the listeners of changed rows after it.
+        Functions of `add_last_transaction_step` run before the commit, listeners of changed rows after it.
 
         Args:
             write: on SQLite, take the write lock at once; a read that turns into a write cannot wait.
@@ -205,7 +205,7 @@ class Database:
         """
         if revision == "head":
             with self._reader.connect() as connection:
-                if _read_schema_revision(connection) == read_newest_schema_revision():
+                if _read_schema_revision(connection) == read_newest_database_revision():
                     return
         # Imported here: Alembic takes as long as the rest of a command that finds its schema.
         from recorder.storage import schema
@@ -249,7 +249,7 @@ class Database:
         event.listen(pool, "checkin", _close_returned_connection)
 
 
-def add_last_step(db: DbSession, step: Callable[[DbSession], object]) -> None:
+def add_last_transaction_step(db: DbSession, step: Callable[[DbSession], object]) -> None:
     """Have `Database.transaction` call a function directly before it commits, once per transaction."""
     steps = db.info.setdefault(_LAST_STEPS, [])
     if step not in steps:
@@ -315,7 +315,7 @@ def _explaining_failures(settings: Settings) -> Iterator[None]:
         raise DatabaseUnusable(settings, why) from error
 
 
-def read_newest_schema_revision() -> str:
+def read_newest_database_revision() -> str:
     """Return the revision of the last migration, as its file names it."""
     newest = max(_MIGRATIONS.glob("[0-9]*.py"), key=lambda file: file.name)
     for line in newest.read_text().splitlines():

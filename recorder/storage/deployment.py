@@ -45,7 +45,7 @@ def read_slot_count(db: DbSession) -> int:
     return limits.SEAL_SLOTS if row is None else row.seal_slots
 
 
-def queue_for_sealing(db: DbSession, row: SessionRow, at: datetime) -> None:
+def queue_session_in_deployment_slot(db: DbSession, row: SessionRow, at: datetime) -> None:
     """Let a session wait to be sealed, in the lane of its workflow."""
     row.waiting_since, row.seal_slot = at, compute_workflow_slot(row.workflow, read_slot_count(db))
     db.add(row)
@@ -63,7 +63,7 @@ class WrongRegion(Conflict):
         )
 
 
-def check_deployment(settings: Settings, database: Database) -> None:
+def check_deployment_record(settings: Settings, database: Database) -> None:
     """Check that the settings are those of the deployment's record, and store a new one.
 
     Raises:
@@ -83,16 +83,16 @@ def check_deployment(settings: Settings, database: Database) -> None:
     if marked is not None and slots not in (None, marked.seal_slots):
         raise SlotsDiffer(marked.seal_slots)
     if stored is not None:
-        check_stored_region(stored, what="The database", region=region)
+        check_deployment_region(stored, what="The database", region=region)
         return
     mark = {"id": 1, "region": region, "seal_slots": slots or limits.SEAL_SLOTS, "created_at": clock.now()}
     with database.transaction(write=True) as db:
         insert_if_missing(db, DeploymentRow, mark)
         # If two processes start for the first time at once, the region of the first one is stored.
-        check_stored_region(db.get_one(DeploymentRow, 1).region, what="The database", region=region)
+        check_deployment_region(db.get_one(DeploymentRow, 1).region, what="The database", region=region)
 
 
-def require_region(db: DbSession, region: str) -> None:
+def require_deployment_region(db: DbSession, region: str) -> None:
     """Check that a new workspace's region is the deployment's.
 
     Raises:
@@ -100,10 +100,10 @@ def require_region(db: DbSession, region: str) -> None:
     """
     deployment = db.get(DeploymentRow, 1)
     if deployment is not None:
-        check_stored_region(deployment.region, what="The deployment", region=region)
+        check_deployment_region(deployment.region, what="The deployment", region=region)
 
 
-def check_stored_region(stored: str, *, what: str, region: str) -> None:
+def check_deployment_region(stored: str, *, what: str, region: str) -> None:
     """Check that the region with which a database or store is marked is the deployment's.
 
     Raises:

@@ -17,10 +17,10 @@ from deltalake import Transaction
 
 from recorder.errors import Unavailable
 from recorder.hashing import compute_hash_bucket
-from recorder.storage.lake_cleanup import DeadFiles, clean_log, delete_dead_files
+from recorder.storage.lake_cleanup import DeadFiles, clean_up_lake_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import LakeTimes, TableMaintenance, maintain_lake_table
-from recorder.storage.lake_reads import SessionPartition, read_session_batches, retry_lake_read
+from recorder.storage.lake_reads import SessionPartition, read_lake_session_batches, retry_lake_read
 from recorder.storage.lake_rewrites import compact_small_files, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
 from recorder.storage.lake_tables import (
@@ -247,7 +247,7 @@ class Lake:
         """
         session = SessionPartition(kind, workflow, date, session_id)
         with convert_lake_table_errors():
-            yield from read_session_batches(
+            yield from read_lake_session_batches(
                 self.stored_table(kind, tenant), session, after=after, columns=columns, limit=limit
             )
 
@@ -370,7 +370,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_lake_table_errors():
-            return clean_log(self.stored_table(kind, tenant), grace=self._times.log_entries)
+            return clean_up_lake_log(self.stored_table(kind, tenant), grace=self._times.log_entries)
 
     def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
         """Return a table as it is stored."""

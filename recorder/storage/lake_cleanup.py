@@ -91,7 +91,7 @@ def delete_unused_files(
     ]
     for info in unused:
         check()
-        _delete_file(store, info.path)
+        _delete_dead_file(store, info.path)
     gone = {info.path for info in unused}
     return DataFileTotals.of(unused), DataFileTotals.of(info for info in infos if info.path not in gone)
 
@@ -126,17 +126,17 @@ def delete_dead_files(
     now, dead, unfinished = clock.now(), [], 0
     for info in candidates:
         is_dead = info.path in removed or info.mtime < now - _ABANDONED_AFTER
-        holds_sessions = None if is_dead else _holds_sessions(store, info.path, session_ids)
+        holds_sessions = None if is_dead else _has_data_file_session_rows(store, info.path, session_ids)
         if is_dead or holds_sessions or (holds_sessions is None and info.mtime < now - _UNFINISHED_AFTER):
             dead.append(info.path)
         elif holds_sessions is None:
             unfinished += 1
     for path in dead:
-        _delete_file(store, path)
+        _delete_dead_file(store, path)
     return DeadFiles(len(dead), unfinished)
 
 
-def clean_log(
+def clean_up_lake_log(
     stored: LakeTable,
     *,
     kept_since: datetime | None = None,
@@ -158,7 +158,7 @@ def clean_log(
         return 0
     version = stored.checkpoint(table)
     store = stored.open_file_system(table)
-    infos = _list_log(store)
+    infos = _list_log_to_clean_up(store)
     before = clock.now() - grace
     if kept_since is not None:
         before = min(before, kept_since)
@@ -172,7 +172,7 @@ def clean_log(
     ]
     for path in old:
         check()
-        _delete_file(store, path)
+        _delete_dead_file(store, path)
     for info in store.get_file_info(pa_fs.FileSelector("")):
         # Of a process that was killed while it wrote a checkpoint.
         if info.base_name.startswith("_checkpoint-") and info.mtime < clock.now() - _ABANDONED_AFTER:
@@ -186,7 +186,7 @@ def _list_data_files(store: pa_fs.FileSystem, folder: str) -> Iterator[pa_fs.Fil
             yield info
 
 
-def _list_log(store: pa_fs.FileSystem) -> list[pa_fs.FileInfo]:
+def _list_log_to_clean_up(store: pa_fs.FileSystem) -> list[pa_fs.FileInfo]:
     infos = store.get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
     return [info for info in infos if info.type == pa_fs.FileType.File]
 
@@ -203,7 +203,7 @@ def _read_data_file_removals(store: pa_fs.FileSystem) -> dict[str, int]:
     Removals that are older than a week may be missing: a checkpoint leaves them out.
     """
     removed: dict[str, int] = {}
-    for info in _list_log(store):
+    for info in _list_log_to_clean_up(store):
         if not info.path.endswith(".json"):
             continue
         try:
@@ -215,7 +215,7 @@ def _read_data_file_removals(store: pa_fs.FileSystem) -> dict[str, int]:
             if action := orjson.loads(line).get("remove"):
                 removed[unquote(action["path"])] = action["deletionTimestamp"]
     # Listed again, since it may be newer than the entries that are gone.
-    infos = _list_log(store)
+    infos = _list_log_to_clean_up(store)
     newest = max(map(_checkpoint_version, infos), default=-1)
     for info in infos:
         if _checkpoint_version(info) == newest >= 0:
@@ -226,13 +226,15 @@ def _read_data_file_removals(store: pa_fs.FileSystem) -> dict[str, int]:
     return removed
 
 
-def _delete_file(store: pa_fs.FileSystem, path: str) -> None:
+def _delete_dead_file(store: pa_fs.FileSystem, path: str) -> None:
     """Delete a file; another run may have deleted it already."""
     with suppress(FileNotFoundError):
         store.delete_file(path)
 
 
-def _holds_sessions(store: pa_fs.FileSystem, path: str, session_ids: Collection[str]) -> bool | None:
+def _has_data_file_session_rows(
+    store: pa_fs.FileSystem, path: str, session_ids: Collection[str]
+) -> bool | None:
     """Return whether a file holds rows of sessions; None for a file without an end."""
     try:
         with store.open_input_file(path) as source:

@@ -104,7 +104,7 @@ class DataFile:
         return tuple(least[: least.index(None)] if None in least else least)
 
 
-def write_file(
+def write_lake_file(
     sink: Any, batches: Iterable[pa.RecordBatch], layout: TableLayout, partition: dict[str, str], path: str
 ) -> LakeFile:
     """Write sorted batches to a sink as one Parquet file, a row group in memory at a time.
@@ -135,10 +135,10 @@ def write_file(
         store_schema=False,
     ) as writer:
         for group in _gather_row_groups(batches, schema, layout.row_group_rows):
-            first = read_key(group, 0, layout.sort)
+            first = read_lake_row_key(group, 0, layout.sort)
             if last is not None and first < last:
                 raise ValueError("Rows of a lake file must be sorted.")
-            last = read_key(group, group.num_rows - 1, layout.sort)
+            last = read_lake_row_key(group, group.num_rows - 1, layout.sort)
             writer.write_table(group, row_group_size=group.num_rows)
             rows += group.num_rows
             for name in measured:
@@ -199,7 +199,7 @@ def _encode_statistics(rows: int, bounds: dict[str, LakeFileBounds]) -> str:
     return orjson.dumps(document).decode()
 
 
-def read_key(rows: pa.Table | pa.RecordBatch, row: int, order: Sequence[str]) -> tuple[Any, ...]:
+def read_lake_row_key(rows: pa.Table | pa.RecordBatch, row: int, order: Sequence[str]) -> tuple[Any, ...]:
     """Return the sort key of one row."""
     return tuple(rows[name][row].as_py() for name in order)
 

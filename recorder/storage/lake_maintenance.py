@@ -8,7 +8,7 @@ from recorder import clock
 from recorder.storage.lake_cleanup import (
     LOG_GRACE,
     DataFileTotals,
-    clean_log,
+    clean_up_lake_log,
     count_data_files,
     delete_unused_files,
 )
@@ -76,5 +76,5 @@ def maintain_lake_table(
     )
     check()
     kept_since = min(now - times.versions, pinned_since)
-    entries = clean_log(stored, kept_since=kept_since, grace=times.log_entries, check=check)
+    entries = clean_up_lake_log(stored, kept_since=kept_since, grace=times.log_entries, check=check)
     return TableMaintenance(before, after, deleted, joined, entries)

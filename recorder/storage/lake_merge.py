@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from recorder.storage.lake_files import read_key
+from recorder.storage.lake_files import read_lake_row_key
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _MergeCursor:
         """Move to the next batch with rows; return whether there is one."""
         for batch in self._batches:
             if batch.num_rows:
-                self.batch, self.last = batch, read_key(batch, batch.num_rows - 1, self._order)
+                self.batch, self.last = batch, read_lake_row_key(batch, batch.num_rows - 1, self._order)
                 return True
         return False
 
@@ -69,6 +69,8 @@ class _MergeCursor:
         batch = self.batch
         count = batch.num_rows
         if border < self.last:
-            count = bisect_right(range(count), border, key=lambda row: read_key(batch, row, self._order))
+            count = bisect_right(
+                range(count), border, key=lambda row: read_lake_row_key(batch, row, self._order)
+            )
         self.batch = batch.slice(count)
         return batch.slice(0, count)

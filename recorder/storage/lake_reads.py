@@ -54,7 +54,7 @@ class SessionPartition(NamedTuple):
     session_id: str
 
 
-def read_session_batches(
+def read_lake_session_batches(
     stored: LakeTable,
     session: SessionPartition,
     *,
@@ -83,7 +83,7 @@ def read_session_batches(
     try:
         while limit != 0:
             try:
-                with closing(_read_newest(stored, session, schema, order, after, limit)) as batches:
+                with closing(_read_newest_lake_rows(stored, session, schema, order, after, limit)) as batches:
                     for batch in batches:
                         limit = None if limit is None else limit - batch.num_rows
                         after = tuple(batch[name][-1].as_py() for name in order)
@@ -98,7 +98,7 @@ def read_session_batches(
         pa.default_memory_pool().release_unused()
 
 
-def read_sessions(
+def read_lake_sessions(
     stored: LakeTable,
     kind: Kind,
     workflow: str,
@@ -136,7 +136,7 @@ def read_sessions(
         return retry_lake_read(read_newest)
 
 
-def _read_newest(
+def _read_newest_lake_rows(
     stored: LakeTable,
     session: SessionPartition,
     schema: pa.Schema,
@@ -160,7 +160,7 @@ def _read_newest(
     ]
     with closing(merge_sorted_batches(sources, order)) as batches:
         for unfiltered in batches:
-            batch = unfiltered if after is None else _filter_after(unfiltered, order, after)
+            batch = unfiltered if after is None else _filter_lake_rows_after(unfiltered, order, after)
             if limit is not None:
                 batch = batch.slice(0, limit)
                 limit -= batch.num_rows
@@ -170,7 +170,9 @@ def _read_newest(
                 return
 
 
-def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[Any, ...]) -> pa.RecordBatch:
+def _filter_lake_rows_after(
+    batch: pa.RecordBatch, order: Sequence[str], after: tuple[Any, ...]
+) -> pa.RecordBatch:
     """Return the rows after a position; none if the kind has one row per session, which has no order."""
     is_later = pa.array([False] * batch.num_rows, pa.bool_())
     for name, value in reversed(list(zip(order, after, strict=True))):

@@ -13,7 +13,7 @@ _LONG = pa.int64()
 _TIME = pa.timestamp("us", tz="UTC")
 
 
-def _make_required_field(name: str, kind: pa.DataType) -> pa.Field:
+def _make_required_lake_field(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
@@ -23,47 +23,47 @@ PARTITIONS = ["workflow", "date"]
 # Every table begins with its partition columns. Partition values, file names and statistics must hold no
 # personal data: they stay in the Delta log after the rows are deleted.
 _SESSION_COLUMNS = [
-    _make_required_field("workflow", _STRING),
-    _make_required_field("date", _STRING),
-    _make_required_field("bucket", _INT),
-    _make_required_field("session_id", _STRING),
+    _make_required_lake_field("workflow", _STRING),
+    _make_required_lake_field("date", _STRING),
+    _make_required_lake_field("bucket", _INT),
+    _make_required_lake_field("session_id", _STRING),
 ]
 
 EVENTS = pa.schema(
     [
         *_SESSION_COLUMNS,
-        _make_required_field("event_id", _STRING),
-        _make_required_field("seq", _INT),  # 0-based position in (t_ms, event_id) order
-        _make_required_field("t_ms", _LONG),
-        _make_required_field("ts", _TIME),
-        _make_required_field("type", _STRING),
+        _make_required_lake_field("event_id", _STRING),
+        _make_required_lake_field("seq", _INT),  # 0-based position in (t_ms, event_id) order
+        _make_required_lake_field("t_ms", _LONG),
+        _make_required_lake_field("ts", _TIME),
+        _make_required_lake_field("type", _STRING),
         pa.field("frame_id", _STRING),  # as the client sent it
         pa.field("frame_seq", _INT),  # the frame of the event: frame_id's, else the last frame before it
-        _make_required_field("is_action", pa.bool_()),
-        _make_required_field("payload", _STRING),  # canonical JSON of the item's other members
+        _make_required_lake_field("is_action", pa.bool_()),
+        _make_required_lake_field("payload", _STRING),  # canonical JSON of the item's other members
     ]
 )
 FRAMES = pa.schema(
     [
         *_SESSION_COLUMNS,
-        _make_required_field("frame_id", _STRING),
-        _make_required_field("seq", _INT),  # 0-based position in (t_ms, frame_id) order
-        _make_required_field("t_ms", _LONG),
-        _make_required_field("ts", _TIME),
-        _make_required_field("width", _INT),
-        _make_required_field("height", _INT),
-        _make_required_field("content_type", _STRING),
-        _make_required_field("bytes", _INT),
-        _make_required_field("sha256", _STRING),
+        _make_required_lake_field("frame_id", _STRING),
+        _make_required_lake_field("seq", _INT),  # 0-based position in (t_ms, frame_id) order
+        _make_required_lake_field("t_ms", _LONG),
+        _make_required_lake_field("ts", _TIME),
+        _make_required_lake_field("width", _INT),
+        _make_required_lake_field("height", _INT),
+        _make_required_lake_field("content_type", _STRING),
+        _make_required_lake_field("bytes", _INT),
+        _make_required_lake_field("sha256", _STRING),
         pa.field("dhash", _LONG),  # two's complement of the 64 bits; null if the picture did not decode
         pa.field("state_key", _STRING),  # structure without text (recorder/memory/steps/screens.py)
-        _make_required_field("state_tokens", pa.list_(_STRING)),  # roles and names, sorted
-        _make_required_field("is_keyframe", pa.bool_()),
-        _make_required_field("n_events", _INT),
-        _make_required_field("has_action", pa.bool_()),
-        _make_required_field("object", _STRING),
-        _make_required_field("offset", _LONG),
-        _make_required_field("length", _INT),
+        _make_required_lake_field("state_tokens", pa.list_(_STRING)),  # roles and names, sorted
+        _make_required_lake_field("is_keyframe", pa.bool_()),
+        _make_required_lake_field("n_events", _INT),
+        _make_required_lake_field("has_action", pa.bool_()),
+        _make_required_lake_field("object", _STRING),
+        _make_required_lake_field("offset", _LONG),
+        _make_required_lake_field("length", _INT),
         pa.field("dom_object", _STRING),
         pa.field("dom_offset", _LONG),
         pa.field("dom_length", _INT),
@@ -75,14 +75,14 @@ FRAMES = pa.schema(
 SESSIONS = pa.schema(
     [
         *_SESSION_COLUMNS,
-        _make_required_field("seal_seq", _LONG),
-        _make_required_field("started_at", _TIME),
-        _make_required_field("duration_ms", _LONG),
-        _make_required_field("event_count", _INT),
-        _make_required_field("action_count", _INT),
-        _make_required_field("frame_count", _INT),
-        _make_required_field("image_bytes", _LONG),
-        _make_required_field("rows_sha256", _STRING),
+        _make_required_lake_field("seal_seq", _LONG),
+        _make_required_lake_field("started_at", _TIME),
+        _make_required_lake_field("duration_ms", _LONG),
+        _make_required_lake_field("event_count", _INT),
+        _make_required_lake_field("action_count", _INT),
+        _make_required_lake_field("frame_count", _INT),
+        _make_required_lake_field("image_bytes", _LONG),
+        _make_required_lake_field("rows_sha256", _STRING),
         pa.field("replayability", pa.float64()),
         pa.field("payload_bytes", _LONG),  # of its events; null if it was sealed without them
     ]
@@ -90,19 +90,19 @@ SESSIONS = pa.schema(
 STEPS = pa.schema(
     [
         *_SESSION_COLUMNS,
-        _make_required_field("pos", _INT),
-        _make_required_field("algo_version", _INT),
-        _make_required_field("micro_key", _LONG),
-        _make_required_field("screen_key", _STRING),
-        _make_required_field("action", _STRING),
-        _make_required_field("target", _STRING),
-        _make_required_field("label", _STRING),
-        _make_required_field("features", pa.list_(_LONG)),  # hashed screen tokens
-        _make_required_field("t_in_ms", _LONG),
-        _make_required_field("t_out_ms", _LONG),
+        _make_required_lake_field("pos", _INT),
+        _make_required_lake_field("algo_version", _INT),
+        _make_required_lake_field("micro_key", _LONG),
+        _make_required_lake_field("screen_key", _STRING),
+        _make_required_lake_field("action", _STRING),
+        _make_required_lake_field("target", _STRING),
+        _make_required_lake_field("label", _STRING),
+        _make_required_lake_field("features", pa.list_(_LONG)),  # hashed screen tokens
+        _make_required_lake_field("t_in_ms", _LONG),
+        _make_required_lake_field("t_out_ms", _LONG),
         pa.field("frame_id", _STRING),
-        _make_required_field("event_id", _STRING),
-        _make_required_field("runs", _INT),
+        _make_required_lake_field("event_id", _STRING),
+        _make_required_lake_field("runs", _INT),
         # Texts that may name the step's node; null where an earlier release put the first into `label`.
         pa.field("names", pa.list_(_STRING)),
         pa.field("location", _STRING),

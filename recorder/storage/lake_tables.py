@@ -22,7 +22,7 @@ from recorder.errors import Conflict, Unavailable
 from recorder.ids import new_id
 from recorder.retries import retry
 from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
-from recorder.storage.lake_files import DataFile, LakeFile, write_file
+from recorder.storage.lake_files import DataFile, LakeFile, write_lake_file
 from recorder.storage.lake_log import ACTIONS_MEMBER, LocalLog
 from recorder.storage.lake_schemas import PARTITIONS, TableLayout
 
@@ -203,12 +203,12 @@ class LakeTable:
         path = f"{folder}/{name}-{new_id('req').partition('_')[2]}.parquet"
         if self._log is None:
             with self.open_file_system(self.open_for_writing()).open_output_stream(path) as sink:
-                return write_file(sink, rows, self.layout, partition, path)
+                return write_lake_file(sink, rows, self.layout, partition, path)
         target = self._log.table / path
         make_durable_folder(target.parent)
         try:
             with pa.OSFile(str(target), "wb") as sink:
-                written = write_file(sink, rows, self.layout, partition, path)
+                written = write_lake_file(sink, rows, self.layout, partition, path)
             sync_path_to_disk(target)
         except BaseException:
             target.unlink(missing_ok=True)

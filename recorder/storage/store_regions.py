@@ -18,7 +18,7 @@ import pyarrow as pa
 from recorder.errors import Unavailable
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
-from recorder.storage.deployment import WrongRegion, check_stored_region
+from recorder.storage.deployment import WrongRegion, check_deployment_region
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import TableLayout
 from recorder.storage.lake_tables import LakeTable, convert_lake_table_errors
@@ -99,7 +99,7 @@ def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake) -> None:
             _check_store_region(what, store, region)
     with _skip_unavailable_store("The lake"):
         _check_location("The lake", url=lake.url, region=region)
-        check_stored_region(mark_lake(lake.url, region), what="The lake", region=region)
+        check_deployment_region(mark_lake(lake.url, region), what="The lake", region=region)
 
 
 def mark_lake(url: str, region: str) -> str:
@@ -134,14 +134,16 @@ def _check_store_region(what: str, store: Blobs, region: str) -> None:
     except KeyError:
         store.put(STORE_MARK, orjson.dumps({"region": region}))
         return
-    check_stored_region(stored, what=what, region=region)
+    check_deployment_region(stored, what=what, region=region)
 
 
 def _check_location(what: str, *, url: str, region: str) -> None:
     location = _find_bucket_location(url)
     match = _LOCATION.fullmatch(location or "")
     if location is not None and match:
-        check_stored_region(_BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region)
+        check_deployment_region(
+            _BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region
+        )
 
 
 def _find_bucket_location(url: str) -> str | None:

@@ -27,7 +27,7 @@ class CannotRemove(Conflict):
         )
 
 
-def service_folder(data_dir: Path) -> Path:
+def get_service_temporary_folder(data_dir: Path) -> Path:
     """Return the folder for temporary files of the service's processes."""
     return data_dir / "tmp" / "service"
 
@@ -40,12 +40,12 @@ def empty_temporary_folders(data_dir: Path) -> None:
     Raises:
         CannotRemove: if files are left that this user may not remove.
     """
-    folder = service_folder(data_dir)
+    folder = get_service_temporary_folder(data_dir)
     try:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(mode=0o700, parents=True)
-        for path in _command_folder(data_dir).glob("*"):
+        for path in _get_command_temporary_folder(data_dir).glob("*"):
             if path.stat().st_mtime < clock.now().timestamp() - _LEFT_S:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     except OSError as error:
@@ -56,7 +56,7 @@ def empty_temporary_folders(data_dir: Path) -> None:
 def private_temporary_files(data_dir: Path) -> Iterator[None]:
     """Let a command that opens the deployment create its temporary files in the data folder."""
     before = tempfile.tempdir
-    folder = _command_folder(data_dir)
+    folder = _get_command_temporary_folder(data_dir)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.tempdir = str(folder)
@@ -68,5 +68,5 @@ def private_temporary_files(data_dir: Path) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _command_folder(data_dir: Path) -> Path:
+def _get_command_temporary_folder(data_dir: Path) -> Path:
     return data_dir / "tmp" / "commands"

@@ -15,7 +15,7 @@ from recorder.errors import Conflict, Invalid
 from recorder.heartbeat import HeartbeatReader
 from recorder.net.host_header import with_listening_host
 from recorder.settings import Settings, make_child_environment
-from recorder.storage.temporary_files import service_folder
+from recorder.storage.temporary_files import get_service_temporary_folder
 from recorder.supervisor.liveness import accepts_socket_connections, answers_http, has_status_200, serves_grpc
 from recorder.supervisor.processes import Command
 
@@ -49,16 +49,6 @@ class CannotListen(Conflict):
         super().__init__(f"Cannot listen on {host}, port {port}: {why}.")
 
 
-class PortTwice(Conflict):
-    """The API and Dagster's pages are to listen on one port."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(
-            f"The API and Dagster's pages cannot both listen on port {port}. Give them different ports with "
-            "--port and --dagster-port."
-        )
-
-
 class SocketInUse(Conflict):
     """Another Dagster code server runs in the folder of Dagster's files."""
 
@@ -69,7 +59,7 @@ class SocketInUse(Conflict):
         )
 
 
-def find_checkout(part: str) -> Path:
+def find_checkout_for_children(part: str) -> Path:
     """Return the folder that holds `api`, `pipelines` and `dagster_home`: beside this package or the current.
 
     Raises:
@@ -81,7 +71,7 @@ def find_checkout(part: str) -> Path:
     raise NoCheckout(part)
 
 
-def choose_port(host: str, port: int, *, option: str) -> int:
+def choose_child_port(host: str, port: int, *, option: str) -> int:
     """Return the port itself, or a free one for 0.
 
     Raises:
@@ -105,7 +95,7 @@ def environment(settings: Settings, checkout: Path) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         # Log files hold no colours, whatever the operator's terminal shows.
         "NO_COLOR": "1",
-        "TMPDIR": str(service_folder(settings.data_dir)),
+        "TMPDIR": str(get_service_temporary_folder(settings.data_dir)),
         "MPLCONFIGDIR": str(settings.data_dir / "dagster" / "matplotlib"),
         "PYTHONUNBUFFERED": "1",
         # Without it Python would import a folder `api` of the current directory.
@@ -138,9 +128,9 @@ def api_command(
     else:  # by default the server trusts loopback, and addresses in FORWARDED_ALLOW_IPS
         arguments.append("--no-proxy-headers")
     variables = {**variables, **with_listening_host(settings, host).as_env()}
-    url = f"{http_address(host, port)}/readyz"
-    alive = f"{http_address(host, port)}/healthz"
-    timeout_s = answer_timeout_s(settings)
+    url = f"{make_child_server_url(host, port)}/readyz"
+    alive = f"{make_child_server_url(host, port)}/healthz"
+    timeout_s = compute_child_check_timeout_s(settings)
     return _make_child_command(
         "API",
         "api",
@@ -170,7 +160,7 @@ def dagster_commands(
     """
     folder = Path(variables["RECORDER_DAGSTER_DIR"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    code_socket = _make_socket_path(folder)
+    code_socket = _make_child_socket_path(folder)
     workspace = folder / "workspace.yaml"
     workspace.write_text(
         f"load_from:\n  - grpc_server: {{socket: '{code_socket}', location_name: recorder}}\n"
@@ -181,8 +171,8 @@ def dagster_commands(
     pages = ["pipelines.webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
     pulse = settings.data_dir / "run" / "dagster-daemon.pulse"
     daemon = ["pipelines.daemon", "--workspace", str(workspace), "--pulse", str(pulse)]
-    url = f"{http_address(host, port)}/healthz"
-    timeout_s = answer_timeout_s(settings)
+    url = f"{make_child_server_url(host, port)}/healthz"
+    timeout_s = compute_child_check_timeout_s(settings)
     return [
         _make_child_command(
             "Dagster code server",
@@ -213,7 +203,7 @@ def dagster_commands(
     ]
 
 
-def start_workspace_list(settings: Settings) -> subprocess.Popen[bytes]:
+def start_workspace_list_child(settings: Settings) -> subprocess.Popen[bytes]:
     """Start a process that lists the deployment's workspaces.
 
     A process of its own reads them: the parts that open a database would take 140 MB of the supervisor's
@@ -229,8 +219,8 @@ def start_workspace_list(settings: Settings) -> subprocess.Popen[bytes]:
     )
 
 
-def read_workspace_names(listing: subprocess.Popen[bytes]) -> list[str]:
-    """Return the names that `start_workspace_list` finds; none where they cannot be read."""
+def read_workspace_list_child(listing: subprocess.Popen[bytes]) -> list[str]:
+    """Return the names that `start_workspace_list_child` finds; none where they cannot be read."""
     try:
         printed = listing.communicate(timeout=_LIST_S)[0]
         return [workspace["name"] for workspace in json.loads(printed)]
@@ -239,12 +229,12 @@ def read_workspace_names(listing: subprocess.Popen[bytes]) -> list[str]:
         return []
 
 
-def answer_timeout_s(settings: Settings) -> float:
+def compute_child_check_timeout_s(settings: Settings) -> float:
     """Return how long one question waits: two go unanswered before a process counts as silent."""
     return 0.45 * settings.answer_within_s
 
 
-def http_address(host: str, port: int) -> str:
+def make_child_server_url(host: str, port: int) -> str:
     """Return the URL at which this machine reaches a server that listens on `host`."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{name}:{port}"
@@ -270,7 +260,7 @@ def _make_child_command(
     )
 
 
-def _make_socket_path(folder: Path) -> Path:
+def _make_child_socket_path(folder: Path) -> Path:
     """Return the path for a socket that only this user reaches: callers of the code server can run code.
 
     Raises:

@@ -128,7 +128,7 @@ class Terminal:
         self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
 
-def announce_service(
+def print_service_addresses(
     terminal: Terminal, settings: Settings, *, api_url: str, dagster_url: str | None, workspaces: list[str]
 ) -> None:
     """Print the addresses of a service, a login link for Dagster's pages, and the next step.
@@ -162,7 +162,7 @@ def announce_service(
     terminal.show(f"         {command}", wrap=False)
 
 
-class WarningWatch:
+class WarningPrinter:
     """Watch of `/readyz` that prints warnings when they appear and when they end."""
 
     def __init__(

@@ -47,7 +47,7 @@ class ChildFailed(Unavailable):
     """A child ended or did not become ready; the message is one sentence without a traceback."""
 
     def __init__(self, command: Command, *, exit_code: int | None = None) -> None:
-        last = _read_last_line(command.log)
+        last = _read_last_line_of_child_log(command.log)
         if exit_code == START_REFUSED and last:
             super(Unavailable, self).__init__(last)
             return
@@ -57,7 +57,7 @@ class ChildFailed(Unavailable):
         )
 
 
-class Child:
+class ChildProcess:
     """Process of a service, with its liveness and restarts."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Child:
 
     def ask_to_end(self) -> None:
         """Ask the process and its group to end; `is_overdue` says when they must be killed."""
-        self._kill_at = self._now() + (0.0 if _is_stopped(self.pid) else _TERM_GRACE_S)
+        self._kill_at = self._now() + (0.0 if _is_process_stopped(self.pid) else _TERM_GRACE_S)
         signal_process_group(self.pid, signal.SIGTERM)
 
     @property
@@ -166,7 +166,7 @@ class Child:
                 return
 
 
-def stop_child_processes(children: Sequence[Child], *, grace_s: float) -> None:
+def stop_child_processes(children: Sequence[ChildProcess], *, grace_s: float) -> None:
     """Ask these processes and their descendants to end, and kill them when the grace is over."""
     started = [child for child in children if child.was_started]
     for child in started:
@@ -187,7 +187,7 @@ def signal_process_group(group: int, number: signal.Signals) -> None:
         return
 
 
-def _is_stopped(pid: int) -> bool:
+def _is_process_stopped(pid: int) -> bool:
     """Return whether a process is stopped by a signal, as far as the system shows it."""
     with suppress(OSError):
         # The name in parentheses may hold anything, also parentheses.
@@ -195,7 +195,7 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def reset_ignored_signals() -> None:
+def reset_child_process_signals() -> None:
     """Let children receive SIGINT and SIGTERM even if this process was started with them ignored.
 
     A shell without job control starts `recorder up &` with SIGINT ignored; children inherit that, and
@@ -253,7 +253,7 @@ def _signal_process(pid: int, number: signal.Signals) -> None:
         kill(pid, number)
 
 
-def _read_last_line(log: Path) -> str:
+def _read_last_line_of_child_log(log: Path) -> str:
     """Return the last line of a log, or the sentence of a JSON line."""
     text = log.read_text(errors="replace") if log.exists() else ""
     lines = _COLOUR.sub("", text).splitlines()

@@ -69,7 +69,7 @@ class RunRecord:
         try:
             while not _lock_record_file(descriptor):
                 holder = _read_record_members(descriptor)
-                if _is_running(holder.get("process")) or time.monotonic() >= until:
+                if _is_recorded_process_running(holder.get("process")) or time.monotonic() >= until:
                     raise AlreadyRunning(data, name, holder)
                 time.sleep(_POLL_S)
         except BaseException:
@@ -127,7 +127,7 @@ def read_run_record(data: Path, name: str) -> dict[str, Any] | None:
     finally:
         os.close(descriptor)
     # The guard of a killed service holds the lock for some seconds more.
-    return members if _is_running(members.get("process")) else None
+    return members if _is_recorded_process_running(members.get("process")) else None
 
 
 def _lock_record_file(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
@@ -146,7 +146,7 @@ def _read_record_members(descriptor: int) -> dict[str, Any]:
     return members if isinstance(members, dict) else {}
 
 
-def _is_running(pid: Any) -> bool:
+def _is_recorded_process_running(pid: Any) -> bool:
     """Return whether a process runs; one that has ended and was not waited for does not."""
     if not isinstance(pid, int):
         return False

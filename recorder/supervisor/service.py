@@ -18,46 +18,43 @@ import httpx
 from rich.console import Console
 
 from recorder import clock
-from recorder.access.dagster_login import open_dagster
+from recorder.access.dagster_login import log_in_to_dagster
 from recorder.errors import RecorderError
 from recorder.invocation import shorten_path
-from recorder.settings import Settings, describe_unknown_settings, find_data_folder
-from recorder.storage.database import require_database_server
+from recorder.settings import Settings, describe_unknown_settings
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.temporary_files import empty_temporary_folders
 from recorder.supervisor.child_commands import (
     NoCheckout,
-    PortTwice,
     api_command,
-    choose_port,
+    choose_child_port,
     dagster_commands,
     delivery_command,
     environment,
-    find_checkout,
-    http_address,
-    read_workspace_names,
-    start_workspace_list,
+    find_checkout_for_children,
+    make_child_server_url,
+    read_workspace_list_child,
+    start_workspace_list_child,
 )
 from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.output import (
     Terminal,
-    WarningWatch,
-    announce_service,
+    WarningPrinter,
     close_service_log,
     open_service_log,
+    print_service_addresses,
     rotate_service_log,
 )
 from recorder.supervisor.processes import (
-    Child,
+    ChildProcess,
     Command,
     end_leftover_processes,
-    reset_ignored_signals,
+    reset_child_process_signals,
     stop_child_processes,
 )
-from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord, has_run_record
+from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord
+from recorder.supervisor.start_checks import DAGSTER_HOST, check_start
 from recorder.version import __version__
-
-DAGSTER_HOST = "127.0.0.1"
 
 _START_S = 90.0
 _STOP_GRACE_S = 8.0  # ten seconds is the promise, and a killed group needs a moment too
@@ -84,11 +81,11 @@ class Service:
             CannotListen: if a port is taken.
             SocketInUse: if another deployment keeps its Dagster files in the same folder.
         """
-        reset_ignored_signals()
+        reset_child_process_signals()
         keep_files_private()
-        checkout = find_checkout("api")
+        checkout = find_checkout_for_children("api")
         if dagster:
-            find_checkout("pipelines")
+            find_checkout_for_children("pipelines")
         self._console = console
         # Held first: a second service on this data folder ends here.
         self._record = RunRecord.hold(
@@ -117,13 +114,15 @@ class Service:
             self._console.print(
                 f"Ended {leftovers} processes of a service that was killed", highlight=False, soft_wrap=True
             )
-        port = choose_port(host, port, option="--port")
+        port = choose_child_port(host, port, option="--port")
         if dagster_port is not None:
-            dagster_port = choose_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
+            dagster_port = choose_child_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
         #: Where the API answers.
-        self.base_url = http_address(host, port)
+        self.base_url = make_child_server_url(host, port)
         #: Where Dagster's pages are; None without Dagster.
-        self.dagster_url = http_address(DAGSTER_HOST, dagster_port) if dagster_port is not None else None
+        self.dagster_url = (
+            make_child_server_url(DAGSTER_HOST, dagster_port) if dagster_port is not None else None
+        )
         self._record.update(api=self.base_url, dagster=self.dagster_url, groups=[])
         #: Set it to end `start` and `watch`.
         self.stopping = Event()
@@ -144,13 +143,13 @@ class Service:
         self._listing: Popen[bytes] | None = None
         self._api = self._make_child(api_command(settings, variables, checkout, host, port))
         self._delivery = self._make_child(delivery_command(settings, variables))
-        self._dagster: list[Child] = []
+        self._dagster: list[ChildProcess] = []
         if dagster_port is not None:
             commands = dagster_commands(settings, variables, checkout, DAGSTER_HOST, dagster_port)
             self._dagster = [self._make_child(command) for command in commands]
 
     @property
-    def children(self) -> list[Child]:
+    def children(self) -> list[ChildProcess]:
         """All children, the API first."""
         return [self._api, self._delivery, *self._dagster]
 
@@ -184,7 +183,7 @@ class Service:
     def open_dagster(self) -> AbstractContextManager[httpx.Client]:
         """Return a client that is logged in to this service's Dagster pages."""
         assert self.dagster_url is not None, "this service runs without Dagster"
-        return open_dagster(self._settings, self.dagster_url)
+        return log_in_to_dagster(self._settings, self.dagster_url)
 
     def watch(self) -> None:
         """Restart children that end or fall silent, and print warnings, until `stopping` is set.
@@ -216,15 +215,15 @@ class Service:
 
     def _announce_and_warn(self) -> None:
         """Print the addresses, a login link and the next step, and warnings from then on."""
-        self._listing = start_workspace_list(self._settings)
-        announce_service(
+        self._listing = start_workspace_list_child(self._settings)
+        print_service_addresses(
             self._terminal,
             self._settings,
             api_url=self.base_url,
             dagster_url=self.dagster_url,
-            workspaces=read_workspace_names(self._listing),
+            workspaces=read_workspace_list_child(self._listing),
         )
-        warnings = WarningWatch(
+        warnings = WarningPrinter(
             f"{self.base_url}/readyz", self._terminal.say, has_dagster=bool(self._dagster)
         )
         warnings.run(self.stopping)
@@ -247,17 +246,17 @@ class Service:
             close_service_log(self._log_handler)
             self._log_handler = None
 
-    def _make_child(self, command: Command) -> Child:
-        return Child(command, silence_s=self._settings.answer_within_s)
+    def _make_child(self, command: Command) -> ChildProcess:
+        return ChildProcess(command, silence_s=self._settings.answer_within_s)
 
-    def _launch_children(self, *children: Child) -> None:
+    def _launch_children(self, *children: ChildProcess) -> None:
         for child in children:
             if not self.stopping.is_set():
                 assert self._guard is not None
                 self._terminal.say(f"Starting the {child.command.name}")
                 child.start(self._guard)
 
-    def _wait_until_ready(self, *children: Child) -> None:
+    def _wait_until_ready(self, *children: ChildProcess) -> None:
         until = time.monotonic() + _START_S
         for child in children:
             while not child.command.is_ready() and not self.stopping.is_set():
@@ -265,7 +264,7 @@ class Service:
                     raise child.failure
                 time.sleep(_POLL_S)
 
-    def _probe_child(self, child: Child) -> None:
+    def _probe_child(self, child: ChildProcess) -> None:
         """Probe a child repeatedly; a probe may take long, so each child has a thread."""
         while not self.stopping.wait(_ASK_EVERY_S):
             life = child.liveness.life
@@ -286,7 +285,7 @@ class Service:
             for child in self._dagster[2:]:
                 child.liveness.excuse()
 
-    def _restart_if_needed(self, child: Child) -> None:
+    def _restart_if_needed(self, child: ChildProcess) -> None:
         """End a silent child, plan the next start of one that ended, and start it when that is due."""
         assert self._guard is not None
         if child.is_due():
@@ -324,7 +323,7 @@ def serve_deployment(data: Path | None, *, host: str, port: int, dagster: bool, 
     """
     console = Console(stderr=True)
     try:
-        _check_start(data, host, port, dagster_port if dagster else None)
+        check_start(data, host, port, dagster_port if dagster else None)
         settings = Settings.from_env(data_dir=data)
         service = Service(
             settings, host=host, port=port, dagster=dagster, dagster_port=dagster_port, console=console
@@ -341,43 +340,20 @@ def serve_deployment(data: Path | None, *, host: str, port: int, dagster: bool, 
     try:
         service.start()
         service.watch()
-        _print_line_if_possible(console, "Stopping the service; this takes up to ten seconds")
+        _print_service_line(console, "Stopping the service; this takes up to ten seconds")
     except RecorderError as error:
         console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:
         service.stop()
-    _print_line_if_possible(console, "The service has stopped")
+    _print_service_line(console, "The service has stopped")
     return 0
 
 
-def _print_line_if_possible(console: Console, sentence: str) -> None:
+def _print_service_line(console: Console, sentence: str) -> None:
     """Print a line; a terminal that is closed by then does not matter."""
     with suppress(OSError):
         console.print(sentence, highlight=False, soft_wrap=True)
-
-
-def _check_start(data: Path | None, host: str, port: int, dagster_port: int | None) -> None:
-    """Check the checkout, the ports and the database's server before a new data folder is created.
-
-    A folder with a record is left to `Service`: another service may run on it, and what a killed one left may
-    hold the ports.
-
-    Raises:
-        NoCheckout: if only the library is installed.
-        CannotListen: if a port is taken.
-        PortTwice: if both ports are the same.
-        DatabaseUnusable: if no database answers at the address that the settings name.
-    """
-    find_checkout("api")
-    if port == dagster_port != 0:
-        raise PortTwice(port)
-    require_database_server(Settings.without_secret(data_dir=data))
-    if not has_run_record(find_data_folder(data), SERVICE):
-        choose_port(host, port, option="--port")
-        if dagster_port is not None:
-            find_checkout("pipelines")
-            choose_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.net.client import BODY_BYTES, OutboundExchange
 from recorder.version import __version__
 from recorder.webhooks.delivery_scheduling import DeliverySchedule, WebhookQueue
-from recorder.webhooks.outbox import new_attempt
+from recorder.webhooks.outbox import make_outbox_attempt
 from recorder.webhooks.signing import signature_headers
-from recorder.webhooks.subscriptions import SecretBox, read_webhook_secrets
+from recorder.webhooks.subscriptions import WebhookSecretBox, read_webhook_secrets
 
 log = logging.getLogger("recorder.webhooks")
 
@@ -101,14 +101,14 @@ def _make_attempt_result(
     return {
         "delivery_id": row.id,
         "status": status,
-        "response": None if exchange is None else _describe_response(exchange),
+        "response": None if exchange is None else _describe_attempt_response(exchange),
         "error": None if exchange is None else exchange.error,
         "duration_ms": None if exchange is None else exchange.duration_ms,
         "next_attempt_at": None if due_ms is None else clock.from_ms(due_ms),
     }
 
 
-def _describe_response(exchange: OutboundExchange) -> dict[str, Any] | None:
+def _describe_attempt_response(exchange: OutboundExchange) -> dict[str, Any] | None:
     if exchange.status is None:
         return None
     # PostgreSQL takes no NUL in a text; replacing bytes that are not UTF-8 lengthens it, so it is cut again.
@@ -122,7 +122,7 @@ def _describe_response(exchange: OutboundExchange) -> dict[str, Any] | None:
 
 
 def _make_next_attempt(row: AttemptRow, due_ms: int) -> dict[str, Any]:
-    return new_attempt(
+    return make_outbox_attempt(
         row.webhook_id,
         event_id=row.event_id,
         event_type=row.event_type,
@@ -197,7 +197,7 @@ def list_due_queues(db: DbSession, *, now_ms: int) -> list[WebhookQueue]:
 
 def claim_delivery_attempts(
     db: DbSession,
-    box: SecretBox,
+    box: WebhookSecretBox,
     schedule: DeliverySchedule,
     wanted: dict[str, int],
     *,
@@ -222,9 +222,7 @@ def claim_delivery_attempts(
     erased: list[str] = []
     for webhook_id, count in wanted.items():
         # Without a secret its attempts wait until they can be signed.
-        rows = (
-            _select_due_deliveries(db, webhook_id, now_ms=now_ms, limit=count) if webhook_id in keys else []
-        )
+        rows = _select_due_attempts(db, webhook_id, now_ms=now_ms, limit=count) if webhook_id in keys else []
         if not rows:
             empty.append(webhook_id)
         for row in rows:
@@ -241,9 +239,7 @@ def claim_delivery_attempts(
     return Claimed(claims, empty, has_cleared=bool(lost or erased))
 
 
-def _select_due_deliveries(
-    db: DbSession, webhook_id: str, *, now_ms: int, limit: int
-) -> Sequence[AttemptRow]:
+def _select_due_attempts(db: DbSession, webhook_id: str, *, now_ms: int, limit: int) -> Sequence[AttemptRow]:
     more = (OutboxRow.body, OutboxRow.request_id, WebhookRow.url, WebhookRow.workspace_id)
     statement = (
         select(*COLUMNS, *map(col, more))

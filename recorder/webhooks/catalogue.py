@@ -84,17 +84,17 @@ def payload_schema(type: str) -> dict[str, Any]:
     schema: dict[str, Any] = model.model_json_schema(mode="serialization")
     schema["title"] = type
     schema["properties"]["type"] = {"const": type}
-    _allow_members(schema)
+    _allow_further_event_members(schema)
     return schema
 
 
-def _allow_members(schema: Any) -> None:
+def _allow_further_event_members(schema: Any) -> None:
     """Let objects have further members, so that receivers that validate do not break when one is added."""
     if isinstance(schema, dict):
         if schema.get("additionalProperties") is False:
             del schema["additionalProperties"]
         for part in schema.values():
-            _allow_members(part)
+            _allow_further_event_members(part)
     elif isinstance(schema, list):
         for part in schema:
-            _allow_members(part)
+            _allow_further_event_members(part)

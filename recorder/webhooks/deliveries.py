@@ -18,7 +18,7 @@ from recorder.storage.database import Database
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
-from recorder.webhooks.outbox import add_outbox_event, encode_outbox_event, new_attempt
+from recorder.webhooks.outbox import add_outbox_event, encode_outbox_event, make_outbox_attempt
 from recorder.webhooks.subscriptions import find_webhook
 
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
@@ -67,7 +67,7 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
     locked = select(col(OutboxRow.id)).where(col(OutboxRow.id) == again.event_id).with_for_update(read=True)
     if db.connection().execute(locked).first() is None:
         raise NotFound("delivery")
-    attempt = new_attempt(
+    attempt = make_outbox_attempt(
         webhook.id,
         event_id=again.event_id,
         event_type=again.event_type,
@@ -76,7 +76,7 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
     )
     details = {"delivery": again.id, "redelivery": attempt["id"]}
     _record_delivery_action(db, origin, "webhook.redeliver", webhook, details)
-    return _store_attempt(db, webhook, attempt)
+    return _store_delivery_record(db, webhook, attempt)
 
 
 def send_test_delivery(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> Delivery:
@@ -95,9 +95,9 @@ def send_test_delivery(db: DbSession, tenant: Tenant, origin: Origin, webhook_id
     )
     event.dispatched_at, event.body = clock.now(), encode_outbox_event(event)
     db.flush()
-    attempt = new_attempt(webhook.id, event_id=event.id, event_type=event.type, trigger="manual")
+    attempt = make_outbox_attempt(webhook.id, event_id=event.id, event_type=event.type, trigger="manual")
     _record_delivery_action(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
-    return _store_attempt(db, webhook, attempt)
+    return _store_delivery_record(db, webhook, attempt)
 
 
 def _select_delivery_records(webhook: WebhookRow) -> Any:
@@ -126,7 +126,7 @@ def _read_delivery(db: DbSession, webhook: WebhookRow, delivery_id: str) -> Deli
     return _delivery_to_wire(row, webhook)
 
 
-def _store_attempt(db: DbSession, webhook: WebhookRow, attempt: dict[str, Any]) -> Delivery:
+def _store_delivery_record(db: DbSession, webhook: WebhookRow, attempt: dict[str, Any]) -> Delivery:
     db.connection().execute(insert(DeliveryRow), [attempt])
     return _read_delivery(db, webhook, attempt["id"])
 
@@ -188,9 +188,11 @@ def remove_old_deliveries(db: DbSession, *, now: datetime, most: int = _ROWS) ->
     is_needed = exists().where(col(DeliveryRow.event_id) == col(OutboxRow.id))
     is_done = col(OutboxRow.dispatched_at).is_not(None) & (col(OutboxRow.id) < first_id_at("evt", limit))
     removed = [
-        _remove_rows(db, DeliveryRow, is_old, most),
-        _remove_rows(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted_webhooks(now)), most),
-        _remove_rows(db, OutboxRow, is_done & ~is_needed, most),
+        _remove_delivery_rows(db, DeliveryRow, is_old, most),
+        _remove_delivery_rows(
+            db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted_webhooks(now)), most
+        ),
+        _remove_delivery_rows(db, OutboxRow, is_done & ~is_needed, most),
     ]
     if removed[1] == 0:
         db.connection().execute(
@@ -204,6 +206,8 @@ def _select_deleted_webhooks(now: datetime) -> Select[str]:
     return select(col(WebhookRow.id)).where(col(WebhookRow.deleted_at) < now - _SETTLED)
 
 
-def _remove_rows(db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any, most: int) -> int:
+def _remove_delivery_rows(
+    db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any, most: int
+) -> int:
     some = select(col(table.id)).where(condition).limit(most)
     return db.connection().execute(delete(table).where(col(table.id).in_(some))).rowcount

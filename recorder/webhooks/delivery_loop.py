@@ -35,7 +35,7 @@ from recorder.webhooks.attempts import (
 from recorder.webhooks.deliveries import DeliveryCleanup
 from recorder.webhooks.delivery_scheduling import DeliverySchedule, DeliverySlots
 from recorder.webhooks.outbox import dispatch_outbox_events, has_outbox_events
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 
 log = logging.getLogger("recorder.webhooks")
 
@@ -71,7 +71,7 @@ class DeliveryLoop:
         self,
         database: Database,
         client: OutboundClient,
-        box: SecretBox,
+        box: WebhookSecretBox,
         *,
         schedule: DeliverySchedule | None = None,
         slots: int = SLOTS,
@@ -224,7 +224,7 @@ def run_delivery_loop(settings: Settings, pulse: Path | None = None) -> None:
     database = open_database(settings, create=False)
     try:
         schedule = DeliverySchedule(max_attempts=settings.webhook_attempts)
-        loop = DeliveryLoop(database, client, SecretBox(settings.secret), schedule=schedule)
+        loop = DeliveryLoop(database, client, WebhookSecretBox(settings.secret), schedule=schedule)
         asyncio.run(_run_loop_until_signal(loop, pulse))
     finally:
         database.close()
@@ -232,7 +232,7 @@ def run_delivery_loop(settings: Settings, pulse: Path | None = None) -> None:
 
 async def _run_loop_until_signal(loop: DeliveryLoop, pulse: Path | None) -> None:
     stop = asyncio.Event()
-    beating = asyncio.create_task(_keep_beating(loop, pulse)) if pulse is not None else None
+    beating = asyncio.create_task(_beat_for_delivery_loop(loop, pulse)) if pulse is not None else None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
@@ -242,7 +242,7 @@ async def _run_loop_until_signal(loop: DeliveryLoop, pulse: Path | None) -> None
             beating.cancel()
 
 
-async def _keep_beating(loop: DeliveryLoop, pulse: Path) -> None:
+async def _beat_for_delivery_loop(loop: DeliveryLoop, pulse: Path) -> None:
     while True:
         if loop.turn_s < _LONGEST_TURN_S:
             write_heartbeat(pulse)

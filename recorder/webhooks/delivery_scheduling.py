@@ -25,7 +25,7 @@ class WebhookQueue:
     due_ms: int
 
 
-class OfWebhook(Protocol):
+class ScheduledForWebhook(Protocol):
     """Attempt or queue of a webhook."""
 
     @property
@@ -83,22 +83,22 @@ class DeliverySlots:
 
     def rest(self, webhook_id: str, until_ms: int) -> None:
         """Skip a queue until a time: it had no attempt to claim, and must not use the share of others."""
-        _limit_size(self._resting)
+        _limit_scheduling_cache(self._resting)
         self._resting[webhook_id] = until_ms
 
-    def begin(self, attempt: OfWebhook) -> None:
+    def begin(self, attempt: ScheduledForWebhook) -> None:
         """Count an attempt that begins."""
         self._of_webhook[attempt.webhook_id] += 1
         self._of_workspace[attempt.workspace_id] += 1
 
-    def end(self, attempt: OfWebhook, *, is_success: bool, duration_ms: int) -> None:
+    def end(self, attempt: ScheduledForWebhook, *, is_success: bool, duration_ms: int) -> None:
         """Count an attempt that ended, and adapt the allowance of its webhook."""
         webhook_id = attempt.webhook_id
         for counts, name in ((self._of_webhook, webhook_id), (self._of_workspace, attempt.workspace_id)):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
-        _limit_size(self._allowed)
+        _limit_scheduling_cache(self._allowed)
         allowed = self._allowed.get(webhook_id, _FIRST_ALLOWANCE)
         if not is_success:
             self._allowed[webhook_id] = max(1, allowed // 2)
@@ -111,7 +111,7 @@ class DeliverySlots:
         return busy < allowed and of_workspace[queue.workspace_id] < self._of_one_workspace
 
 
-def _limit_size(memory: dict[str, int]) -> None:
+def _limit_scheduling_cache(memory: dict[str, int]) -> None:
     if len(memory) >= _CACHED:
         memory.clear()
 

@@ -91,17 +91,19 @@ def dispatch_outbox_events(db: DbSession) -> bool:
     Returns:
         Whether more may be waiting.
     """
-    events = _select_waiting_events(db)
-    webhooks = _read_webhooks(db, {event.workspace_id for event in events})
+    events = _select_outbox_events(db)
+    webhooks = _read_webhooks_of_outbox_events(db, {event.workspace_id for event in events})
     now = clock.now()
     attempts: list[dict[str, Any]] = []
     taken: list[dict[str, Any]] = []
     ignored: list[str] = []
     for event in events:
         subscriber_ids = [
-            row.id for row in webhooks[event.workspace_id, event.mode] if _is_subscribed(row, event)
+            row.id
+            for row in webhooks[event.workspace_id, event.mode]
+            if _is_outbox_event_subscribed(row, event)
         ]
-        attempts += [_make_first_attempt(webhook_id, event) for webhook_id in subscriber_ids]
+        attempts += [_make_dispatched_attempt(webhook_id, event) for webhook_id in subscriber_ids]
         if subscriber_ids:
             taken.append({"event_id": event.id, "dispatched_at": now, "body": encode_outbox_event(event)})
         else:
@@ -112,7 +114,7 @@ def dispatch_outbox_events(db: DbSession) -> bool:
     return len(taken) + len(ignored) == _EVENTS or len(attempts) >= _ATTEMPTS
 
 
-def new_attempt(
+def make_outbox_attempt(
     webhook_id: str, *, event_id: str, event_type: str, due_ms: int | None = None, **members: Any
 ) -> dict[str, Any]:
     """Return the columns of an attempt to be made; it is due at once by default."""
@@ -132,14 +134,16 @@ def new_attempt(
     }
 
 
-def _select_waiting_events(db: DbSession) -> Sequence[OutboxRow]:
+def _select_outbox_events(db: DbSession) -> Sequence[OutboxRow]:
     statement = select(OutboxRow).where(col(OutboxRow.dispatched_at).is_(None))
     return db.exec(
         statement.order_by(col(OutboxRow.id)).limit(_EVENTS).with_for_update(skip_locked=True)
     ).all()
 
 
-def _read_webhooks(db: DbSession, workspace_ids: set[str]) -> dict[tuple[str, str], list[WebhookRow]]:
+def _read_webhooks_of_outbox_events(
+    db: DbSession, workspace_ids: set[str]
+) -> dict[tuple[str, str], list[WebhookRow]]:
     webhooks: dict[tuple[str, str], list[WebhookRow]] = defaultdict(list)
     living = select(WebhookRow).where(col(WebhookRow.deleted_at).is_(None))
     for row in db.exec(living.where(col(WebhookRow.workspace_id).in_(workspace_ids))):
@@ -147,13 +151,13 @@ def _read_webhooks(db: DbSession, workspace_ids: set[str]) -> dict[tuple[str, st
     return webhooks
 
 
-def _is_subscribed(webhook: WebhookRow, event: OutboxRow) -> bool:
+def _is_outbox_event_subscribed(webhook: WebhookRow, event: OutboxRow) -> bool:
     return event.type in webhook.events and webhook.created_at <= event.created_at
 
 
-def _make_first_attempt(webhook_id: str, event: OutboxRow) -> dict[str, Any]:
+def _make_dispatched_attempt(webhook_id: str, event: OutboxRow) -> dict[str, Any]:
     # Due since the event happened, so that the oldest event is sent first.
-    return new_attempt(
+    return make_outbox_attempt(
         webhook_id, event_id=event.id, event_type=event.type, due_ms=clock.to_ms(event.created_at)
     )
 

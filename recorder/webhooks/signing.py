@@ -63,10 +63,10 @@ def standard_signature(event_id: str, body: bytes, secret: str, signed_s: int) -
 def _read_signature_header(header: str) -> tuple[list[str], list[str]]:
     """Return the `t` and `v1` values of a header; malformed ones are left out."""
     pairs = [part.strip().partition("=") for part in header.split(",")]
-    moments = [value for name, _, value in pairs if name == "t" and _is_number(value)]
+    moments = [value for name, _, value in pairs if name == "t" and _is_signature_number(value)]
     signatures = [value for name, _, value in pairs if name == "v1" and value.isascii()]
     return moments, signatures
 
 
-def _is_number(text: str) -> bool:
+def _is_signature_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 12

@@ -45,7 +45,7 @@ _KEY_ID_CHARACTERS = 8
 _VALID_AT_ONCE = 10
 
 
-class SecretBox:
+class WebhookSecretBox:
     """Encryption of signing secrets under a key of the deployment; each is bound to its webhook."""
 
     def __init__(self, deployment_secret: bytes) -> None:
@@ -83,7 +83,7 @@ class TooManySecrets(Invalid):
         super().__init__(f"At most {_VALID_AT_ONCE} secrets sign at once; rotate again tomorrow.")
 
 
-def add_webhook_secret(db: DbSession, box: SecretBox, webhook_id: str, *, now: datetime) -> str:
+def add_webhook_secret(db: DbSession, box: WebhookSecretBox, webhook_id: str, *, now: datetime) -> str:
     """Add a secret to a webhook, whose row is new or locked; older secrets sign for 24 hours more.
 
     Raises:
@@ -113,7 +113,7 @@ def add_webhook_secret(db: DbSession, box: SecretBox, webhook_id: str, *, now: d
 
 
 def read_webhook_secrets(
-    db: DbSession, box: SecretBox, webhook_ids: Iterable[str], *, now: datetime
+    db: DbSession, box: WebhookSecretBox, webhook_ids: Iterable[str], *, now: datetime
 ) -> dict[str, list[str]]:
     """Return the secrets that sign now, by webhook, the newest first; webhooks without one are left out."""
     valid = or_(col(WebhookSecretRow.expires_at).is_(None), col(WebhookSecretRow.expires_at) > now)
@@ -147,14 +147,14 @@ def check_event_types(events: list[str]) -> None:
 
 
 def create_webhook(
-    db: DbSession, box: SecretBox, tenant: Tenant, origin: Origin, spec: WebhookCreate
+    db: DbSession, box: WebhookSecretBox, tenant: Tenant, origin: Origin, spec: WebhookCreate
 ) -> WebhookCreated:
     """Create a webhook, whose URL was checked, with its secret.
 
     Raises:
         LimitReached: if the workspace has a hundred.
     """
-    _require_room(db, tenant.workspace_id)
+    _require_room_for_webhook(db, tenant.workspace_id)
     webhook_id, now = new_timed_id("whk")
     row = WebhookRow(
         id=webhook_id,
@@ -235,7 +235,7 @@ def update_webhook(
 
 
 def rotate_webhook_secret(
-    db: DbSession, box: SecretBox, tenant: Tenant, origin: Origin, webhook_id: str
+    db: DbSession, box: WebhookSecretBox, tenant: Tenant, origin: Origin, webhook_id: str
 ) -> RotatedSecret:
     """Add a new secret to a webhook; the old one signs beside it for 24 hours.
 
@@ -275,7 +275,7 @@ def _select_active_webhooks(tenant: Tenant) -> SelectOfScalar[WebhookRow]:
     return select(WebhookRow).filter_by(workspace_id=tenant.workspace_id, mode=tenant.mode, deleted_at=None)
 
 
-def _require_room(db: DbSession, workspace_id: str) -> None:
+def _require_room_for_webhook(db: DbSession, workspace_id: str) -> None:
     # Another creation waits here until this transaction ends, and then counts its webhook.
     db.exec(select(WorkspaceRow.id).filter_by(id=workspace_id).with_for_update()).one()
     of_both_modes = {"workspace_id": workspace_id, "deleted_at": None}

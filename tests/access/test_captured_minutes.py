@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recorder import clock
-from recorder.access.quota import charge_captured_time, read_quota
+from recorder.access.quota import charge_quota_minutes, read_quota
 from recorder.errors import QuotaExceeded
 from recorder.ids import new_id
 from recorder.recording.ingest import IngestWriter
@@ -66,7 +66,7 @@ def test_what_a_stop_used_counts_at_once(tenant: ChargedTenant, writer: IngestWr
     session_id = tenant.session()
     submit((writer, tenant.batch(session_id, MINUTE)))
     with tenant.database.transaction(write=True) as db:
-        charge_captured_time(db, tenant.caller.workspace_id, 9 * MINUTE)
+        charge_quota_minutes(db, tenant.caller.workspace_id, 9 * MINUTE)
     assert codes(submit((writer, tenant.batch(session_id, MINUTE)))) == ["quota_exceeded"]
     assert tenant.notices() == ["quota.warning", "quota.exhausted"]
 
@@ -75,7 +75,7 @@ def test_one_workspace_at_its_end_does_not_hold_up_another(make_tenant: Any, wri
     poor, rich = make_tenant(), make_tenant()
     batches = [(writer, item.batch(item.session(), MINUTE)) for item in (poor, rich, poor, rich)]
     with poor.database.transaction(write=True) as db:
-        charge_captured_time(db, poor.caller.workspace_id, 10 * MINUTE)
+        charge_quota_minutes(db, poor.caller.workspace_id, 10 * MINUTE)
     assert codes(submit(*batches)) == ["quota_exceeded", "accepted"] * 2
     assert (poor.used_ms(), rich.used_ms()) == (10 * MINUTE, 2 * MINUTE)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.access.quota import charge_captured_time
+from recorder.access.quota import charge_quota_minutes
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import RecorderError
 from recorder.ids import new_id
@@ -70,7 +70,7 @@ def test_test_mode_is_free(make_tenant: Any, writer: IngestWriter) -> None:
 def test_replays_are_free_and_go_on(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_id = tenant.session(start=False, started_at=None)
     with tenant.database.transaction(write=True) as db:
-        charge_captured_time(db, tenant.caller.workspace_id, 10 * MINUTE)
+        charge_quota_minutes(db, tenant.caller.workspace_id, 10 * MINUTE)
         db.get_one(SessionRow, session_id).origin = "replay"
         start_session(db, Tenant(tenant.caller.workspace_id, "live"), session_id)
     batches = [tenant.batch(session_id, t_ms, **more) for t_ms, more in ((0, {}), (9, {"id": "evt_R1"}))]

@@ -11,7 +11,7 @@ from sqlmodel import select
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.drain_run import DECISION_TIME
-from recorder.replay_service.due_replays import has_waiting_replays, list_due_replays, list_late_replays
+from recorder.replay_service.due_replays import has_due_replays, list_due_replays, list_late_replays
 from recorder.storage.database import Database
 from tests.support.factories import Caller
 from tests.support.two_click_sessions import replay_all, sealed_run
@@ -95,17 +95,17 @@ def test_what_awaits_a_decision_starts_no_run_until_its_time_is_over(caller: Cal
     database = caller.service.runtime.database
     first, second, third = make_awaiting(caller, 3)
     with database.transaction(write=False) as db:
-        assert not has_waiting_replays(db)
+        assert not has_due_replays(db)
     let_time_pass(caller, first, second)
     with database.transaction(write=False) as db:
-        assert has_waiting_replays(db)
+        assert has_due_replays(db)
     assert replay_all(caller).statuses == {"failed": 2}
     with database.transaction(write=False) as db:
         rows = {row.id: row for row in db.exec(select(ReplayRow))}
         assert rows[third].status == "running" and rows[third].awaiting_step is not None
         for row in (rows[first], rows[second]):
             assert row.error is not None and row.error["type"] == "timeout" and row.awaiting_until is None
-        assert not has_waiting_replays(db)
+        assert not has_due_replays(db)
 
 
 def test_late_decisions_of_a_suspended_workspace_wait(caller: Caller) -> None:

@@ -22,8 +22,8 @@ from api.bodies.body_costs import LARGE_BYTES, is_costly_body
 from api.bodies.body_limits import PORTION_BYTES
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_checks import check_json_body_file
-from api.bodies.worker_pool import BodyWorkers, open_body_file
-from api.gate.bucket_decisions import Admission, CallerPlan
+from api.bodies.worker_pool import BodyWorkers, open_body_file_for_workers
+from api.gate.bucket_decisions import BucketDecision, CallerPlan
 from api.gate.rate_limits import RateLimiter
 from recorder import limits
 from recorder.access import keys
@@ -163,7 +163,7 @@ def test_a_refusal_of_a_shared_limiter_leaves_what_is_owed(caller: Caller, clock
     limiting: RateLimiter = caller.service.app.state.rate_limiter
     who = keys.Caller(Tenant(caller.key.workspace_id, "live"), caller.key.key_id, tier=TIER)
 
-    def admit() -> Admission:
+    def admit() -> BucketDecision:
         """Admit a body of 90,000 bytes in the way that may wait for Redis."""
         call = partial(limiting.admit, who, None, body_bytes=90_000)
         return caller.service.client.portal.call(call)  # type: ignore[union-attr]
@@ -402,9 +402,9 @@ def die(path: str) -> None:
 
 def take_memory(path: str) -> int:
     """Take more than a worker process may."""
-    from api.bodies.worker_checks import _BoundedMemory
+    from api.bodies.worker_checks import _WorkerMemoryLimit
 
-    with _BoundedMemory():
+    with _WorkerMemoryLimit():
         return len([bytes(64 * MB) for _ in range(64)])
 
 
@@ -416,7 +416,7 @@ def read_niceness(path: str) -> int:
 def test_a_worker_lets_the_api_process_go_first() -> None:
     async def run() -> list[int]:
         workers = BodyWorkers(1)
-        async with open_body_file() as file:
+        async with open_body_file_for_workers() as file:
             return [await workers.run("a", read_niceness, file) for _ in range(2)]
 
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
@@ -426,7 +426,7 @@ def test_a_worker_lets_the_api_process_go_first() -> None:
 def test_a_worker_that_dies_costs_one_request() -> None:
     async def run() -> None:
         workers = BodyWorkers(2)
-        async with open_body_file() as bad, open_body_file() as good:
+        async with open_body_file_for_workers() as bad, open_body_file_for_workers() as good:
             good.write(b'{"a": 1}')
             bad.write(b"{")
             answers = await asyncio.gather(
@@ -443,7 +443,7 @@ def test_a_worker_that_dies_costs_one_request() -> None:
 
 def test_a_body_is_freed_at_the_end_of_its_block_but_for_parts_in_use() -> None:
     async def run(*, is_used: bool) -> tuple[mmap.mmap, memoryview | None]:
-        async with open_body_file() as file:
+        async with open_body_file_for_workers() as file:
             file.write(b"picture")
             content = file.map()
             return content, memoryview(content)[2:] if is_used else None
@@ -456,7 +456,7 @@ def test_a_body_is_freed_at_the_end_of_its_block_but_for_parts_in_use() -> None:
 
 def test_a_worker_has_bounded_memory() -> None:
     async def run() -> Any:
-        async with open_body_file() as file:
+        async with open_body_file_for_workers() as file:
             file.write(b"{}")
             return await BodyWorkers(1).run("a", take_memory, file)
 

@@ -13,7 +13,7 @@ from recorder.cli import app
 from recorder.client import ApiError, Client
 from recorder.importers.trace_recordings import import_xes_log, parse_outcome_rules
 from recorder.interchange.event_logs import UnreadableLog
-from recorder.interchange.session_traces import NothingToExport, write_event_log
+from recorder.interchange.session_traces import NothingToExport, write_session_traces
 from recorder.interchange.xes_reader import read_xes_traces
 from tests.support.event_logs import (
     CLAIMS,
@@ -102,7 +102,7 @@ def test_what_comes_in_goes_out_equal(service: RunningService, client: Client, t
     path = write_log(tmp_path, claims_text(), "claims.xes.gz")
     brought_in(service, path, "round_trip")
     out = tmp_path / "out.xes.gz"
-    report = write_event_log(client, "round_trip", out)
+    report = write_session_traces(client, "round_trip", out)
     assert (report.sessions, report.events) == (3, 10)
     assert contents(read_xes_traces(out)) == contents(read_xes_traces(path))
     first = next(trace for trace in read_xes_traces(out) if trace.name == "1")
@@ -118,7 +118,7 @@ def test_what_comes_in_goes_out_equal(service: RunningService, client: Client, t
 def test_a_real_log_goes_in_and_out_equal(service: RunningService, client: Client, tmp_path: Path) -> None:
     path = REAL / "running-example.xes"
     brought_in(service, path, "real_log")
-    write_event_log(client, "real_log", tmp_path / "out.xes")
+    write_session_traces(client, "real_log", tmp_path / "out.xes")
     assert contents(read_xes_traces(tmp_path / "out.xes")) == contents(read_xes_traces(path))
 
 
@@ -176,7 +176,7 @@ def test_what_was_recorded_here_is_written_with_actions_and_targets(client: Clie
         ],
     )
     client.stop(session["id"])
-    write_event_log(client, "ours", tmp_path / "ours.xes")
+    write_session_traces(client, "ours", tmp_path / "ours.xes")
     (trace,) = read_xes_traces(tmp_path / "ours.xes")
     assert (trace.name, trace.attributes["recorder:outcome"]) == (session["id"], "abandoned")
     assert [event.activity for event in trace.events] == ["Type into Sum", "Click Pay", "Click Pay"]
@@ -193,8 +193,8 @@ def test_the_graph_is_written_as_json_and_as_lines(
     service: RunningService, client: Client, tmp_path: Path
 ) -> None:
     brought_in(service, write_log(tmp_path, claims_text()), "graphs")
-    write_event_log(client, "graphs", tmp_path / "graph.json", format="dfg")
-    write_event_log(client, "graphs", tmp_path / "graph.dfg", format="dfg")
+    write_session_traces(client, "graphs", tmp_path / "graph.json", format="dfg")
+    write_session_traces(client, "graphs", tmp_path / "graph.dfg", format="dfg")
     graph = json.loads((tmp_path / "graph.json").read_text())
     assert sorted(map(tuple, graph["dfg"])) == [
         ("check ticket", "check ticket", 1),
@@ -218,10 +218,10 @@ def test_the_graph_is_written_as_json_and_as_lines(
 
 def test_an_export_that_finds_nothing_leaves_no_file(client: Client, tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="404 not_found"):
-        write_event_log(client, "never_seen", tmp_path / "out.xes")
+        write_session_traces(client, "never_seen", tmp_path / "out.xes")
     client.create_session("only_begun", start=True)
     with pytest.raises(NothingToExport, match="only_begun has no session"):
-        write_event_log(client, "only_begun", tmp_path / "out.xes")
+        write_session_traces(client, "only_begun", tmp_path / "out.xes")
     assert list(tmp_path.iterdir()) == []
 
 

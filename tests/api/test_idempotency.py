@@ -9,7 +9,7 @@ from sqlmodel import col, select
 
 from api.dependencies import get_db
 from api.strict_routes import BatchRoute, StrictRoute
-from recorder.access.idempotency_keys import IdempotencyKey, store_idempotency_answer
+from recorder.access.idempotency_keys import IdempotencyKey, store_keyed_answer
 from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, stored_rows
@@ -228,7 +228,7 @@ def test_an_answer_that_holds_is_not_overwritten(caller: Caller) -> None:
         Tenant(row.workspace_id, row.mode), row.method, row.path, row.key, bytes(row.body_digest)
     )
     with caller.service.runtime.database.transaction(write=True) as db:
-        store_idempotency_answer(db, key, status=404, body=b"{}", resource_id=None)
+        store_keyed_answer(db, key, status=404, body=b"{}", resource_id=None)
     (kept,) = kept_answers(caller)
     assert (kept.status, kept.answer) == (201, first.content)
     assert_replayed(first, caller.post(SESSIONS, CHECKOUT, key="k"))

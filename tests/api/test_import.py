@@ -15,7 +15,11 @@ from recorder.cli import app as command_line
 from recorder.client import ApiError, Client
 from recorder.client.errors import Unreachable
 from recorder.errors import ValidationFailed
-from recorder.importers.miniwob.demonstration import demonstration_files, demonstration_sources, import_folder
+from recorder.importers.miniwob.demonstration import (
+    demonstration_files,
+    demonstration_sources,
+    import_demonstration_folder,
+)
 from recorder.importers.upload import Upload, upload_recordings
 from tests.support.demonstrations import (
     REAL,
@@ -53,7 +57,7 @@ def test_every_file_becomes_a_stopped_session_with_its_outcome(
 ) -> None:
     for n, reward in enumerate((1, -1, 0.5)):
         write_demonstration(tmp_path, click_states(), task="whole", name=f"{n}", reward=reward)
-    report = import_folder(tmp_path, url=service.url, key=service.key, progress=False)
+    report = import_demonstration_folder(tmp_path, url=service.url, key=service.key, progress=False)
     sessions = sessions_of(client, "whole")
     assert (report.sessions, report.events, report.frames, report.failed) == (3, 9, 6, [])
     assert [session["outcome"] for session in sessions] == ["success", "error", "success"]
@@ -67,7 +71,7 @@ def test_every_file_becomes_a_stopped_session_with_its_outcome(
 
 def test_events_name_frames_of_their_session(service: RunningService, client: Client, tmp_path: Path) -> None:
     path = write_demonstration(tmp_path, click_states(), task="bound")
-    import_folder(path, url=service.url, key=service.key, progress=False)
+    import_demonstration_folder(path, url=service.url, key=service.key, progress=False)
     (session,) = sessions_of(client, "bound")
     frames = {frame["id"]: frame for frame in client.list_frames(session["id"])}
     assert {event["frame_id"] for event in client.list_events(session["id"])} <= set(frames)
@@ -83,7 +87,7 @@ def test_files_that_cannot_be_read_are_named_and_skipped(
     (good.parent / "[cut].json.gz").write_bytes(good.read_bytes()[:40])
     (good.parent / "shape.json.gz").write_bytes(gzip.compress(b"[1, 2]"))
     (good.parent / "text.json").write_text("no JSON")
-    report = import_folder(tmp_path, url=service.url, key=service.key)
+    report = import_demonstration_folder(tmp_path, url=service.url, key=service.key)
     printed = capsys.readouterr()
     names = ["damaged/[cut].json.gz", "damaged/shape.json.gz", "damaged/text.json"]
     assert sorted(name for name, _ in report.failed) == names
@@ -99,7 +103,7 @@ def test_a_recording_the_service_refuses_leaves_no_half_session(
         deep = element("DIV", (0, 0, 9, 9), deep)
     write_demonstration(tmp_path, [state(0, page(deep))], task="refused", name="0")
     write_demonstration(tmp_path, click_states(), task="refused", name="1")
-    report = import_folder(tmp_path, url=service.url, key=service.key, progress=False)
+    report = import_demonstration_folder(tmp_path, url=service.url, key=service.key, progress=False)
     assert [name for name, _ in report.failed] == ["refused/0.json.gz"]
     assert "invalid_json" in report.failed[0][1]
     assert len(sessions_of(client, "refused")) == report.sessions == 1
@@ -108,13 +112,15 @@ def test_a_recording_the_service_refuses_leaves_no_half_session(
 def test_a_key_that_is_refused_ends_the_import(service: RunningService, tmp_path: Path) -> None:
     write_demonstration(tmp_path, [])
     with pytest.raises(ApiError, match="401 invalid_api_key"):
-        import_folder(tmp_path, url=service.url, key="nsk_local_wrong", progress=False)
+        import_demonstration_folder(tmp_path, url=service.url, key="nsk_local_wrong", progress=False)
 
 
 def test_a_workflow_that_is_no_slug_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     write_demonstration(tmp_path, [])
     with pytest.raises(ValidationFailed, match="workflow"):
-        import_folder(tmp_path, url="http://127.0.0.1:1", key="nsk_x", workflow="No Slug", progress=False)
+        import_demonstration_folder(
+            tmp_path, url="http://127.0.0.1:1", key="nsk_x", workflow="No Slug", progress=False
+        )
 
 
 def test_sources_are_read_as_their_turn_comes(client: Client) -> None:

@@ -15,7 +15,7 @@ from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.due_replays import LEASE
 from recorder.replay_service.replayability.replayability_process import ReplayabilityProcess
-from recorder.replay_service.replayability.replayability_queue import has_waiting_sessions
+from recorder.replay_service.replayability.replayability_queue import has_queued_replayability
 from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
@@ -56,7 +56,7 @@ def change(runtime: Runtime, session_id: str, **columns: object) -> SessionRow:
 def is_waiting(caller: Caller) -> bool:
     """True if the sensor would start a run."""
     with caller.service.runtime.database.transaction(write=False) as db:
-        return has_waiting_sessions(db, LEASE)
+        return has_queued_replayability(db, LEASE)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from recorder import limits
 from recorder.recording import session_events
-from recorder.recording.session_events import EventPortions, events_as_records
+from recorder.recording.session_events import SessionEventPortions, list_session_event_records
 from recorder.sealing import Sealer
 from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
@@ -121,15 +121,15 @@ def test_portions_continue_over_seal_and_sweep(
     whole = caller.get(address, Accept="application/x-ndjson").content
     monkeypatch.setattr(session_events, "PORTION_EVENTS", 2)
     assert caller.get(address, Accept="application/x-ndjson").content == whole
-    portions = EventPortions(
+    portions = SessionEventPortions(
         runtime.database, runtime.lake, Tenant(caller.key.workspace_id, "live"), session_id
     )
-    lines = [record.as_json() for record in events_as_records(portions.read())]
+    lines = [record.as_json() for record in list_session_event_records(portions.read())]
     assert len(lines) == 2
     seal(sealer)
     sweep(caller, sealer, session_id)
     rest = list(iter(portions.read, None))
-    lines += [record.as_json() for portion in rest for record in events_as_records(portion)]
+    lines += [record.as_json() for portion in rest for record in list_session_event_records(portion)]
     assert lines == whole.splitlines() and [portion.num_rows for portion in rest] == [2, 1]
     assert caller.get(address, Accept="application/x-ndjson").content == whole
 

@@ -13,7 +13,13 @@ from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
 from recorder.sealing import breaker
 from recorder.sealing.failures import read_sealing_backlog, set_aside
-from recorder.service_state import Status, list_warnings, read_service_state, read_statuses, store_statuses
+from recorder.service_state import (
+    DagsterStatus,
+    list_warnings,
+    read_service_state,
+    read_service_statuses,
+    store_service_statuses,
+)
 from tests.api.test_metrics import scrape
 from tests.support.databases import create_database, create_file
 from tests.support.factories import Caller, Service, running_app
@@ -26,11 +32,13 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = clock.now()
     monkeypatch.setitem(globals(), "NOW", begin)
     kinds = (("sensor", "stopped_sessions"), ("schedule", "nightly_rebuild"), ("daemon", "SENSOR"))
-    monkeypatch.setitem(globals(), "RUNNING", [Status(kind, name, True, begin) for kind, name in kinds])
+    monkeypatch.setitem(
+        globals(), "RUNNING", [DagsterStatus(kind, name, True, begin) for kind, name in kinds]
+    )
 
 
 NOW = clock.now()
-RUNNING: list[Status] = []
+RUNNING: list[DagsterStatus] = []
 
 
 @pytest.fixture
@@ -62,16 +70,16 @@ def test_a_service_that_dagster_never_reported_to_says_what_stands_still(fresh: 
 
 
 def test_while_dagster_reports_there_is_nothing_to_warn_of(fresh: Service) -> None:
-    assert store_statuses(fresh.runtime.database, RUNNING)
+    assert store_service_statuses(fresh.runtime.database, RUNNING)
     assert warn(fresh, seconds=89) == {}
     assert fresh.client.get("/readyz").json()["warnings"] == []
 
 
 def test_an_error_that_nothing_can_be_sealed_with_is_named_until_a_session_is_sealed(fresh: Service) -> None:
-    store_statuses(fresh.runtime.database, RUNNING)
+    store_service_statuses(fresh.runtime.database, RUNNING)
     with fresh.runtime.database.transaction(write=True) as db:
         for workspace_id in ("wsp_a", "wsp_b"):
-            breaker.count_failure(db, "KeyError", workspace_id=workspace_id, session_id=None)
+            breaker.count_breaker_failure(db, "KeyError", workspace_id=workspace_id, session_id=None)
     assert list(warn(fresh)) == ["sealing_fails"]
     (warning,) = fresh.client.get("/readyz").json()["warnings"]
     assert warning["code"] == "sealing_fails" and "KeyError" in warning["message"]
@@ -81,14 +89,14 @@ def test_an_error_that_nothing_can_be_sealed_with_is_named_until_a_session_is_se
 
 
 def test_an_old_report_is_dagster_s_silence(fresh: Service) -> None:
-    store_statuses(fresh.runtime.database, RUNNING)
+    store_service_statuses(fresh.runtime.database, RUNNING)
     assert "for 95 s" in warn(fresh, seconds=95)["dagster_silent"]
     assert "for 10 min" in warn(fresh, minutes=10)["dagster_silent"]
 
 
 def test_what_somebody_switched_off_is_named_and_counted(fresh: Service) -> None:
     off = [replace(item, is_on=item.kind == "daemon") for item in RUNNING]
-    store_statuses(fresh.runtime.database, off)
+    store_service_statuses(fresh.runtime.database, off)
     warned = warn(fresh)
     assert list(warned) == ["schedule_off", "sensor_off"]
     assert "`stopped_sessions`" in warned["sensor_off"] and "`nightly_rebuild`" in warned["schedule_off"]
@@ -97,9 +105,9 @@ def test_what_somebody_switched_off_is_named_and_counted(fresh: Service) -> None
 
 def test_a_daemon_whose_heartbeat_is_old_is_named(fresh: Service) -> None:
     late = replace(RUNNING[2], seen_at=NOW - timedelta(seconds=200))
-    store_statuses(fresh.runtime.database, [*RUNNING[:2], late])
+    store_service_statuses(fresh.runtime.database, [*RUNNING[:2], late])
     assert "sensor daemon" in warn(fresh)["daemon_late"]
-    store_statuses(fresh.runtime.database, RUNNING)
+    store_service_statuses(fresh.runtime.database, RUNNING)
     assert warn(fresh) == {}
 
 
@@ -108,18 +116,18 @@ def test_reports_are_stored_when_they_differ_or_are_old(fresh: Service) -> None:
 
     def report(seconds: float, *, is_on: bool = True) -> bool:
         moved = [replace(item, seen_at=item.seen_at + timedelta(seconds=seconds)) for item in RUNNING]
-        return store_statuses(database, [replace(moved[0], is_on=is_on), *moved[1:]])
+        return store_service_statuses(database, [replace(moved[0], is_on=is_on), *moved[1:]])
 
     assert [report(0), report(10), report(29), report(30), report(40)] == [True, False, False, True, False]
     assert [report(41, is_on=False), report(42, is_on=False), report(43)] == [True, False, True]
-    assert store_statuses(database, RUNNING[:1])
+    assert store_service_statuses(database, RUNNING[:1])
     with database.transaction(write=False) as db:
-        assert [warning.name for warning in read_statuses(db)] == ["stopped_sessions"]
+        assert [warning.name for warning in read_service_statuses(db)] == ["stopped_sessions"]
 
 
 def test_the_backlog_counts_what_waits_and_what_was_set_aside(fresh: Service) -> None:
     caller, runtime = fresh.make_caller(), fresh.runtime
-    store_statuses(runtime.database, RUNNING)
+    store_service_statuses(runtime.database, RUNNING)
     waiting = [caller.make_session(status="stopped") for _ in range(3)]
     caller.make_session(status="deleted")
     caller.make_session()

@@ -17,7 +17,7 @@ from recorder.sealing import Sealer
 from recorder.tenant import GraphScope, Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.signing import verify_signature
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 from tests.support.delivery_loop import running_loop, wait_until
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.factories import Caller, Service, event
@@ -36,7 +36,7 @@ def told_all(caller: Caller) -> Iterator[tuple[Receiver, str]]:
     runtime = caller.service.runtime
     with (
         running_receiver(Answer(204)) as receiver,
-        running_loop(runtime.database, box=SecretBox(runtime.settings.secret)),
+        running_loop(runtime.database, box=WebhookSecretBox(runtime.settings.secret)),
     ):
         body = {"url": f"{receiver.url}/in", "events": list(EVENT_TYPES)}
         yield receiver, caller.post("/v1/webhooks", body).json()["secret"]

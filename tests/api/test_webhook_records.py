@@ -2,7 +2,7 @@
 
 from recorder.ids import new_id
 from recorder.models.webhook import Delivery
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 from tests.support.delivery_loop import AT_ONCE, local_client, running_loop, wait_until
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.webhook_receiver import Answer, running_receiver
@@ -62,7 +62,7 @@ def test_redelivering_and_testing_draw_on_ten_a_minute(service: Service) -> None
 
 def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None:
     runtime = caller.service.runtime
-    box = SecretBox(runtime.settings.secret)
+    box = WebhookSecretBox(runtime.settings.secret)
     answers = (Answer(500, {"reason": "full"}, {"X-Why": "full"}), Answer(200, {"ok": True}))
     with (
         running_receiver(*answers) as receiver,
@@ -97,7 +97,7 @@ def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None
 
 def test_of_an_answer_from_this_machine_the_status_alone_is_kept(caller: Caller) -> None:
     runtime = caller.service.runtime
-    box = SecretBox(runtime.settings.secret)
+    box = WebhookSecretBox(runtime.settings.secret)
     answers = (Answer(500, {"password": "hunter2"}, {"X-Inside": "1"}), Answer(200, {"ok": True}))
     with running_receiver(*answers) as receiver, running_loop(runtime.database, box=box, schedule=AT_ONCE):
         path = f"{WEBHOOKS}/{make(caller, url=f'{receiver.url}/in')['id']}"

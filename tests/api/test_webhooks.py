@@ -12,7 +12,7 @@ from recorder.ids import new_id
 from recorder.models.operations import AuditRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.webhooks.catalogue import EVENT_TYPES
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.webhooks import LOCAL, URL, WEBHOOKS, body, make
 
@@ -113,7 +113,7 @@ def test_rotating_gives_a_new_secret_and_keeps_it_encrypted(caller: Caller) -> N
     runtime = caller.service.runtime
     with runtime.database.transaction(write=False) as db:
         rows = list(db.exec(select(WebhookSecretRow).filter_by(webhook_id=made["id"]).order_by("number")))
-    box = SecretBox(runtime.settings.secret)
+    box = WebhookSecretBox(runtime.settings.secret)
     assert [box.decrypt_secret(row) for row in rows] == [made["secret"], rotated["secret"]]
     assert rows[0].expires_at is not None and rows[1].expires_at is None
     assert (rows[0].expires_at - rows[1].created_at).total_seconds() == 24 * 3600

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.streams import event_download
-from api.streams.event_download import ARROW, NDJSON, EventDownload, Ndjson
+from api.streams.event_download import ARROW, NDJSON, EventDownload, NdjsonDownload
 from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
 from recorder.recording import hot_event_reader, session_events
-from recorder.recording.session_events import EventPortions
+from recorder.recording.session_events import SessionEventPortions
 from recorder.recording.stored_events import EVERY_EVENT
 from recorder.recording.whole_reads import WholeReads
 from recorder.sealing import Sealer
@@ -99,14 +99,14 @@ def test_a_portion_is_read_once_the_one_before_was_taken(
     session_id = caller.make_session()
     caller.add_events(session_id, *[event(n) for n in range(30)])
     read: list[int] = []
-    real = EventPortions.read
+    real = SessionEventPortions.read
 
-    def counted(portions: EventPortions) -> Any:
+    def counted(portions: SessionEventPortions) -> Any:
         portion = real(portions)
         read.append(0 if portion is None else portion.num_rows)
         return portion
 
-    monkeypatch.setattr(EventPortions, "read", counted)
+    monkeypatch.setattr(SessionEventPortions, "read", counted)
 
     async def run() -> None:
         reads, taken, wanted = WholeReads(), [], asyncio.Semaphore(0)
@@ -136,8 +136,8 @@ def test_a_portion_is_read_once_the_one_before_was_taken(
 def test_a_client_that_goes_away_ends_the_work(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, *[event(n) for n in range(30)])
-    closed: list[EventPortions] = []
-    monkeypatch.setattr(EventPortions, "close", lambda portions: closed.append(portions))
+    closed: list[SessionEventPortions] = []
+    monkeypatch.setattr(SessionEventPortions, "close", lambda portions: closed.append(portions))
 
     async def run() -> None:
         reads, gone, sent = WholeReads(), asyncio.Event(), []
@@ -171,7 +171,9 @@ def make_download(caller: Caller, reads: WholeReads, session_id: str) -> EventDo
     """A read of a whole session as NDJSON."""
     holder = KeyHolder(Tenant(caller.key.workspace_id, "live"), caller.key.key_id)
     runtime = caller.service.runtime
-    return EventDownload(runtime, reads, holder, session_id, after=None, wanted=EVERY_EVENT, format=Ndjson())
+    return EventDownload(
+        runtime, reads, holder, session_id, after=None, wanted=EVERY_EVENT, format=NdjsonDownload()
+    )
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])

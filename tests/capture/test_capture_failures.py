@@ -14,9 +14,9 @@ from examples.webapp.approval import approve_invoice
 from examples.webapp.server import run_webapp
 from recorder import Client
 from recorder.capture import record
-from recorder.capture.journal import Journal, redact_url
+from recorder.capture.journal import Journal, redact_journal_url
 from recorder.capture.page_reader import PageUnreadable, parse_page_reading
-from recorder.capture.script_messages import ActionMessage, parse_script_message
+from recorder.capture.script_messages import PageScriptAction, parse_script_message
 from recorder.capture.sender import MAX_EVENTS, Sender, SessionChoice
 
 
@@ -153,7 +153,7 @@ def make_message(**members: Any) -> dict[str, Any]:
 
 def test_a_message_is_read() -> None:
     message = parse_script_message(orjson.dumps(make_message()).decode())
-    assert isinstance(message, ActionMessage)
+    assert isinstance(message, PageScriptAction)
     assert message.given == {"button": 0, "point": [1, 2]}
 
 
@@ -241,7 +241,7 @@ def test_a_session_that_is_recording_already_is_continued(page: Any, client: Cli
     ],
 )
 def test_addresses_lose_their_secrets(url: str, shown: str) -> None:
-    assert redact_url(url) == shown
+    assert redact_journal_url(url) == shown
 
 
 def test_times_of_another_clock_are_those_of_this_machine() -> None:

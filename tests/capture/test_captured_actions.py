@@ -12,7 +12,7 @@ import pytest
 from recorder import Client
 from recorder.capture import PageRecording, record
 from recorder.capture.page_reader import PageReader
-from recorder.capture.targets import make_element_path
+from recorder.capture.targets import make_target_path
 from recorder.replays.budget import Budget
 from recorder.replays.dom import read_dom_document
 from recorder.replays.recorded_session import list_recorded_steps
@@ -217,7 +217,7 @@ def test_no_answer_of_the_page_script_holds_a_secret(page: Any) -> None:
     document = read_dom_document(reading.dom, lambda _: None, Budget(10_000))
     assert document is not None
     button = document.by_tag["button"][0]
-    assert page.locator(make_element_path(button).css).inner_text() == "Next"
+    assert page.locator(make_target_path(button).css).inner_text() == "Next"
     assert any("fill" in text for text in received)
     assert SECRET not in "".join(received)
 

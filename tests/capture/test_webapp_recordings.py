@@ -17,7 +17,7 @@ from recorder.replays.recorded_pages import RecordedPages
 from recorder.replays.recorded_session import RecordedSession, list_recorded_steps
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event
 from recorder.replays.replay_results import Decision, DryResult
-from recorder.replays.selectors import find_single_element, kind_of_selector
+from recorder.replays.selectors import find_single_element_by_selector, kind_of_selector
 from recorder.replays.target_resolution import RESOLVE_VISITS, resolve_target
 from tests.support.captured_pages import read_dom, read_recorded
 
@@ -97,7 +97,10 @@ def test_every_selector_matches_its_target_alone_in_the_order_of_cost(recorded: 
         resolution = resolve_target(document, target)
         assert resolution.finding == "matched"
         for selector in target["selectors"]:
-            assert find_single_element(document, selector, Budget(RESOLVE_VISITS)) is resolution.element
+            assert (
+                find_single_element_by_selector(document, selector, Budget(RESOLVE_VISITS))
+                is resolution.element
+            )
         kinds = [order.index(kind_of_selector(selector)) for selector in target["selectors"]]
         assert kinds == sorted(kinds)
         assert {"aria", "path", "xpath"} <= {kind_of_selector(selector) for selector in target["selectors"]}

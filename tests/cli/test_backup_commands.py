@@ -28,7 +28,7 @@ from recorder.governance.backup.errors import (
 )
 from recorder.governance.backup.records import read_backup_records
 from recorder.runtime import Runtime
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
 
@@ -185,4 +185,4 @@ def test_a_backup_to_a_store_is_restored(
         # From stores in the bucket, back to a folder.
         again = run("backup", str(tmp_path / "local"), "--data", str(data), "--json")
         assert again.exit_code == 0, again.output
-        assert environment_with({})["AWS_ENDPOINT_URL"] == store.url
+        assert extend_program_environment({})["AWS_ENDPOINT_URL"] == store.url

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from recorder.client.progress import (
-    _format_duration,
+    _format_progress_duration,
     _ProgressBar,
     _ProgressLines,
     byte_progress_bar,
@@ -48,7 +48,7 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
     assert (
         line.plain.startswith(EXPORT_ID)
         and expected in line.plain
-        and _format_duration(waited_s) in line.plain
+        and _format_progress_duration(waited_s) in line.plain
     )
     if width >= 80:  # the spinner takes two
         assert len(line.plain) <= width - 2

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 from tests.support.databases import part_is_missing
 from tests.support.project_texts import ROOT
 
@@ -33,7 +33,7 @@ def test_a_wheelhouse_installs_and_serves_without_a_network(tmp_path: Path) -> N
     command = [*ENTER, "sh", script]
     done = subprocess.run(
         [*command, ROOT, sys.executable, Path(WHEELHOUSE).absolute(), tmp_path],
-        env=environment_with({"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}),
+        env=extend_program_environment({"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}),
         capture_output=True,
         text=True,
         check=False,

@@ -14,11 +14,11 @@ import pytest
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import InstigatorStatus
 
-from recorder.access.dagster_login import open_dagster
+from recorder.access.dagster_login import log_in_to_dagster
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
 
 RUNS = "{ runsOrError { ... on Runs { results { jobName status } } } }"
@@ -58,8 +58,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     folder = tmp_path_factory.mktemp("deployment")
     settings = Settings.from_env(data_dir=folder / "data")
     key = make_key(settings)
-    port = choose_port("127.0.0.1", 0, option="--port")
-    pages = choose_port("127.0.0.1", 0, option="--dagster-port")
+    port = choose_child_port("127.0.0.1", 0, option="--port")
+    pages = choose_child_port("127.0.0.1", 0, option="--dagster-port")
     ports = ["--port", str(port), "--dagster-port", str(pages)]
     with start_up(settings.data_dir, *ports, folder=folder) as process:
         try:
@@ -94,7 +94,7 @@ def seconds_until_sealed(client: httpx.Client, session_id: str, *, patience_s: f
 
 def ask_dagster(deployment: Deployment, query: str) -> dict[str, Any]:
     """The answer of Dagster's own interface."""
-    with open_dagster(Settings.from_env(data_dir=deployment.data), deployment.dagster_url) as dagster:
+    with log_in_to_dagster(Settings.from_env(data_dir=deployment.data), deployment.dagster_url) as dagster:
         # The pages read the code location at their first query, which takes its time beside other tests.
         answer: dict[str, Any] = dagster.post("/graphql", json={"query": query}, timeout=120).json()
     return answer["data"]  # type: ignore[no-any-return]

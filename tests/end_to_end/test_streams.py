@@ -14,7 +14,7 @@ from benchmarks.servers import serving
 from recorder.access.keys import NewKey, create_workspace
 from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 from tests.support.databases import create_database
 from tests.support.deployment_processes import left_after, start_up
 from tests.support.factories import event
@@ -144,7 +144,7 @@ def make_deployment(data: Path) -> NewKey:
 @contextmanager
 def recorder_up(data: Path, key: NewKey) -> Iterator[tuple[subprocess.Popen[str], Streamer]]:
     """`recorder up` without Dagster, in a process of its own."""
-    port = choose_port("127.0.0.1", 0, option="--port")
+    port = choose_child_port("127.0.0.1", 0, option="--port")
     with start_up(data, "--no-dagster", "--port", str(port), folder=data.parent) as process:
         try:
             url = f"http://127.0.0.1:{port}"

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.seeds import new_key
 from recorder.settings import Settings
 from recorder.supervisor import run_service
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 from tests.support.deployment_processes import left_after, processes_of, start_up
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def recorder_up(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`recorder up` in a process of its own, started from another folder; with the address of its API."""
-    port = choose_port("127.0.0.1", 0, option="--port")
+    port = choose_child_port("127.0.0.1", 0, option="--port")
     with start_up(data, "--port", str(port), *options, folder=data.parent) as process:
         try:
             url = f"http://127.0.0.1:{port}"

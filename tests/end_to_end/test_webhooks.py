@@ -16,7 +16,7 @@ from recorder.client import Client
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import run_service
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 from tests.support.delivery_loop import wait_until
 from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
 
@@ -110,11 +110,11 @@ def test_with_a_secret_nothing_is_registered_and_what_it_does_not_sign_is_refuse
 @pytest.fixture
 def unused_port() -> int:
     """A port that nothing listens on."""
-    return choose_port("127.0.0.1", 0, option="--port")
+    return choose_child_port("127.0.0.1", 0, option="--port")
 
 
 def test_a_delivery_loop_that_crashed_comes_back(tmp_path: Path) -> None:
-    data, port = tmp_path / "data", choose_port("127.0.0.1", 0, option="--port")
+    data, port = tmp_path / "data", choose_child_port("127.0.0.1", 0, option="--port")
     with start_up(data, "--port", str(port), "--no-dagster", folder=tmp_path) as process:
         try:
             first = wait_until(lambda: delivery_process(data))

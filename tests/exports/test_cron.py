@@ -9,7 +9,7 @@ from dagster._utils.schedules import cron_string_iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.exports.requests.cron import InvalidCron, read_recipe_cron
+from recorder.exports.requests.cron import InvalidCron, parse_cron
 
 START = datetime(2026, 1, 31, 22, 30, 15, tzinfo=UTC)
 LINES = [
@@ -27,7 +27,7 @@ LINES = [
 
 def ticks(line: str, timezone: str, count: int) -> list[datetime]:
     """The first instants after the start."""
-    cron, result = read_recipe_cron(line, timezone), [START]
+    cron, result = parse_cron(line, timezone), [START]
     for _ in range(count):
         result.append(cron.next_after(result[-1]))
     return result[1:]
@@ -61,14 +61,14 @@ def test_where_days_begin_with_a_star_both_must_match_as_in_debian() -> None:
 
 @given(line=st.sampled_from(LINES[:4]), seconds=st.integers(0, 400 * 86_400))
 def test_the_last_tick_is_the_one_before_the_next(line: str, seconds: int) -> None:
-    cron, moment = read_recipe_cron(line, "Europe/Berlin"), START + timedelta(seconds=seconds)
+    cron, moment = parse_cron(line, "Europe/Berlin"), START + timedelta(seconds=seconds)
     last = cron.find_last(moment)
     assert last is not None and last <= moment < cron.next_after(last)
 
 
 def test_the_last_tick_in_an_hour_that_comes_twice_is_the_one_that_came() -> None:
     tick = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
-    assert read_recipe_cron("30 2 * * *", "Europe/Berlin").find_last(tick + timedelta(minutes=30)) == tick
+    assert parse_cron("30 2 * * *", "Europe/Berlin").find_last(tick + timedelta(minutes=30)) == tick
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_the_last_tick_in_an_hour_that_comes_twice_is_the_one_that_came() -> Non
 )
 def test_what_names_no_time_is_refused(line: str, zone: str) -> None:
     with pytest.raises(InvalidCron, match="five fields"):
-        read_recipe_cron(line, zone)
+        parse_cron(line, zone)

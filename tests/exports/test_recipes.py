@@ -14,8 +14,8 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import DestinationNotAllowed, InvalidRange, NotFound, RecorderError
-from recorder.exports.requests.cron import InvalidCron, read_recipe_cron
-from recorder.exports.requests.recipe_ticks import queue_due_exports
+from recorder.exports.requests.cron import InvalidCron, parse_cron
+from recorder.exports.requests.recipe_ticks import queue_due_recipe_ticks
 from recorder.exports.requests.recipes import (
     InvalidRecipe,
     ListedRecipe,
@@ -69,7 +69,7 @@ class Kitchen:
             row.next_at -= ago
 
     def follow(self) -> list[ListedRecipe]:
-        return list(queue_due_exports(self.runtime))
+        return list(queue_due_recipe_ticks(self.runtime))
 
     def listed(self) -> dict[str, ListedRecipe]:
         with self.runtime.database.transaction(write=False) as db:
@@ -165,7 +165,7 @@ def test_daemons_that_look_at_once_make_one_export(
         kitchen.add(f"recipe {number}")
         kitchen.make_due(f"recipe {number}")
     threads = [
-        threading.Thread(target=lambda instance=daemon: list(queue_due_exports(instance)))
+        threading.Thread(target=lambda instance=daemon: list(queue_due_recipe_ticks(instance)))
         for daemon in daemons
     ]
     for thread in threads:
@@ -315,7 +315,7 @@ def test_a_name_is_taken_once(kitchen: Kitchen) -> None:
 
 def test_a_cron_line_without_five_fields_is_told_how_many_it_has() -> None:
     with pytest.raises(InvalidCron, match=r"^This line has 1 field\. A cron line has five fields"):
-        read_recipe_cron("nonsense", "UTC")
+        parse_cron("nonsense", "UTC")
 
 
 def test_what_is_wrong_is_told_in_a_sentence_without_the_value() -> None:

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from recorder.exports.executor import InProcess
 from recorder.exports.planning.plan import SHARD_BYTES, bucket_bits
-from recorder.exports.planning.selection import build_export_plan
+from recorder.exports.planning.selection import plan_selected_sessions
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import ShardTask, WrittenShard
@@ -52,13 +52,15 @@ def test_large_payloads_are_spread_over_more_buckets_and_read_in_smaller_tasks(
 def test_payloads_that_sealing_did_not_note_are_counted(runtime: Runtime) -> None:
     ids = seal(runtime, [Recording(padding=number) for number in (0, 10, 2_000)])
     noted = (
-        build_export_plan(runtime.database, runtime.lake, ask(runtime)).sessions["payload_bytes"].to_list()
+        plan_selected_sessions(runtime.database, runtime.lake, ask(runtime))
+        .sessions["payload_bytes"]
+        .to_list()
     )
     sessions = DeltaTable(f"{runtime.lake.url}/{WORKSPACE}/live/sessions")
     sessions.update(updates={"payload_bytes": "null"}, predicate=f"session_id IN ('{ids[0]}', '{ids[2]}')")
     unknown = runtime.lake.scan("sessions", Tenant(WORKSPACE, "live")).select("payload_bytes").collect()
     assert unknown.null_count().item() == 2
-    plan = build_export_plan(runtime.database, runtime.lake, ask(runtime))
+    plan = plan_selected_sessions(runtime.database, runtime.lake, ask(runtime))
     assert plan.sessions["payload_bytes"].to_list() == noted and all(noted)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from recorder.datasets.webdataset import format_tar_header
 from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.checked_rows import read_events, read_frames
+from recorder.exports.verify.checked_rows import read_checked_events, read_checked_frames
 from tests.support.spoiled_datasets import exchange_file, file_of_rows, problems_of
 
 
@@ -128,7 +128,7 @@ def test_one_long_value_that_all_rows_repeat_takes_little_memory(
     rows = pa.concat_tables([row] * count).set_column(index, row.schema.field(name), column)
     pq.write_table(rows, path, compression="zstd")
     del rows, column
-    read: Any = read_events if kind == "events" else read_frames
+    read: Any = read_checked_events if kind == "events" else read_checked_frames
     before = pa.total_allocated_bytes()
     allocated = [pa.total_allocated_bytes() - before for _ in read(path, "parquet")]
     assert len(allocated) == count and path.stat().st_size < 2**20
@@ -166,5 +166,5 @@ def test_an_arrow_dictionary_is_expanded_by_few_rows_at_a_time(copy: Callable[[s
     with pa.ipc.new_file(path, rows.schema) as writer:
         writer.write_table(rows)
     before = pa.total_allocated_bytes()
-    allocated = [pa.total_allocated_bytes() - before for _ in read_events(path, "arrow")]
+    allocated = [pa.total_allocated_bytes() - before for _ in read_checked_events(path, "arrow")]
     assert len(allocated) == 100 and max(allocated) < 80 * 2**20

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from recorder.settings import Settings, make_child_environment
-from recorder.supervisor.child_commands import api_command, choose_port
+from recorder.supervisor.child_commands import api_command, choose_child_port
 from tests.support.deployment_processes import ROOT
 
 
@@ -46,7 +46,7 @@ class Lives:
 @contextmanager
 def api_lives(settings: Settings) -> Iterator[Lives]:
     """An API on these settings that can be killed while the block runs."""
-    host, port = "127.0.0.1", choose_port("127.0.0.1", 0, option="--port")
+    host, port = "127.0.0.1", choose_child_port("127.0.0.1", 0, option="--port")
     options = api_command(settings, {}, ROOT, host, port).arguments[3:]  # without `python -m uvicorn`
     with subprocess.Popen(
         [sys.executable, "-m", "tests.faults.api_launcher", *options],

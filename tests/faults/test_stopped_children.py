@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from recorder.settings import Settings
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 from tests.end_to_end.test_daemon import make_client, make_key, record, seconds_until_sealed
 from tests.support.deployment_processes import left_after, processes_of, start_up
 
@@ -93,7 +93,7 @@ def watched(
     monkeypatch.setenv("RECORDER_ANSWER_WITHIN", f"{silence_s:g}")
     settings = Settings.from_env({}, data_dir=folder / "data")
     key = make_key(settings)
-    port, pages = (choose_port("127.0.0.1", 0, option=name) for name in ("--port", "--dagster-port"))
+    port, pages = (choose_child_port("127.0.0.1", 0, option=name) for name in ("--port", "--dagster-port"))
     options = ("--port", str(port), "--dagster-port", str(pages))
     with start_up(settings.data_dir, *options, folder=folder) as process:
         service = Watched(process, settings.data_dir, f"http://127.0.0.1:{port}")

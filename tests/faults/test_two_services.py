@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from recorder.supervisor.child_commands import choose_port
+from recorder.supervisor.child_commands import choose_child_port
 from recorder.supervisor.liveness import accepts_socket_connections
 from recorder.supervisor.run_records import SERVICE, read_run_record
 from tests.faults.results import add_result, count_done
@@ -35,11 +35,11 @@ class Up:
 
     def __init__(self, data: Path, *, dagster: bool) -> None:
         self.data = data
-        port = choose_port("127.0.0.1", 0, option="--port")
+        port = choose_child_port("127.0.0.1", 0, option="--port")
         self.url = f"http://127.0.0.1:{port}"
         options = ["--port", str(port)]
         if dagster:
-            options += ["--dagster-port", str(choose_port("127.0.0.1", 0, option="--dagster-port"))]
+            options += ["--dagster-port", str(choose_child_port("127.0.0.1", 0, option="--dagster-port"))]
         else:
             options += ["--no-dagster"]
         self.process = start_up(data, *options, folder=data.parent)

@@ -15,7 +15,7 @@ from recorder import clock
 from recorder.governance.maintenance_pass import maintain_lake
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.sealing.cleanup import maintain, name_table_lease
+from recorder.sealing.cleanup import maintain, name_table_cleanup_lease
 from recorder.storage.lake import Lake
 from recorder.storage.lake_maintenance import LakeTimes
 from recorder.storage.lake_reads import retry_lake_read
@@ -102,7 +102,7 @@ def test_a_table_that_another_run_works_on_is_left(caller: Caller, tenant: Tenan
     runtime = caller.service.runtime
     sealed_sessions(caller, 1)
     with runtime.database.transaction(write=True) as db:
-        held = hold_lease(db, name_table_lease("events", tenant), "sealer", ttl_ms=60_000)
+        held = hold_lease(db, name_table_cleanup_lease("events", tenant), "sealer", ttl_ms=60_000)
     assert held is not None
     report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
     assert report.busy == [(tenant, "events")] and len(report.tables) == len(LAYOUTS) - 1
@@ -188,7 +188,7 @@ def test_a_compaction_whose_lease_was_taken_stops_and_the_other_tables_go_on(
 
         def compact(self, kind: Kind, tenant: Tenant, **options: Any) -> int:
             if kind == "events":
-                name = name_table_lease(kind, tenant)
+                name = name_table_cleanup_lease(kind, tenant)
                 execute(opened, "UPDATE leases SET expires_ms = 0 WHERE name = :name", name=name)
                 with opened.database.transaction(write=True) as db:
                     assert hold_lease(db, name, "another run", ttl_ms=60_000)

@@ -12,14 +12,14 @@ import psycopg
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.governance.content_inventory import list_tables_to_rewrite
+from recorder.governance.content_inventory import list_inventory_tables_to_rewrite
 from recorder.governance.erasures import has_unfinished_erasures, run_erasures
 from recorder.governance.overdue import count_overdue
 from recorder.governance.requested_removals import run_removals
 from recorder.governance.retention import run_retention
 from recorder.governance.table_rewrites import (
     LEASE,
-    has_waiting_erasures,
+    has_erasures_awaiting_rewrite,
     rewrite_small_file,
     rewrite_tables,
 )
@@ -85,14 +85,14 @@ def test_an_erasure_is_completed_once_its_tables_were_rewritten(caller: Caller) 
     erasure_id, _ = purge_subject(caller)
     waiting = read_erasure(caller, erasure_id)
     with runtime.database.transaction(write=False) as db:
-        assert has_waiting_erasures(db)
+        assert has_erasures_awaiting_rewrite(db)
         assert not has_unfinished_erasures(db), "the sensor of purges would start runs for nothing"
         assert count_overdue(db).waiting_rewrites == 1
     report = rewrite_tables(runtime, "tests")
     assert report is not None and report.failures == {}
     assert (waiting["status"], waiting["completed_at"]) == ("running", None)
     assert (report.tables, report.erasures) == (
-        len(list_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite)),
+        len(list_inventory_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite)),
         1,
     )
     ended = read_erasure(caller, erasure_id)
@@ -155,7 +155,9 @@ def test_a_user_who_may_not_rewrite_is_told_what_to_do(caller: Caller) -> None:
             database.close()
             connection.execute("DROP OWNED BY clerk")
             connection.execute("DROP ROLE clerk")
-    assert report is not None and report.failures.keys() == set(list_tables_to_rewrite(is_sqlite=False))
+    assert report is not None and report.failures.keys() == set(
+        list_inventory_tables_to_rewrite(is_sqlite=False)
+    )
     assert "owner of the database" in report.failures["sessions"]
     rewrite_tables(runtime, "tests")
     assert read_erasure(caller, erasure_id)["status"] == "completed"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from recorder.importers.screen_drawing import CLEAR, ScreenBox, draw_screen, parse_css_colour
+from recorder.importers.screen_drawing import CLEAR, ScreenBox, draw_screen, parse_screen_colour
 
 RED = (200, 0, 0, 255)
 
@@ -29,7 +29,7 @@ def drawn(*boxes: ScreenBox) -> Image.Image:
     ],
 )
 def test_computed_colours_are_read(css: str | None, colour: tuple[int, int, int, int]) -> None:
-    assert parse_css_colour(css) == colour
+    assert parse_screen_colour(css) == colour
 
 
 def test_a_box_fills_its_place_and_nothing_else() -> None:

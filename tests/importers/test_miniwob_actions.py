@@ -5,14 +5,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from recorder.importers.miniwob.format import DemonstrationState, convert_action, whole_actions
+from recorder.importers.miniwob.format import (
+    DemonstrationState,
+    convert_action,
+    join_demonstration_action_halves,
+)
 from tests.support.demonstrations import key, mouse, page
 
 
 def actions(*halves: dict[str, Any]) -> list[dict[str, Any]]:
     """The events' members of these halves, one state each."""
     raw = [{"time": n, "dom": page(), "action": half} for n, half in enumerate(halves)]
-    return list(convert_action(whole_actions(msgspec.convert(raw, list[DemonstrationState]))))
+    return list(
+        convert_action(join_demonstration_action_halves(msgspec.convert(raw, list[DemonstrationState])))
+    )
 
 
 def both(kind: str, code: int, char: int = 0) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from recorder.ids import is_client_id
 from recorder.importers.miniwob.demonstration import (
     demonstration_files,
     demonstration_sources,
+    make_miniwob_workflow_slug,
     read_demonstration,
-    workflow_of_task,
 )
-from recorder.importers.miniwob.format import read_demonstration_file, whole_actions
+from recorder.importers.miniwob.format import join_demonstration_action_halves, read_demonstration_file
 from recorder.importers.upload import ImportedRecording, NothingToImport, UnreadableRecording
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem
@@ -67,12 +67,12 @@ def test_all_tasks_may_go_into_one_workflow(tmp_path: Path) -> None:
     ("task", "slug"), [("flight.Alaska-auto", "flight_alaska_auto"), ("a b", "a_b"), ("Über", "_ber")]
 )
 def test_a_task_becomes_a_slug(task: str, slug: str) -> None:
-    assert workflow_of_task(task) == slug
+    assert make_miniwob_workflow_slug(task) == slug
 
 
 def test_a_task_that_makes_no_slug_is_named() -> None:
     with pytest.raises(UnreadableRecording, match="makes no workflow"):
-        workflow_of_task("x" * 65)
+        make_miniwob_workflow_slug("x" * 65)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,10 @@ def test_every_real_demonstration_is_read_with_every_action_once() -> None:
     decoded = [read_demonstration_file(path)[0] for path in demonstration_files(REAL)]
     assert len(decoded) == 1298
     assert sum(not demonstration.states for demonstration in decoded) == 9
-    assert sum(len(whole_actions(demonstration.states)) for demonstration in decoded) == 23_767
+    assert (
+        sum(len(join_demonstration_action_halves(demonstration.states)) for demonstration in decoded)
+        == 23_767
+    )
 
 
 @needs_real

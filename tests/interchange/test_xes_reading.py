@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.importers.trace_recordings import OutcomeRule, parse_outcome_rules, recording_of_trace
+from recorder.importers.trace_recordings import TraceOutcomeRule, parse_outcome_rules, recording_of_trace
 from recorder.interchange import xes_reader
 from recorder.interchange.event_logs import LogTrace, UnreadableLog, event_log_rows
 from recorder.interchange.xes_reader import read_xes_traces
@@ -271,7 +271,7 @@ def test_an_outcome_is_tagged_where_it_is_told(
     tmp_path: Path, key: str, value: str, tags: list[object]
 ) -> None:
     first = read(tmp_path, claims_text())[0]
-    rules = [OutcomeRule(key, value, "success")]
+    rules = [TraceOutcomeRule(key, value, "success")]
     assert recording_of_trace(first, log="claims.xes", workflow="claims", rules=rules).tags == tags
 
 

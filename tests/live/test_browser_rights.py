@@ -11,7 +11,7 @@ import playwright
 import pytest
 
 import recorder
-from recorder.live.browser import Browser, NoBrowser, remove_leftover_folders
+from recorder.live.browser import Browser, NoBrowser, remove_leftover_browser_folders
 from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
@@ -58,16 +58,16 @@ def test_the_folder_of_a_browser_is_removed_once_it_was_killed(
         browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_readable_chromium()))
         try:
             browser.start((800, 600))
-            remove_leftover_folders(older_than_s=0)
+            remove_leftover_browser_folders(older_than_s=0)
             assert browser.process is not None and browser.folder is not None and browser.folder.exists()
             os.killpg(browser.process.pid, signal.SIGKILL)
             browser.process.wait()
-            remove_leftover_folders()
+            remove_leftover_browser_folders()
             assert browser.folder.exists(), "it is not old enough"
             folder_left = browser.folder
 
             def is_removed() -> bool:
-                remove_leftover_folders(older_than_s=0)
+                remove_leftover_browser_folders(older_than_s=0)
                 return not folder_left.exists()
 
             wait_for(is_removed)  # the browser's own processes end a moment later
@@ -80,9 +80,9 @@ def test_a_folder_whose_removal_stopped_half_way_is_removed(monkeypatch: pytest.
         monkeypatch.setattr(tempfile, "tempdir", parent)
         folder = Path(tempfile.mkdtemp(prefix="recorder-live-"))
         (folder / "profile").mkdir()
-        remove_leftover_folders()
+        remove_leftover_browser_folders()
         assert folder.exists(), "a browser may be starting in it"
-        remove_leftover_folders(older_than_s=0)
+        remove_leftover_browser_folders(older_than_s=0)
         assert not folder.exists()
 
 

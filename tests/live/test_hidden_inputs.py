@@ -7,7 +7,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from recorder.live.hidden_inputs import HIDDEN_TEXT, HiddenInputs
-from recorder.masking.masker import Masker, compile_rules
+from recorder.masking.masker import Masker, compile_masker_rules
 from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs, encrypt_inputs
 
 SECRET = "Grüße + 7/Q&a"
@@ -47,14 +47,14 @@ def test_a_long_input_is_hidden_whole() -> None:
 
 
 def test_an_input_that_masking_replaces_is_shown_as_its_token() -> None:
-    masker = Masker(compile_rules(('{"builtins":["email"]}',)), b"k" * 32)
+    masker = Masker(compile_masker_rules(('{"builtins":["email"]}',)), b"k" * 32)
     hidden = HiddenInputs({"mail": "ada@ledgerly.example"}, masker.mask_value)
     shown = hidden.hide_text("for ADA@ledgerly.example")
     assert shown == "for " + masker.mask_text("ada@ledgerly.example")
 
 
 def test_an_input_that_masking_replaces_in_part_is_hidden_whole() -> None:
-    masker = Masker(compile_rules(('{"builtins":["email"]}',)), b"k" * 32)
+    masker = Masker(compile_masker_rules(('{"builtins":["email"]}',)), b"k" * 32)
     hidden = HiddenInputs({"note": "from ada@ledgerly.example"}, masker.mask_value)
     assert hidden.hide_text("from ada@ledgerly.example") == HIDDEN_TEXT
 

@@ -27,7 +27,7 @@ from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.run_recording import ReplayRunRecorder
 from recorder.live.step_execution import StepExecutor
 from recorder.live.step_loop import LiveRun
-from recorder.masking.masker import Masker, compile_rules
+from recorder.masking.masker import Masker, compile_masker_rules
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.session import SessionRow
@@ -242,7 +242,7 @@ def test_what_a_run_records_is_masked_and_too_large_parts_are_left_out(caller: C
     runtime = caller.service.runtime
     journal = journal_of(caller, ask(caller, sealed_run(caller)))
     session_id = journal.start_session()
-    masker = Masker(compile_rules(('{"builtins":["email"]}',)), b"k" * 32)
+    masker = Masker(compile_masker_rules(('{"builtins":["email"]}',)), b"k" * 32)
     sender = AccessCaller(Tenant(caller.key.workspace_id, "live"), "replay")
     recording = ReplayRunRecorder(runtime, sender, session_id, masker)
     dom = {"v": 1, "format": "nodes", "html": ["html", {}, ["p", {}, "ada@ledgerly.example"]]}

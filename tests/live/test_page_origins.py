@@ -2,7 +2,7 @@
 
 import pytest
 
-from recorder.live.live_page import has_same_origin, map_url
+from recorder.live.live_page import has_same_live_page_origin, map_live_page_url
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from recorder.live.live_page import has_same_origin, map_url
     ],
 )
 def test_one_origin_is_written_in_several_ways(url: str, other: str) -> None:
-    assert has_same_origin(url, other)
+    assert has_same_live_page_origin(url, other)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,13 @@ def test_one_origin_is_written_in_several_ways(url: str, other: str) -> None:
 def test_other_schemes_ports_and_hosts_and_addresses_without_a_host_are_other_origins(
     url: str, other: str
 ) -> None:
-    assert not has_same_origin(url, other)
+    assert not has_same_live_page_origin(url, other)
 
 
 def test_a_base_address_stands_for_its_own_scheme_and_host() -> None:
     mapped = {"https://erp.example/": "http://127.0.0.1:8080"}
     for same in ("https://erp.example", "https://ERP.example:443", "https://me@erp.example."):
-        assert map_url(f"{same}/pay?x=1#/note", mapped) == "http://127.0.0.1:8080/pay?x=1#/note"
+        assert map_live_page_url(f"{same}/pay?x=1#/note", mapped) == "http://127.0.0.1:8080/pay?x=1#/note"
     for other in (
         "https://[x/",
         "https://erp.example\uff0f/",
@@ -48,4 +48,4 @@ def test_a_base_address_stands_for_its_own_scheme_and_host() -> None:
         "https://erp.example:8443/pay",
         "https://other.example/pay",
     ):
-        assert map_url(other, mapped) == other
+        assert map_live_page_url(other, mapped) == other

@@ -12,7 +12,7 @@ from recorder.masking.expressions import compile_expression
 from recorder.masking.pattern_admission import (
     PatternRefusal,
     find_refusals,
-    list_characters,
+    list_pattern_characters,
     ordinary_texts,
     slow_texts,
 )
@@ -130,7 +130,7 @@ def test_the_corpus_is_the_same_each_time() -> None:
     [("[ab]*a[ab]{300}c", "abc"), (r"\d{2}x", "0189x"), (r"\x{e9}я", "éя"), (r"(?P<name>q)\.", "q.")],
 )
 def test_the_characters_of_an_expression_make_its_texts(expression: str, first: str) -> None:
-    assert "".join(list_characters(expression)).startswith(first)
+    assert "".join(list_pattern_characters(expression)).startswith(first)
 
 
 def test_a_scan_keeps_groups_only_where_it_is_told_to() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder import limits
-from recorder.masking.masker import Masker, split_strings
+from recorder.masking.masker import Masker, split_json_strings_to_mask
 from tests.support.masking import ALL, make_masker, pattern
 
 _PATTERNS = [
@@ -75,7 +75,7 @@ def test_clean_text_with_escapes_is_found_clean(text: str) -> None:
 
 
 def test_what_is_no_json_counts_as_suspect() -> None:
-    assert split_strings(rb'{"a":"\u00"}') is None
+    assert split_json_strings_to_mask(rb'{"a":"\u00"}') is None
 
 
 _PARTS = ["ada@example.com", "pin 12", "agent", '"word"', "C:\\dir", "a\tb", "begin", "end", "αβγ", "😀"]

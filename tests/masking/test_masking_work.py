@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.masking.detectors import CARD, Span
-from recorder.masking.masker import _is_within, replace_json_strings
+from recorder.masking.masker import _is_within_masked_span, replace_json_strings
 
 
 class _CountedKey(str):
@@ -63,8 +63,8 @@ def test_keys_get_the_lowest_number_that_is_free(keys: list[str], changed: dict[
 
 def test_few_of_many_tokens_are_looked_at_for_a_hit() -> None:
     tokens = _CountedSpans([(start, start + 5) for start in range(0, 100_000, 10)])
-    assert _is_within((99_991, 99_995), tokens)
-    assert not _is_within((99_996, 99_998), tokens)
+    assert _is_within_masked_span((99_991, 99_995), tokens)
+    assert not _is_within_masked_span((99_996, 99_998), tokens)
     assert tokens.looks < 50
 
 
@@ -73,7 +73,7 @@ def test_a_span_lies_in_a_token_that_holds_all_of_it(cuts: set[int], start: int,
     edges = sorted(cuts)
     tokens = list(zip(edges[::2], edges[1::2], strict=False))
     expected = any(first <= start and start + length <= end for first, end in tokens)
-    assert _is_within((start, start + length), tokens) == expected
+    assert _is_within_masked_span((start, start + length), tokens) == expected
 
 
 _FIRST = "[2-6]"

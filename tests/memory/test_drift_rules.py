@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
+from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return_after_fall
 from recorder.memory.drift.thresholds import (
     DriftRules,
     compute_most_expected,
@@ -95,4 +95,4 @@ def test_a_subject_has_returned_with_the_sighting_that_reaches_the_odds() -> Non
     is_seen = np.array([True] * 10 + [False] * (11 + gap) + [True] * needed)
     for length, expected in ((len(is_seen), fell_at + gap + needed), (len(is_seen) - 1, None)):
         trail = Trail(is_seen[:length], ~is_seen[:length], np.zeros(length, dtype=np.int64))
-        assert find_return(trail, fell_at, before=before, after=after, rules=RULES) == expected
+        assert find_return_after_fall(trail, fell_at, before=before, after=after, rules=RULES) == expected

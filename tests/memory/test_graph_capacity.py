@@ -10,8 +10,9 @@ import pytest
 from recorder.memory.graph.capacity import UNKEPT_TRACE, GraphCapacity
 from recorder.memory.graph.graph import Graph
 from recorder.memory.graph.rebuild import RebuildKind
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
+from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.steps.session_steps import Step
@@ -232,9 +233,7 @@ def test_a_flood_is_bounded_and_every_query_answers(database: Database) -> None:
     assert (body["sessions"], body["sessions_without_steps"]) == (63, 0)
     labels = {node["label"] for node in body["nodes"]}
     assert {"Other click steps", "Other press steps", "Other navigate steps"} <= labels
-    (path,) = [
-        path for path in describe_session_paths(columns, columns.current()) if path.session_count == 33
-    ]
+    (path,) = [path for path in describe_common_paths(columns, columns.current()) if path.session_count == 33]
     assert path.exact_frequency == 33 / 63
     unkept = columns.session_id[columns.is_unkept][0].decode()
     similar = index_similarity(columns)
@@ -321,7 +320,7 @@ def test_other_workflows_of_a_batch_are_as_without_the_flood(database: Database)
     shown, expected = (read(database, scope) for scope in (beside, alone))
     assert [node.label for node in shown.nodes] == [node.label for node in expected.nodes]
     paths = [
-        [(path.labels, path.session_count) for path in describe_session_paths(columns, columns.current())]
+        [(path.labels, path.session_count) for path in describe_common_paths(columns, columns.current())]
         for columns in (shown, expected)
     ]
     assert sorted(paths[0]) == sorted(paths[1])

@@ -12,8 +12,9 @@ from sqlmodel import Session as DbSession
 from recorder.memory.graph.bounds import GraphBounds
 from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.nodes import NodeIndex
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
+from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
@@ -132,7 +133,7 @@ def test_a_run_keeps_no_more_graphs_than_there_is_room_for(tmp_path: Path) -> No
         assert (len(small._held), len(large._held)) == (1, 3)
         for scope in scopes:
             with database.transaction(write=False) as db:
-                listed = describe_session_paths(*_read_current(db, scope))
+                listed = describe_common_paths(*_read_current(db, scope))
                 assert sum(path.session_count for path in listed) == 6
                 assert check_graph_consistency(db, scope).miscounted == []
 
@@ -178,7 +179,7 @@ def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
         columns = read_newest_columns(db, SCOPE)
     chosen = columns.current()
     note("read")
-    describe_session_paths(columns, chosen, min_frequency=0.0, limit=500)
+    describe_common_paths(columns, chosen, min_frequency=0.0, limit=500)
     note("paths")
     find_outliers(columns, chosen, rank="typicality")
     note("outliers")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_graph_columns
-from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant

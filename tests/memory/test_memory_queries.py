@@ -10,8 +10,9 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import GraphColumns, read_graph_columns
-from recorder.memory.queries.common_paths import list_paths, read_newest_columns
+from recorder.memory.queries.common_paths import list_paths
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome
 from recorder.memory.storage.indexing import GraphIndexer

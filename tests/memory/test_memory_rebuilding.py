@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace
 from recorder.memory.graph.nodes import find_live_node
-from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, match_ids, rebuild
+from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, match_rebuilt_ids, rebuild
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_step, make_steps
@@ -172,12 +172,12 @@ def test_an_empty_graph_stays_empty() -> None:
 def test_a_group_inherits_the_number_of_what_it_mostly_was() -> None:
     old = {1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 2}
     new = {1: 10, 2: 10, 3: 11, 4: 11, 5: 11, 6: 11}
-    heirs = match_ids(old, new, dict.fromkeys(old, 1), free=3)
+    heirs = match_rebuilt_ids(old, new, dict.fromkeys(old, 1), free=3)
     # 10 holds two of three of 0; 11 holds all of 1 and of 2, so it goes on as the larger.
     assert heirs.number_of == {10: 0, 11: 1}
     assert heirs.merged == {2: 1}
     # 11 holds no more than half of any: 0 is divided equally.
-    heirs = match_ids(
+    heirs = match_rebuilt_ids(
         {1: 0, 2: 0, 3: 0, 4: 0}, {1: 10, 2: 10, 3: 11, 4: 11}, dict.fromkeys(range(5), 1), free=1
     )
     assert heirs.number_of == {10: 1, 11: 2}
@@ -185,5 +185,5 @@ def test_a_group_inherits_the_number_of_what_it_mostly_was() -> None:
 
 def test_what_no_session_does_any_more_decides_only_between_equals() -> None:
     old, new = {1: 0, 2: 0, 3: 0}, {1: 10, 2: 11, 3: 11}
-    assert match_ids(old, new, {1: 5, 2: 0, 3: 0}, free=1).number_of == {10: 0, 11: 1}
-    assert match_ids(old, new, {}, free=1).number_of == {11: 0, 10: 1}
+    assert match_rebuilt_ids(old, new, {1: 5, 2: 0, 3: 0}, free=1).number_of == {10: 0, 11: 1}
+    assert match_rebuilt_ids(old, new, {}, free=1).number_of == {11: 0, 10: 1}

@@ -9,8 +9,9 @@ from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
 from recorder.memory.graph.rebuild import RebuildKind
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
+from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage import rebuilds
 from recorder.memory.storage.consistency import check_graph_consistency
@@ -77,7 +78,7 @@ def test_readers_see_the_new_structure_and_old_ids(
     assert after.session_id.tolist() == before.session_id.tolist()
     # From the start to each node and to the end: whatever the nodes are, the session's time is the same.
     assert after.step_ms.tolist() == before.step_ms.tolist()
-    (path,) = describe_session_paths(after, after.current())
+    (path,) = describe_common_paths(after, after.current())
     assert (path.session_count, path.frequency) == (30, 1)
     with database.transaction(write=False) as db:
         check = check_graph_consistency(db, scope)

@@ -12,7 +12,7 @@ import pytest
 
 from examples.demo_workflows import demo_recordings
 from recorder.memory.graph.nodes import GraphScope
-from recorder.memory.queries.common_paths import read_newest_columns
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.steps.session_steps import session_steps
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.views.geometry import Box

@@ -9,17 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from recorder.memory.steps.action_tokens import describe_target, normal_name, text_template_of, url_template
+from recorder.memory.steps.action_tokens import (
+    make_action_target_token,
+    normal_name,
+    text_template_of,
+    url_template,
+)
 from recorder.memory.steps.screens import (
     NO_SCREEN,
     FrameScreen,
     Screen,
-    bind_frames,
+    bind_screen_frames_to_events,
     describe_screen,
     event_screen,
     locate_elements_on_screen,
 )
-from recorder.sealing.frame_digests import read_cells
+from recorder.sealing.frame_digests import read_cells_of_frame_picture
 
 
 def dom(*body: Any) -> dict[str, Any]:
@@ -166,7 +171,7 @@ def _draw_screen(*boxes: tuple[int, int, int, int]) -> Image.Image:
 def _read_picture(picture: Image.Image, form: str = "PNG", **options: Any) -> Screen:
     file = io.BytesIO()
     picture.save(file, form, **options)
-    return screen_of(cells=read_cells(file.getvalue()))
+    return screen_of(cells=read_cells_of_frame_picture(file.getvalue()))
 
 
 def test_pictures_alike_are_one_screen_and_others_are_not() -> None:
@@ -223,7 +228,7 @@ def test_then_the_frame_and_then_the_address() -> None:
 def test_an_event_is_bound_to_the_frame_it_names_else_to_the_last_before_it() -> None:
     frames = [FrameScreen(100, "frm_a", NO_SCREEN), FrameScreen(200, "frm_b", NO_SCREEN)]
     events = [(50, None), (100, None), (199, None), (500, "frm_a"), (500, "frm_of_nobody")]
-    bound = bind_frames(events, [(frame.t_ms, frame.frame_id) for frame in frames])
+    bound = bind_screen_frames_to_events(events, [(frame.t_ms, frame.frame_id) for frame in frames])
     assert bound == [None, 0, 0, 0, 1]
 
 
@@ -252,13 +257,15 @@ def test_words_stay_and_what_varies_goes() -> None:
 def test_an_element_has_the_same_token_and_texts_wherever_it_is_shown() -> None:
     event = {"target": {"role": "button", "name": "Save", "rect": [1, 2, 3, 4]}, "title": "Orders", "t_ms": 1}
     moved = {"target": {"role": "button", "name": "Save", "rect": [9, 9, 3, 4]}, "title": "Orders", "t_ms": 2}
-    assert describe_target("click", event) == describe_target("click", moved)
-    assert describe_target("click", {**event, "title": "Users"})[1].locations == ("in Users",)
-    assert describe_target("click", event, ["in Invoices"])[1].locations == ("in Invoices",)
-    assert describe_target("fill", event)[1].label != describe_target("click", event)[1].label
+    assert make_action_target_token("click", event) == make_action_target_token("click", moved)
+    assert make_action_target_token("click", {**event, "title": "Users"})[1].locations == ("in Users",)
+    assert make_action_target_token("click", event, ["in Invoices"])[1].locations == ("in Invoices",)
+    assert (
+        make_action_target_token("fill", event)[1].label != make_action_target_token("click", event)[1].label
+    )
     half = {"target": {"role": "button", "name": "Save \ud800"}, "title": "Orders"}
-    assert describe_target("click", half) == describe_target("click", half)
-    assert describe_target("click", half)[0] == "button ~save ?"
+    assert make_action_target_token("click", half) == make_action_target_token("click", half)
+    assert make_action_target_token("click", half)[0] == "button ~save ?"
 
 
 def test_long_names_and_addresses_are_not_remembered() -> None:
@@ -273,9 +280,11 @@ def test_long_names_and_addresses_are_not_remembered() -> None:
                 "data": {"name": long},
             }
             event_screen(event, None)
-            describe_target("click", event)
-            describe_target("click", {**event, "target": {"role": "button", "name": "Save"}})
-            describe_target("click", {**event, "target": {"role": "button", "name": long}, "title": "Orders"})
+            make_action_target_token("click", event)
+            make_action_target_token("click", {**event, "target": {"role": "button", "name": "Save"}})
+            make_action_target_token(
+                "click", {**event, "target": {"role": "button", "name": long}, "title": "Orders"}
+            )
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

@@ -7,8 +7,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.common_paths import describe_session_paths, read_newest_columns
+from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from recorder.memory.queries.similarity import index_similarity
@@ -55,7 +56,7 @@ def test_every_question_about_a_graph_of_odd_shape_is_answered(shape: str, datab
     columns = read_columns(database)
     chosen = columns.current()
     with_steps = sum(1 for text in words if text)
-    paths = describe_session_paths(columns, chosen, min_frequency=0.0, limit=500)
+    paths = describe_common_paths(columns, chosen, min_frequency=0.0, limit=500)
     assert path_count in (None, len(paths))
     assert sum(path.session_count for path in paths) == with_steps
     assert all(0 < path.frequency <= 1 and path.node_ids for path in paths)
@@ -72,7 +73,7 @@ def test_every_question_about_a_graph_of_odd_shape_is_answered(shape: str, datab
 def test_10000_equal_sessions_are_one_path_and_none_is_an_outlier() -> None:
     columns = columns_of([(("Open", "Edit", "Save"), "success", 10_000)])
     chosen = columns.current()
-    (path,) = describe_session_paths(columns, chosen, min_frequency=0.0, limit=500)
+    (path,) = describe_common_paths(columns, chosen, min_frequency=0.0, limit=500)
     assert (path.session_count, path.frequency, path.variants) == (10_000, 1.0, 1)
     assert not len(find_outliers(columns, chosen).rows)
     similar = index_similarity(columns).nearest(0, 20)

@@ -12,7 +12,7 @@ from recorder.net.addresses import (
     AllowList,
     InvalidAllowList,
     is_public_address,
-    parse_request_target,
+    parse_called_address,
     read_ip_address,
 )
 from recorder.net.outbound_guard import AddressGuard
@@ -168,30 +168,30 @@ def test_every_spelling_of_an_address_is_the_same_address(address: IPv4Address) 
     ],
 )
 def test_a_url_is_read_into_one_target(url: str, host: str, port: int, path: str) -> None:
-    target = parse_request_target(url)
+    target = parse_called_address(url)
     assert (target.host, target.port, target.path) == (host, port, path)
 
 
 def test_a_url_with_a_user_is_refused_with_its_reason() -> None:
     with pytest.raises(InvalidUrl, match="names no user"):
-        parse_request_target("https://ada:secret@example.com/")
+        parse_called_address("https://ada:secret@example.com/")
 
 
 def test_a_backslash_is_refused() -> None:
     with pytest.raises(InvalidUrl, match="printable characters"):
-        parse_request_target("https://example.com/a\\b")
+        parse_called_address("https://example.com/a\\b")
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "127.1"])
 def test_a_host_that_ends_in_a_number_is_an_address(host: str) -> None:
-    assert parse_request_target(f"https://{host}/").address == ip_address("127.0.0.1")
+    assert parse_called_address(f"https://{host}/").address == ip_address("127.0.0.1")
 
 
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reading(text: str) -> None:
     for url in (text, f"https://{text}", f"https://example.com/{text}", f"https://example.com:{text}/"):
         try:
-            target = parse_request_target(url)
+            target = parse_called_address(url)
         except InvalidUrl:
             continue
         assert target.host.isascii() and target.path.isascii() and 0 < target.port < 65_536

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from recorder.net.outbound_guard import resolve_host
+from recorder.net.outbound_guard import resolve_outbound_host
 from recorder.webhooks.delivery_loop import SLOTS
 
 
@@ -25,10 +25,10 @@ def test_silent_name_servers_of_one_workspace_leave_look_ups_to_others(
     async def run() -> None:
         # As many calls as one workspace may have under way, given up and begun again.
         for number in range(3 * SLOTS // 2):
-            task = asyncio.create_task(resolve_host(f"silent{number}.example"))
+            task = asyncio.create_task(resolve_outbound_host(f"silent{number}.example"))
             await asyncio.sleep(0)
             task.cancel()
-        assert await asyncio.wait_for(resolve_host("receiver.example"), 20) == ["203.0.113.7"]
+        assert await asyncio.wait_for(resolve_outbound_host("receiver.example"), 20) == ["203.0.113.7"]
 
     try:
         asyncio.run(run())

@@ -8,7 +8,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from pipelines.dataset_checks import check_files, check_lake, dataset_checks
+from pipelines.dataset_checks import check_dataset_against_lake, check_dataset_files, dataset_checks
 from pipelines.dataset_metadata import format_markdown_table
 from pipelines.exports import PARTITIONS, datasets, export_datasets
 from recorder.access.keys import create_workspace
@@ -110,7 +110,10 @@ def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
     (folder / "manifest.json").write_bytes(b"{}")
     with deployment.runtime.database.transaction(write=False) as db:
         again = db.get_one(ExportRow, row.id)
-    for check in (check_files(again, deployment.runtime.settings), check_lake(deployment.runtime, again)):
+    for check in (
+        check_dataset_files(again, deployment.runtime.settings),
+        check_dataset_against_lake(deployment.runtime, again),
+    ):
         assert (check.passed, ANOTHER_MANIFEST in str(check.metadata["problems"].value)) == (False, True)
 
 

@@ -8,7 +8,7 @@ import pytest
 from pipelines.memory import graph_checks, rebuilt_memory_graphs
 from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
-from recorder.memory.queries.common_paths import read_newest_columns
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.storage.consistency import find_missing_sessions
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import set_memory_graph

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import dagster as dg
 
 from pipelines.memory_metadata import make_graph_metadata, make_paths_table
-from recorder.memory.queries.common_paths import describe_session_paths
+from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.models.memory import MemoryPath
 from tests.memory.test_memory_formats import hostile
 from tests.support.graph_columns import INVOICES, columns_of, invoices, view_for
@@ -15,7 +15,7 @@ from tests.support.graph_columns import INVOICES, columns_of, invoices, view_for
 def paths() -> list[MemoryPath]:
     """The paths of the console's drawing."""
     columns = columns_of(INVOICES)
-    return describe_session_paths(columns, columns.current())
+    return describe_common_paths(columns, columns.current())
 
 
 def test_the_picture_is_a_whole_svg_inside_markdown() -> None:

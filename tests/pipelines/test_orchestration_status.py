@@ -18,7 +18,7 @@ from pipelines.orchestration_status import read_dagster_statuses, report_orchest
 from pipelines.resources import RecorderResource
 from recorder import clock
 from recorder.heartbeat import HeartbeatReader
-from recorder.service_state import read_statuses
+from recorder.service_state import read_service_statuses
 
 HOME = Path(__file__).parents[2] / "dagster_home"
 
@@ -65,7 +65,7 @@ def test_what_is_switched_off_reaches_the_database_once(
     switch(instance, "SENSOR", "sensor_of_an_older_release", InstigatorStatus.STOPPED)
     assert tick(instance, recorder) == "Reported; switched off: stopped_sessions."
     with recorder.runtime.database.transaction(write=False) as db:
-        stored = {(status.kind, status.name): status for status in read_statuses(db)}
+        stored = {(status.kind, status.name): status for status in read_service_statuses(db)}
     assert {key for key, status in stored.items() if not status.is_on} == {("sensor", "stopped_sessions")}
     assert {name for kind, name in stored if kind == "sensor"} == {item.name for item in defs.sensors or []}
     assert {name for kind, name in stored if kind == "schedule"} == {

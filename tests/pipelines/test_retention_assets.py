@@ -139,12 +139,12 @@ def test_an_erasure_that_fails_fails_the_run_after_the_purges(deployment: Deploy
 
 
 def test_the_sensor_starts_a_run_while_a_step_is_due(deployment: Deployment) -> None:
-    assert pipeline.read_purge_state(deployment.runtime) == "no step is due"
+    assert pipeline.read_purge_sensor_state(deployment.runtime) == "no step is due"
     hide_for_purge(deployment.runtime, add_old_session(deployment, days=1))
-    assert pipeline.read_purge_state(deployment.runtime) == "a step is due"
+    assert pipeline.read_purge_sensor_state(deployment.runtime) == "a step is due"
     with deployment.runtime.database.transaction(write=True) as db:
         assert hold_lease(db, PURGE_LEASE, "other", ttl_ms=60_000) is not None
-    assert pipeline.read_purge_state(deployment.runtime) == "a run is at work"
+    assert pipeline.read_purge_sensor_state(deployment.runtime) == "a run is at work"
 
 
 def test_tables_are_rewritten_in_the_quiet_hour_while_an_erasure_waits(deployment: Deployment) -> None:
@@ -152,9 +152,9 @@ def test_tables_are_rewritten_in_the_quiet_hour_while_an_erasure_waits(deploymen
     runtime = replace(
         deployment.runtime, settings=replace(deployment.runtime.settings, quiet_hour=(hour + 12) % 24)
     )
-    assert pipeline.read_table_rewrite_state(runtime) == f"the quiet hour is {(hour + 12) % 24:02} UTC"
+    assert pipeline.read_rewrite_sensor_state(runtime) == f"the quiet hour is {(hour + 12) % 24:02} UTC"
     runtime = replace(runtime, settings=replace(runtime.settings, quiet_hour=hour))
-    assert pipeline.read_table_rewrite_state(runtime) == "no erasure waits"
+    assert pipeline.read_rewrite_sensor_state(runtime) == "no erasure waits"
     now = clock.now()
     with runtime.database.transaction(write=True) as db:
         db.add(
@@ -171,8 +171,8 @@ def test_tables_are_rewritten_in_the_quiet_hour_while_an_erasure_waits(deploymen
                 stale_tables="tags",
             )
         )
-    assert pipeline.read_table_rewrite_state(runtime) == "erasures wait"
+    assert pipeline.read_rewrite_sensor_state(runtime) == "erasures wait"
     with runtime.database.transaction(write=True) as db:
         assert hold_lease(db, table_rewrites.LEASE, "other", ttl_ms=60_000) is not None
-    assert pipeline.read_table_rewrite_state(runtime) == "a run is at work"
+    assert pipeline.read_rewrite_sensor_state(runtime) == "a run is at work"
     assert materialize(deployment, pipeline.rewritten_tables)["tables"] == 0

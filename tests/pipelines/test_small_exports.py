@@ -15,7 +15,7 @@ import pytest
 from pipelines.dataset_metadata import LoggedProgress
 from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import (
-    FinishedExport,
+    FinishedSmallExport,
     SmallExportLoop,
     report_small_export,
     small_exports,
@@ -123,7 +123,7 @@ def test_a_failed_export_shows_as_an_observation() -> None:
         error={"code": "disk_full", "message": "No room."},
         created_at=clock.now(),
     )
-    (event,) = report_small_export(FinishedExport(row))
+    (event,) = report_small_export(FinishedSmallExport(row))
     assert isinstance(event, dg.AssetObservation) and event.partition == "set"
     assert event.metadata["error_code"].value == "disk_full"
 
@@ -235,7 +235,7 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
     assert [export.row.id for export in finished] == [row.id]
     assert loop.ending == "interrupted"
     with deployment.runtime.database.transaction(write=False) as db:
-        assert small_export_claims.place_owner(db) is None
+        assert small_export_claims.find_small_export_writer(db) is None
 
 
 def test_a_run_that_reported_an_export_still_ends_in_order(
@@ -258,7 +258,7 @@ def test_a_run_that_reported_an_export_still_ends_in_order(
     stopping.join()
     assert result.success
     with deployment.runtime.database.transaction(write=False) as db:
-        assert small_export_claims.place_owner(db) is None
+        assert small_export_claims.find_small_export_writer(db) is None
 
 
 def jobs_of(deployment: Deployment) -> list[str | None]:

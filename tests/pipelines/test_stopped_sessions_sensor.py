@@ -11,7 +11,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from pipelines import dagster_runs as runs
 from pipelines import sealing
 from pipelines.resources import RecorderResource
-from pipelines.sealing import request_sealing_drain_run, watch_lanes
+from pipelines.sealing import poll_lanes_for_drain_run, request_sealing_drain_run
 from recorder import clock
 from recorder.sealing import open_sealer
 from tests.support.waiting_sessions import stop_sessions
@@ -51,7 +51,7 @@ def test_a_stopped_session_starts_a_run(instance: dg.DagsterInstance, recorder: 
 
 
 def test_without_work_there_is_nothing_to_start(recorder: RecorderResource) -> None:
-    assert watch_lanes(recorder.runtime.database, runs=2, seconds=0) == "no session has stopped"
+    assert poll_lanes_for_drain_run(recorder.runtime.database, runs=2, seconds=0) == "no session has stopped"
 
 
 def test_while_all_places_are_taken_no_other_run_starts(
@@ -70,9 +70,12 @@ def test_a_second_run_starts_when_the_first_does_not_keep_up(
     stop_sessions(recorder.runtime)
     database = recorder.runtime.database
     with open_sealer(recorder.runtime, "a run"):
-        assert watch_lanes(database, runs=2, seconds=0, busy_after_s=3600) == "the runs at work keep up"
-        assert watch_lanes(database, runs=2, seconds=0, busy_after_s=0) == "work waits"
-        assert watch_lanes(database, runs=1, seconds=0) == "enough runs are at work"
+        assert (
+            poll_lanes_for_drain_run(database, runs=2, seconds=0, busy_after_s=3600)
+            == "the runs at work keep up"
+        )
+        assert poll_lanes_for_drain_run(database, runs=2, seconds=0, busy_after_s=0) == "work waits"
+        assert poll_lanes_for_drain_run(database, runs=1, seconds=0) == "enough runs are at work"
 
 
 def advance_clock(monkeypatch: pytest.MonkeyPatch, span: timedelta) -> None:
@@ -122,9 +125,9 @@ def test_after_a_failed_run_the_next_one_waits(
 
 def test_the_pause_doubles_with_every_failure_and_ends_with_a_success(instance: dg.DagsterInstance) -> None:
     make_run(instance, dg.DagsterRunStatus.FAILURE)
-    first = runs.compute_pause_after_failures(instance, JOB)
+    first = runs.compute_pause_after_failed_runs(instance, JOB)
     make_run(instance, dg.DagsterRunStatus.FAILURE)
-    two = runs.compute_pause_after_failures(instance, JOB)
+    two = runs.compute_pause_after_failed_runs(instance, JOB)
     make_run(instance, dg.DagsterRunStatus.SUCCESS)
     assert 0 < first <= 5 < two <= 10
-    assert runs.compute_pause_after_failures(instance, JOB) == 0
+    assert runs.compute_pause_after_failed_runs(instance, JOB) == 0

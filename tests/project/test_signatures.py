@@ -10,7 +10,7 @@ _STRINGS = {"str", "str | None"}
 #: Functions that take more strings by position, with the reason.
 EXCEPTIONS = {
     # A cache hit per element of a snapshot costs 190 ns by position and 430 ns by name.
-    "recorder/memory/steps/screens.py:_make_token": "called once per element of a snapshot",
+    "recorder/memory/steps/screens.py:_make_screen_token": "called once per element of a snapshot",
     "recorder/sealing/failures.py:__init__": "an error is unpickled by its arguments in order",
 }
 

@@ -7,8 +7,8 @@ import pytest
 
 from recorder.errors import RecorderError
 from recorder.ids import new_id
-from recorder.recording.frame_validation import read_frames_json, validate_frame_picture, validate_frames
-from recorder.sealing.frame_digests import dhash, dhash_distance, read_cells
+from recorder.recording.frame_validation import validate_frame_picture, validate_frames, validate_frames_json
+from recorder.sealing.frame_digests import dhash, dhash_distance, read_cells_of_frame_picture
 from tests.support.factories import frame, json_bytes, picture
 
 FORMATS = ["PNG", "JPEG", "WEBP"]
@@ -44,7 +44,7 @@ def test_a_damaged_picture_is_refused_or_read(form: str) -> None:
         assert 1 <= width * height <= 50_000_000
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            cells = read_cells(damaged)
+            cells = read_cells_of_frame_picture(damaged)
         assert cells is None or (len(cells) == 72 and -(2**63) <= dhash(cells) < 2**63)
     assert 100 < refused < 1_500
 
@@ -66,13 +66,15 @@ def test_every_cut_of_a_picture_is_refused(form: str) -> None:
 
 
 def test_frames_without_ids_get_ids_that_nobody_else_gets() -> None:
-    items, parts = read_frames_json(json_bytes({"frames": [frame(n) for n in range(50)]}))
+    items, parts = validate_frames_json(json_bytes({"frames": [frame(n) for n in range(50)]}))
     for _ in range(100):
         given = [checked.id for checked in validate_frames(items, parts)]
         assert given == sorted(set(given)) and new_id("frm") > given[-1]
 
 
 def test_pictures_that_look_alike_have_close_digests() -> None:
-    big, small = (read_cells(picture(200, format=form, size=(320, 240))) for form in ("PNG", "JPEG"))
+    big, small = (
+        read_cells_of_frame_picture(picture(200, format=form, size=(320, 240))) for form in ("PNG", "JPEG")
+    )
     assert big is not None and small is not None and dhash_distance(dhash(big), dhash(small)) <= 4
-    assert read_cells(b"nothing") is None and dhash_distance(None, dhash(big)) == 0
+    assert read_cells_of_frame_picture(b"nothing") is None and dhash_distance(None, dhash(big)) == 0

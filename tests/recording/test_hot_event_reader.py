@@ -11,7 +11,7 @@ from sqlmodel import col, select
 from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording.hot_event_reader import HotEventReader, ReadBounds
-from recorder.recording.stored_events import EventRecord, decode_event_batch
+from recorder.recording.stored_events import EventRecord, decode_stored_event_batch
 from recorder.runtime import Runtime
 
 #: A batch is the times of its items, each with whether the item names itself.
@@ -48,7 +48,7 @@ def read_sorted(runtime: Runtime, session_id: str) -> list[EventRecord]:
     """Return all events: every batch decoded, then everything sorted."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
-        records = [record for row in rows for record in decode_event_batch(row)]
+        records = [record for row in rows for record in decode_stored_event_batch(row)]
     return sorted(records, key=lambda record: (record.t_ms, record.id))
 
 

@@ -14,7 +14,7 @@ from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording import stored_events
 from recorder.recording.stops import stop_session
-from recorder.recording.stored_events import EventRecord, decode_event_batch, read_hot_events
+from recorder.recording.stored_events import EventRecord, decode_stored_event_batch, read_stored_events
 from recorder.runtime import Runtime
 from tests.support.recorded_sessions import Desk, open_desk, session_row
 
@@ -36,7 +36,7 @@ def desk(runtime: Runtime) -> Iterator[Desk]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the bodies that were taken out of batches so far."""
     sizes: list[int] = []
-    real = stored_events.decompress
+    real = stored_events.decompress_stored_events
 
     def noted(payload: bytes) -> bytes:
         body = real(payload)
@@ -80,7 +80,7 @@ def read_whole(runtime: Runtime, session_id: str) -> list[EventRecord]:
     """Every batch decoded, then everything sorted."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
-        records = [record for row in rows for record in decode_event_batch(row)]
+        records = [record for row in rows for record in decode_stored_event_batch(row)]
     return sorted(records, key=lambda record: (record.t_ms, record.id))
 
 
@@ -90,7 +90,7 @@ def read_pages(runtime: Runtime, session_id: str, limit: int) -> list[list[Event
     after = None
     while True:
         with runtime.database.transaction(write=False) as db:
-            page, _ = read_hot_events(db, session_id, after=after, limit=limit)
+            page, _ = read_stored_events(db, session_id, after=after, limit=limit)
         if not page:
             return pages
         pages.append(page)
@@ -107,7 +107,7 @@ def test_pages_of_overlapping_batches_are_the_sorted_whole(
     assert [record for page in pages for record in page] == whole
     assert all(len(page) == limit for page in pages[:-1])
     with runtime.database.transaction(write=False) as db:
-        assert read_hot_events(db, session_id) == (whole, None)
+        assert read_stored_events(db, session_id) == (whole, None)
 
 
 def test_a_small_page_decodes_the_batches_that_it_needs(runtime: Runtime, decoded: list[int]) -> None:
@@ -118,7 +118,7 @@ def test_a_small_page_decodes_the_batches_that_it_needs(runtime: Runtime, decode
         position = None if after is None else (whole[after].t_ms, whole[after].id)
         begin = 0 if after is None else after + 1
         with runtime.database.transaction(write=False) as db:
-            page, _ = read_hot_events(db, session_id, after=position, limit=limit)
+            page, _ = read_stored_events(db, session_id, after=position, limit=limit)
             assert page == whole[begin : begin + limit]
         assert len(decoded) <= batches
         decoded.clear()
@@ -137,7 +137,7 @@ def test_a_page_of_batches_that_all_overlap_builds_few_events(
 
     monkeypatch.setattr(stored_events, "record_of", noted)
     with runtime.database.transaction(write=False) as db:
-        page, _ = read_hot_events(db, session_id, limit=2)
+        page, _ = read_stored_events(db, session_id, limit=2)
     assert [record.t_ms for record in page] == [0, 0] and len(built) <= 4
 
 

@@ -13,8 +13,8 @@ from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
-from recorder.recording.ingest import Cursor, IngestWriter
-from recorder.recording.ingest_statements import lock_session, reserve_item_positions
+from recorder.recording.ingest import IngestCursor, IngestWriter
+from recorder.recording.ingest_statements import lock_session_for_ingest, reserve_item_positions
 from recorder.storage.database import Database
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START
@@ -40,10 +40,10 @@ class Note:
         self.n = n
         self.fault = fault
 
-    def store(self, cursor: Cursor) -> bytes:
+    def store(self, cursor: IngestCursor) -> bytes:
         """Take positions and answer the first."""
         session = (WORKSPACE, "live", self.session_id)
-        lock_session(cursor, session)
+        lock_session_for_ingest(cursor, session)
         first, _, _ = reserve_item_positions(
             cursor, session, TIERS["unlimited"], events=self.n, frames=0, max_t_ms=self.n
         )
@@ -62,7 +62,7 @@ class Blocker:
     def __init__(self, gate: threading.Event) -> None:
         self.gate = gate
 
-    def store(self, cursor: Cursor) -> bytes:
+    def store(self, cursor: IngestCursor) -> bytes:
         """Wait."""
         assert self.gate.wait(10)
         return b""

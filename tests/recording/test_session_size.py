@@ -14,7 +14,7 @@ from recorder.ids import new_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.recording.event_batches import check_and_pack_event_batch
-from recorder.recording.frame_validation import read_frames_json
+from recorder.recording.frame_validation import validate_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
 from recorder.runtime import Runtime
@@ -152,7 +152,7 @@ def test_a_stopped_session_is_told_to_be_stopped(runtime: Runtime, desk: Desk) -
 
 def test_a_batch_that_was_answered_before_is_answered_again(runtime: Runtime, desk: Desk) -> None:
     session_id = desk.record(events=[CLICK] * 3, is_stopped=False)
-    read, parts = read_frames_json(orjson.dumps({"frames": [png_item(0, picture(n)) for n in range(3)]}))
+    read, parts = validate_frames_json(orjson.dumps({"frames": [png_item(0, picture(n)) for n in range(3)]}))
     answers = []
     for _ in range(2):
         upload = FrameUpload(desk.caller, session_id, read, parts, "three-frames")

@@ -13,15 +13,15 @@ from websockets.uri import parse_uri
 
 from recorder.ids import new_id
 from recorder.models.event import EventBatchRow
-from recorder.recording.stored_events import decode_event_batch
+from recorder.recording.stored_events import decode_stored_event_batch
 from recorder.recording.streams.messages import (
     SEGMENT_BYTES,
     Message,
     StreamSegment,
     cut_messages_into_segments,
     join_segments,
-    make_event_messages,
     make_gap_segment,
+    make_stream_event_messages,
     make_stream_message,
 )
 
@@ -60,12 +60,12 @@ def batch_row(*items: bytes, first_position: int = 5) -> EventBatchRow:
 
 def messages_of(row: EventBatchRow) -> list[Message]:
     """Return the messages that a stream makes of the row."""
-    return make_event_messages(row.first_position, row.first_id, row.payload)
+    return make_stream_event_messages(row.first_position, row.first_id, row.payload)
 
 
 def read_objects(row: EventBatchRow) -> list[Any]:
     """Return the objects that the reads make of the row."""
-    return [json.loads(record.as_json()) for record in decode_event_batch(row)]
+    return [json.loads(record.as_json()) for record in decode_stored_event_batch(row)]
 
 
 @pytest.mark.parametrize("name", ITEMS)

@@ -20,7 +20,7 @@ from recorder.recording.streams.messages import (
     make_stream_message,
 )
 from recorder.recording.streams.poll import Advance
-from recorder.recording.streams.readers import Ending, Feed, Reader
+from recorder.recording.streams.readers import Ending, Reader, ReaderFeed
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,7 @@ class Session:
 
     def __init__(self, count: int = 0) -> None:
         self.rows: list[Message] = []
-        self.feed = Feed("ses_a", 0, is_sealed=False)
+        self.feed = ReaderFeed("ses_a", 0, is_sealed=False)
         self.polls = 0
         self.is_away = False
         self.add(count)

@@ -14,7 +14,7 @@ from recorder.recording import item_reads
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.catch_up import Opening, SealedCatchUp, StreamStart, find_stream_opening
-from recorder.recording.streams.poll import POSITIONS, Advance, read_advances
+from recorder.recording.streams.poll import POSITIONS, Advance, poll_session_advances
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
@@ -34,7 +34,7 @@ def desk(runtime: Runtime) -> Iterator[Desk]:
 def poll(runtime: Runtime, **positions: int) -> dict[str, Advance]:
     """Poll these sessions once."""
     with runtime.database.transaction(write=False) as db:
-        return read_advances(db, positions)
+        return poll_session_advances(db, positions)
 
 
 def read_messages(advance: Advance) -> list[Any]:

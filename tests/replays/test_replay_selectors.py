@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
-from recorder.replays.dom import read_element_text
+from recorder.replays.dom import read_dom_element_text
 from recorder.replays.selectors import (
     Selector,
-    find_matching_elements,
-    find_single_element,
+    find_elements_by_selector,
+    find_single_element_by_selector,
     kind_of_selector,
     make_selectors,
     parse_aria_selector,
@@ -61,7 +61,7 @@ PAGE = read(INVOICE)
 )
 def test_selectors_find_visible_elements(selector: Selector, texts: list[str]) -> None:
     assert [
-        read_element_text(match) for match in find_matching_elements(PAGE, selector, Budget(10_000))
+        read_dom_element_text(match) for match in find_elements_by_selector(PAGE, selector, Budget(10_000))
     ] == texts
 
 
@@ -103,7 +103,7 @@ def test_aria_selectors_hold_name_and_role() -> None:
 )  # fmt: skip
 def test_selectors_that_snapshots_cannot_answer_are_refused(selector: Selector) -> None:
     with pytest.raises(UnusableSelector):
-        list(find_matching_elements(PAGE, selector, Budget(1_000_000)))
+        list(find_elements_by_selector(PAGE, selector, Budget(1_000_000)))
 
 
 WIDE = read(["html", {}, *[["p", {}, ["a", {}, "x"]] for _ in range(20_000)]])
@@ -134,7 +134,7 @@ def test_bombs_end_within_their_budget(selector: str) -> None:
     for page in (WIDE, DEEP):
         began = time.process_time()
         with contextlib.suppress(BudgetSpent, UnusableSelector):
-            assert find_single_element(page, selector, Budget(100_000)) is None
+            assert find_single_element_by_selector(page, selector, Budget(100_000)) is None
         assert time.process_time() - began < 3
 
 
@@ -150,13 +150,16 @@ def test_bombs_end_within_their_budget(selector: str) -> None:
 def test_long_attributes_and_texts_count_by_their_length(selector: str) -> None:
     page = read(["html", {}, ["p", {"class": "k " * 200_000}, "k " * 200_000]])
     with pytest.raises(BudgetSpent):
-        find_single_element(page, selector, Budget(5_000))
+        find_single_element_by_selector(page, selector, Budget(5_000))
 
 
 def test_selectors_that_are_made_match_their_element_alone() -> None:
     for element in PAGE.elements:
         if element.visible and element.scope == -1:
-            assert find_single_element(PAGE, make_selectors(PAGE, element)[-1], Budget(10_000)) is element
+            assert (
+                find_single_element_by_selector(PAGE, make_selectors(PAGE, element)[-1], Budget(10_000))
+                is element
+            )
 
 
 @given(
@@ -165,4 +168,4 @@ def test_selectors_that_are_made_match_their_element_alone() -> None:
 )
 def test_any_text_is_answered_or_refused(text: str, prefix: str) -> None:
     with contextlib.suppress(UnusableSelector, BudgetSpent):
-        list(find_matching_elements(PAGE, prefix + text, Budget(50_000)))
+        list(find_elements_by_selector(PAGE, prefix + text, Budget(50_000)))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.replays.budget import Budget, BudgetSpent
-from recorder.replays.dom import find_element_role, read_dom_document, read_element_text
+from recorder.replays.dom import find_dom_element_role, read_dom_document, read_dom_element_text
 from recorder.replays.recorded_session import InvalidRecording
 from tests.support.dom_snapshots import INVOICE, read, snapshot
 
@@ -16,7 +16,7 @@ from tests.support.dom_snapshots import INVOICE, read, snapshot
 def test_names_come_from_labels_text_and_values() -> None:
     page = read(INVOICE)
     boxes = page.by_tag["input"]
-    assert [(find_element_role(box), page.find_name(box)) for box in boxes] == [
+    assert [(find_dom_element_role(box), page.find_name(box)) for box in boxes] == [
         ("textbox", "Amount"),
         ("checkbox", "Paid"),
     ]
@@ -27,7 +27,7 @@ def test_what_a_person_does_not_see_is_not_visible() -> None:
     page = read(INVOICE)
     assert [button.visible for button in page.by_tag["button"]] == [True, True, False, True]
     assert not page.by_tag["script"][0].visible
-    assert "Approve()" not in read_element_text(page.elements[0])
+    assert "Approve()" not in read_dom_element_text(page.elements[0])
 
 
 def test_a_reference_stands_for_a_subtree_of_the_base() -> None:
@@ -35,7 +35,7 @@ def test_a_reference_stands_for_a_subtree_of_the_base() -> None:
     # Post-order with texts: 0 "a", 1 <p>a, 2 "b", 3 <p>b, 4 body, 5 html.
     middle = snapshot(["html", {}, ["body", {}, [[1, 3]], ["p", {}, "c"]]], "frm_1")
     page = read(["html", {}, [[1, 2]], ["p", {}, [[2, 0]]]], {"frm_1": base, "frm_2": middle}, "frm_2")
-    assert [read_element_text(paragraph) for paragraph in page.by_tag["p"]] == ["b", "c", "a"]
+    assert [read_dom_element_text(paragraph) for paragraph in page.by_tag["p"]] == ["b", "c", "a"]
 
 
 def test_a_reference_into_a_base_is_followed_from_there() -> None:

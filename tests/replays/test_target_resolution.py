@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.resolve import measure_demonstrations
-from recorder.replays.target_resolution import list_selectors, resolve_target, suggest_targets
+from recorder.replays.target_resolution import list_selectors_to_resolve, resolve_target, suggest_targets
 from tests.support.demonstrations import REAL, needs_real
 from tests.support.dom_snapshots import read
 from tests.support.invoice_recordings import button, page
@@ -72,7 +72,7 @@ def test_passwords_are_never_typed_into_other_fields() -> None:
 
 def test_role_name_and_attributes_stand_for_missing_selectors() -> None:
     target = {"role": "link", "name": "Next", "tag": "a", "attrs": {"href": '/a"b\\c\n'}}
-    assert list_selectors(target) == ['aria/Next[role="link"]', 'a[href="/a\\22 b\\5c c\\a "]']
+    assert list_selectors_to_resolve(target) == ['aria/Next[role="link"]', 'a[href="/a\\22 b\\5c c\\a "]']
     assert (
         resolve_target(read(page("List", ["a", {"href": '/a"b\\c\n'}, "Next page"])), target).finding
         == "target_missing"
@@ -82,7 +82,7 @@ def test_role_name_and_attributes_stand_for_missing_selectors() -> None:
 def test_selectors_that_are_too_long_have_no_vote_and_cost_nothing() -> None:
     endless = "a" + " " * 60_000 + "]"
     target = {"selectors": [endless, ["x-app", endless], [], ["a"] * 9, "", "#ok"]}
-    assert list_selectors(target) == ["#ok"]
+    assert list_selectors_to_resolve(target) == ["#ok"]
 
 
 def test_suggestions_are_ranked_and_have_selectors() -> None:

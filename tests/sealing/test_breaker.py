@@ -175,12 +175,20 @@ def test_damaged_content_opens_no_breaker(runtime: Runtime) -> None:
 
 def test_another_error_begins_the_count_again(runtime: Runtime) -> None:
     with runtime.database.transaction(write=True) as db:
-        assert not breaker.count_failure(db, "KeyError", workspace_id=WORKSPACE, session_id=None).is_open
-        assert not breaker.count_failure(db, "ValueError", workspace_id=OTHER, session_id=None).is_open
-        assert not breaker.count_failure(db, "ValueError", workspace_id=OTHER, session_id="ses_a").is_open
+        assert not breaker.count_breaker_failure(
+            db, "KeyError", workspace_id=WORKSPACE, session_id=None
+        ).is_open
+        assert not breaker.count_breaker_failure(
+            db, "ValueError", workspace_id=OTHER, session_id=None
+        ).is_open
+        assert not breaker.count_breaker_failure(
+            db, "ValueError", workspace_id=OTHER, session_id="ses_a"
+        ).is_open
         breaker.close_breaker(db)
-        assert not breaker.count_failure(db, "ValueError", workspace_id=WORKSPACE, session_id=None).is_open
-        assert breaker.count_failure(db, "ValueError", workspace_id=OTHER, session_id=None).is_open
+        assert not breaker.count_breaker_failure(
+            db, "ValueError", workspace_id=WORKSPACE, session_id=None
+        ).is_open
+        assert breaker.count_breaker_failure(db, "ValueError", workspace_id=OTHER, session_id=None).is_open
 
 
 def test_deferred_sessions_are_tried_one_at_a_time_with_growing_pauses(
@@ -190,13 +198,13 @@ def test_deferred_sessions_are_tried_one_at_a_time_with_growing_pauses(
     monkeypatch.setattr(clock, "now_ms", lambda: now_ms)
     with runtime.database.transaction(write=True) as db:
         for workspace_id in (WORKSPACE, OTHER):
-            breaker.count_failure(db, "KeyError", workspace_id=workspace_id, session_id=None)
+            breaker.count_breaker_failure(db, "KeyError", workspace_id=workspace_id, session_id=None)
     pauses = []
     for _ in range(8):
         end_pause(runtime)
         with runtime.database.transaction(write=True) as db:
-            assert breaker.take_retry(db)
-            assert not breaker.take_retry(db)
+            assert breaker.take_breaker_retry(db)
+            assert not breaker.take_breaker_retry(db)
             opened = breaker.read_open_breaker(db)
         assert opened is not None
         pauses.append((opened.retry_ms - now_ms) / 1000)

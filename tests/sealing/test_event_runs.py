@@ -6,7 +6,12 @@ from itertools import pairwise
 import pytest
 
 from recorder.runtime import Runtime
-from recorder.sealing.event_runs import merge_event_runs, require_event_runs, take_items, write_event_run
+from recorder.sealing.event_runs import (
+    merge_event_runs,
+    require_event_runs,
+    take_events_of_runs,
+    write_event_run,
+)
 
 
 @pytest.mark.parametrize("is_overlapping", [True, False])
@@ -47,6 +52,6 @@ def test_merged_runs_are_the_sorted_whole_from_any_place(runtime: Runtime, *, is
 def test_items_are_taken_up_to_a_number_and_a_size() -> None:
     items = [(n, "a", n, b"12345") for n in range(5)]
     merged = iter(items)
-    assert take_items(merged, max_events=2, max_bytes=100) == (items[:2], True)
-    assert take_items(merged, max_events=9, max_bytes=1) == (items[2:3], True)
-    assert take_items(merged, max_events=9, max_bytes=100) == (items[3:], False)
+    assert take_events_of_runs(merged, max_events=2, max_bytes=100) == (items[:2], True)
+    assert take_events_of_runs(merged, max_events=9, max_bytes=1) == (items[2:3], True)
+    assert take_events_of_runs(merged, max_events=9, max_bytes=100) == (items[3:], False)

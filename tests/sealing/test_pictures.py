@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from recorder.sealing import frame_digests
-from recorder.sealing.frame_digests import dhash, read_cells
+from recorder.sealing.frame_digests import dhash, read_cells_of_frame_picture
 from tests.support.fuzzed_pictures import png_with_late_profile, storable_pictures
 
 
@@ -56,7 +56,7 @@ def test_the_digest_is_that_of_the_whole_picture(form: str, size: tuple[int, int
         data = encoded(image.convert("RGB"), form)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cells = read_cells(data)
+        cells = read_cells_of_frame_picture(data)
         assert cells is not None and dhash(cells) == plain_dhash(data)
 
 
@@ -69,9 +69,9 @@ def test_every_error_of_a_decoder_costs_the_digest_alone() -> None:
                 frame_digests._decode_cells(picture.data, 10**9)
         except Exception as error:
             kinds[type(error).__name__] += 1
-            assert read_cells(picture.data) is None, picture.recipe
+            assert read_cells_of_frame_picture(picture.data) is None, picture.recipe
         else:
-            assert read_cells(picture.data) is not None, picture.recipe
+            assert read_cells_of_frame_picture(picture.data) is not None, picture.recipe
     # Kinds that no list of a decoder's documented errors holds.
     assert kinds["IndexError"] >= 3 and kinds["AssertionError"] >= 1, kinds
 
@@ -80,7 +80,7 @@ def test_a_picture_of_83_bytes_that_raises_an_index_error_has_no_digest() -> Non
     data = png_with_late_profile()
     with pytest.raises(IndexError):
         frame_digests._decode_cells(data, 10**9)
-    assert len(data) <= 83 and read_cells(data) is None
+    assert len(data) <= 83 and read_cells_of_frame_picture(data) is None
 
 
 def test_a_warning_that_is_an_error_costs_no_digest() -> None:
@@ -91,15 +91,20 @@ def test_a_warning_that_is_an_error_costs_no_digest() -> None:
     assert seen, "this picture warns of nothing"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert read_cells(data) is not None
+        assert read_cells_of_frame_picture(data) is not None
 
 
 def test_a_picture_of_too_many_pixels_has_no_digest() -> None:
     data = encoded(noise(1, (30, 20)), "PNG")
-    assert read_cells(data, max_pixels=599) is None and read_cells(data, max_pixels=600) is not None
+    assert (
+        read_cells_of_frame_picture(data, max_pixels=599) is None
+        and read_cells_of_frame_picture(data, max_pixels=600) is not None
+    )
 
 
 @pytest.mark.parametrize("size", [(1, 65_536), (65_536, 1)])
 def test_a_picture_with_a_side_that_no_screen_has_is_not_decoded(size: tuple[int, int]) -> None:
-    assert read_cells(encoded(Image.new("L", size), "PNG")) is None
-    assert read_cells(encoded(Image.new("L", size).crop((0, 0, *(min(n, 65_535) for n in size))), "PNG"))
+    assert read_cells_of_frame_picture(encoded(Image.new("L", size), "PNG")) is None
+    assert read_cells_of_frame_picture(
+        encoded(Image.new("L", size).crop((0, 0, *(min(n, 65_535) for n in size))), "PNG")
+    )

@@ -449,7 +449,7 @@ def test_batches_that_all_overlap_are_decoded_once(bench: Bench, monkeypatch: py
     batches = [[{"t_ms": 40 * n + batch, "type": "click"} for n in range(3)] for batch in range(40)]
     session_id = make_session(bench.runtime, batches)
     decoded: list[int] = []
-    real = stored_events.decompress
+    real = stored_events.decompress_stored_events
 
     def decompress(payload: bytes) -> bytes:
         decoded.append(len(payload))

@@ -15,7 +15,7 @@ import pytest
 from recorder.errors import Unavailable
 from recorder.hashing import compute_hash_bucket
 from recorder.storage.lake import Lake
-from recorder.storage.lake_files import write_file
+from recorder.storage.lake_files import write_lake_file
 from recorder.storage.lake_schemas import LAYOUTS, Kind, TableLayout
 from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
@@ -242,7 +242,9 @@ def test_statistics_of_a_file_are_those_of_all_its_row_groups() -> None:
     schema = pa.schema([("bucket", pa.int64()), ("t_ms", pa.int64())])
     columns = {"bucket": [1, 1, 2, 2, 3], "t_ms": [50, 60, 10, 90, 20]}
     layout = TableLayout(schema, ("bucket",), "bucket,t_ms", row_group_rows=2)
-    file = write_file(pa.BufferOutputStream(), [pa.record_batch(columns, schema)], layout, {}, "a.parquet")
+    file = write_lake_file(
+        pa.BufferOutputStream(), [pa.record_batch(columns, schema)], layout, {}, "a.parquet"
+    )
     statistics = orjson.loads(file.statistics)
     assert statistics["minValues"] == {"bucket": 1, "t_ms": 10}
     assert statistics["maxValues"] == {"bucket": 3, "t_ms": 90}

@@ -12,7 +12,7 @@ from sqlmodel import SQLModel, select
 
 from recorder.errors import Unavailable
 from recorder.models.operations import SweepRow
-from recorder.storage.database import Database, UnknownSchema, read_newest_schema_revision
+from recorder.storage.database import Database, UnknownSchema, read_newest_database_revision
 from tests.support.databases import create_empty_database
 from tests.support.deployment_processes import released_together
 
@@ -54,7 +54,9 @@ def test_migrations_give_what_the_models_say(empty_url: str) -> None:
 def test_newest_revision_is_read_without_alembic(tmp_path: Path) -> None:
     migrate(url := f"sqlite:///{tmp_path / 'recorder.db'}")
     for connection in connect(url):
-        assert MigrationContext.configure(connection).get_current_revision() == read_newest_schema_revision()
+        assert (
+            MigrationContext.configure(connection).get_current_revision() == read_newest_database_revision()
+        )
 
 
 def test_partial_indexes_are_partial_on_both_engines(empty_url: str) -> None:

@@ -23,7 +23,7 @@ from recorder.models.session import SessionCreate
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.session_list import SessionFilter, list_sessions
 from recorder.recording.sessions import create_session
-from recorder.recording.stored_events import read_hot_events
+from recorder.recording.stored_events import read_stored_events
 from recorder.recording.tags import list_tags
 from recorder.recording.workflows import get_workflow
 from recorder.storage.database import open_database
@@ -73,7 +73,7 @@ def test_a_database_of_an_earlier_schema_migrates_and_reads_its_rows_back(
         ]
         checkout = sessions[1]
         assert (checkout.metadata, checkout.outcome, checkout.event_count) == ({"case": "A-1"}, "success", 2)
-        events, _ = read_hot_events(db, checkout.id)
+        events, _ = read_stored_events(db, checkout.id)
         assert [(event.t_ms, event.type) for event in events] == [(0, "click"), (5, "fill")]
         assert events[1].id == "evt_second"
         frame = db.exec(select(FrameRow).where(col(FrameRow.session_id) == checkout.id)).one()

@@ -14,8 +14,8 @@ from recorder.heartbeat import HeartbeatReader, write_heartbeat
 from recorder.supervisor import output
 from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_service_log
-from recorder.supervisor.processes import Child, ChildFailed, Command, end_leftover_processes
+from recorder.supervisor.output import OLD_LOGS, WarningPrinter, rotate_service_log
+from recorder.supervisor.processes import ChildFailed, ChildProcess, Command, end_leftover_processes
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 from tests.support.deployment_processes import ROOT
 
@@ -104,7 +104,7 @@ def test_pauses_double_to_a_minute_and_begin_again_after_five_good_minutes() -> 
     assert [pauses.next(healthy_s=300), pauses.next(healthy_s=0)] == [1, 2]
 
 
-def make_child(folder: Path, clock: Clock, *, answers: Callable[[], bool] = lambda: True) -> Child:
+def make_child(folder: Path, clock: Clock, *, answers: Callable[[], bool] = lambda: True) -> ChildProcess:
     """A child that ends at once; it is never started unless the test does."""
     command = Command(
         name="part",
@@ -114,7 +114,7 @@ def make_child(folder: Path, clock: Clock, *, answers: Callable[[], bool] = lamb
         is_ready=lambda: True,
         answers=answers,
     )
-    return Child(command, silence_s=30, now=clock)
+    return ChildProcess(command, silence_s=30, now=clock)
 
 
 def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
@@ -165,7 +165,7 @@ def test_a_stopped_process_is_killed_at_once_and_another_has_five_seconds(
         answers=lambda: True,
     )
     guard = GuardProcess()
-    child = Child(command, silence_s=30, now=clock)
+    child = ChildProcess(command, silence_s=30, now=clock)
     try:
         child.start(guard)
         while not (tmp_path / "part.log").read_text():
@@ -346,7 +346,7 @@ def test_a_pulse_is_one_that_came_since_the_last_look(tmp_path: Path) -> None:
 
 def test_silence_of_dagster_is_not_printed_before_its_first_report_is_due() -> None:
     printed: list[str] = []
-    watch = WarningWatch("http://127.0.0.1:1/readyz", printed.append, has_dagster=True)
+    watch = WarningPrinter("http://127.0.0.1:1/readyz", printed.append, has_dagster=True)
     watch.take({"warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
     assert printed == []
 
@@ -354,7 +354,7 @@ def test_silence_of_dagster_is_not_printed_before_its_first_report_is_due() -> N
 def test_a_warning_is_printed_when_it_appears_and_when_it_goes() -> None:
     said: list[str] = []
     url = "http://127.0.0.1:1/readyz"
-    watch = WarningWatch(url, said.append, has_dagster=True, first_report_s=0.0)
+    watch = WarningPrinter(url, said.append, has_dagster=True, first_report_s=0.0)
     fine = {"database": "ok", "lake": "ok"}
     watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 3, for 61 s"}]})
     watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 4, for 66 s"}]})
@@ -371,6 +371,6 @@ def test_a_warning_is_printed_when_it_appears_and_when_it_goes() -> None:
 
 def test_without_dagster_its_silence_is_no_news() -> None:
     said: list[str] = []
-    watch = WarningWatch("http://127.0.0.1:1/readyz", said.append, has_dagster=False)
+    watch = WarningPrinter("http://127.0.0.1:1/readyz", said.append, has_dagster=False)
     watch.take({"warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
     assert said == []

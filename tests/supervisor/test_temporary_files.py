@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from recorder.cli.options import open_runtime
-from recorder.storage.temporary_files import CannotRemove, empty_temporary_folders, service_folder
+from recorder.cli.options import open_deployment_for_command
+from recorder.storage.temporary_files import (
+    CannotRemove,
+    empty_temporary_folders,
+    get_service_temporary_folder,
+)
 from recorder.supervisor.child_commands import environment
 from recorder.supervisor.service import run_service
 from tests.support.deployment_processes import ROOT
@@ -19,7 +23,7 @@ from tests.support.sealed_sessions import make_runtime, make_settings
 
 
 def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
-    service, commands = service_folder(tmp_path), tmp_path / "tmp" / "commands"
+    service, commands = get_service_temporary_folder(tmp_path), tmp_path / "tmp" / "commands"
     for folder in (service, commands / "old", commands / "young"):
         folder.mkdir(parents=True)
         (folder / "page.html").write_text("recorded")
@@ -38,7 +42,7 @@ def test_files_that_cannot_be_removed_end_the_start_with_a_sentence(tmp_path: Pa
 def test_a_command_that_opens_the_deployment_uses_its_folder(tmp_path: Path) -> None:
     make_runtime(tmp_path).close()
     before = tempfile.gettempdir()
-    with open_runtime(tmp_path), tempfile.NamedTemporaryFile() as file:
+    with open_deployment_for_command(tmp_path), tempfile.NamedTemporaryFile() as file:
         assert Path(file.name).parent == tmp_path / "tmp" / "commands"
         assert stat.S_IMODE(Path(file.name).parent.stat().st_mode) == 0o700
     assert tempfile.gettempdir() == before
@@ -47,13 +51,13 @@ def test_a_command_that_opens_the_deployment_uses_its_folder(tmp_path: Path) -> 
 def test_processes_of_a_service_use_the_data_folder_however_long_its_path(tmp_path: Path) -> None:
     """Sockets take paths of 107 bytes; none is in the folder of temporary files."""
     settings = make_settings(tmp_path / "long" / ("a" * 120))
-    left = service_folder(settings.data_dir) / "recorder-summary-1" / "page.html"
+    left = get_service_temporary_folder(settings.data_dir) / "recorder-summary-1" / "page.html"
     left.parent.mkdir(parents=True)
     left.write_text("recorded")
     with run_service(settings) as service:
         assert not left.exists()
         folders = {child.command.environment["TMPDIR"] for child in service.children}
-        assert folders == {str(service_folder(settings.data_dir))}
+        assert folders == {str(get_service_temporary_folder(settings.data_dir))}
     shown = subprocess.run(
         [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"],
         env=environment(settings, ROOT),
@@ -61,4 +65,4 @@ def test_processes_of_a_service_use_the_data_folder_however_long_its_path(tmp_pa
         text=True,
         check=True,
     )
-    assert shown.stdout.strip() == str(service_folder(settings.data_dir))
+    assert shown.stdout.strip() == str(get_service_temporary_folder(settings.data_dir))

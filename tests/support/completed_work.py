@@ -16,7 +16,7 @@ from sqlmodel import select
 from recorder.exports.runner.run import run_export
 from recorder.models.operations import OutboxRow
 from recorder.sealing import Sealer
-from recorder.webhooks.subscriptions import SecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox
 from tests.support.delivery_loop import AT_ONCE, local_client, running_loop, wait_until
 from tests.support.factories import Caller, event, frame
 from tests.support.webhook_receiver import Answer, Received, running_receiver
@@ -162,7 +162,7 @@ def make_webhook(caller: Caller, **body: Any) -> dict[str, Any]:
 def delivering(caller: Caller, *listed: str) -> Iterator[None]:
     """The service's own delivery loop, while the block runs; it may keep the answers of what is listed."""
     runtime = caller.service.runtime
-    box, client = SecretBox(runtime.settings.secret), local_client(*listed)
+    box, client = WebhookSecretBox(runtime.settings.secret), local_client(*listed)
     with running_loop(runtime.database, box=box, client=client, schedule=AT_ONCE):
         yield
 

@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 import yaml
 
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 
 ROOT = Path("/opt/recorder")
 VARIABLES = {
@@ -88,7 +88,7 @@ def start_parts(services: dict[str, Any]) -> None:
     store = [sys.executable, "-m", "tests.support.aws_server", "9000", "/srv/store.log"]
     subprocess.Popen(store, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     # `pg_isready` asks by a socket in the image, which has one; here only addresses lead to the server.
-    environment = environment_with(
+    environment = extend_program_environment(
         {"PATH": f"{binaries}:/usr/local/bin:/usr/bin:/bin", "PGHOST": "127.0.0.1"}
     )
     for name in ("postgres", "redis"):

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.dataset_checks import dataset_checks
 from pipelines.dataset_config import make_dataset_config
-from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, follow_recipes, take_up_exports
+from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, make_due_recipe_exports, take_up_exports
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
@@ -50,7 +50,7 @@ class Deployment:
 
     def follow_recipes(self) -> str:
         """Return the result of a tick of the sensor of recipes."""
-        result = follow_recipes(lambda: self.instance, self.recorder, logging.getLogger("tests"))
+        result = make_due_recipe_exports(lambda: self.instance, self.recorder, logging.getLogger("tests"))
         assert isinstance(result, dg.SensorResult) and not result.run_requests
         for request in result.dynamic_partitions_requests or []:
             self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)

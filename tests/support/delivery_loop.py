@@ -22,9 +22,9 @@ from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from recorder.webhooks.delivery_scheduling import DeliverySchedule
 from recorder.webhooks.outbox import add_outbox_event
-from recorder.webhooks.subscriptions import SecretBox, create_webhook
+from recorder.webhooks.subscriptions import WebhookSecretBox, create_webhook
 
-BOX = SecretBox(b"tests")
+BOX = WebhookSecretBox(b"tests")
 #: Without waits between attempts.
 AT_ONCE = DeliverySchedule(waits_s=(0.0,) * 7)
 CREATED = ("session.created",)
@@ -44,7 +44,9 @@ def local_client(*listed: str, **options: Any) -> OutboundClient:
 
 
 @contextmanager
-def running_loop(database: Database, *, box: SecretBox = BOX, **options: Any) -> Iterator[DeliveryLoop]:
+def running_loop(
+    database: Database, *, box: WebhookSecretBox = BOX, **options: Any
+) -> Iterator[DeliveryLoop]:
     """Deliver while the block runs."""
     loop = DeliveryLoop(database, options.pop("client", None) or local_client(), box, **options)
     stop: list[Callable[[], object]] = []

@@ -19,7 +19,7 @@ from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
 from recorder.runtime import Runtime
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 from tests.support.export_runs import export, hashes_of
 from tests.support.sealed_sessions import Recording, seal
 
@@ -139,7 +139,7 @@ class Cluster:
 
     def _start(self, program: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", program, *options, *self._options, *_QUIET, str(self._file)]
-        variables = environment_with({"POLARS_MAX_THREADS": "1", "PYTHONPATH": str(_ROOT)})
+        variables = extend_program_environment({"POLARS_MAX_THREADS": "1", "PYTHONPATH": str(_ROOT)})
         log = self._started.enter_context((self._folder / "log").open("ab"))
         process = subprocess.Popen(command, env=variables, cwd=self._folder, stdout=log, stderr=log)
         self._started.enter_context(process)

@@ -7,12 +7,17 @@ from sqlmodel import col, select
 
 from recorder.event_types import is_action
 from recorder.hashing import canonical_json, compute_hash_bucket
-from recorder.memory.steps.screens import FrameScreen, Screen, bind_frames, locate_elements_on_screen
+from recorder.memory.steps.screens import (
+    FrameScreen,
+    Screen,
+    bind_screen_frames_to_events,
+    locate_elements_on_screen,
+)
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step, session_steps
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.stored_events import EventRecord, decode_event_batch
+from recorder.recording.stored_events import EventRecord, decode_stored_event_batch
 from recorder.row_digests import compute_events_digest
 from recorder.runtime import Runtime
 from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash_distance
@@ -38,11 +43,11 @@ def whole_session(
         batches = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
         frames = list(db.exec(select(FrameRow).where(col(FrameRow.session_id) == session_id)))
     events = sorted(
-        (event for batch in batches for event in decode_event_batch(batch)),
+        (event for batch in batches for event in decode_stored_event_batch(batch)),
         key=lambda item: (item.t_ms, item.id),
     )
     frames.sort(key=lambda frame: (frame.t_ms, frame.frame_id))
-    bound = bind_frames(
+    bound = bind_screen_frames_to_events(
         [(event.t_ms, event.frame_id) for event in events], [(frame.t_ms, frame.frame_id) for frame in frames]
     )
     steps = session_steps(

@@ -12,7 +12,7 @@ from recorder.sealing.frame_digests import (
     FrameDigest,
     compute_frame_digests,
     compute_snapshot_screen,
-    read_cells,
+    read_cells_of_frame_picture,
 )
 from recorder.storage.blobs import Blobs
 
@@ -59,7 +59,7 @@ def digest_alone(blobs: Blobs, frames: Sequence[FrameRow]) -> list[FrameDigest]:
 
 
 def _digest_one(blobs: Blobs, frame: FrameRow) -> FrameDigest:
-    cells = read_cells(blobs.get(frame.object, frame.offset, frame.length))
+    cells = read_cells_of_frame_picture(blobs.get(frame.object, frame.offset, frame.length))
     screen = None
     if frame.dom_object is not None:
         assert frame.dom_offset is not None

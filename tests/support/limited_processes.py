@@ -3,12 +3,12 @@
 import os
 import time
 
-from recorder.limited_process import serve_requests
+from recorder.limited_process import serve_limited_process
 
 
 def serve(memory_bytes: int) -> None:
     """Answer with the message in capitals; `end` ends the process, `wait` takes a minute, `work` goes on."""
-    serve_requests(_answer, memory_bytes)
+    serve_limited_process(_answer, memory_bytes)
 
 
 def _answer(message: bytes) -> bytes:

@@ -9,7 +9,7 @@ import zstandard
 from sqlmodel import select
 
 from recorder.hashing import canonical_json
-from recorder.masking.masker import Masker, compile_rules
+from recorder.masking.masker import Masker, compile_masker_rules
 from recorder.models.frame import FrameRow
 from recorder.models.operations import OutboxRow
 from recorder.runtime import Runtime
@@ -24,7 +24,7 @@ EVERYTHING = {"builtins": list(ALL), "patterns": []}
 def make_masker(*builtins: str, patterns: list[dict[str, str]] | None = None, key: bytes = KEY) -> Masker:
     """A masker with these built-in kinds and patterns."""
     policy: dict[str, Any] = {"builtins": list(builtins), "patterns": patterns or []}
-    return Masker(compile_rules((canonical_json(policy).decode(),)), key)
+    return Masker(compile_masker_rules((canonical_json(policy).decode(),)), key)
 
 
 def pattern(name: str, expression: str, replacement: str = "") -> dict[str, str]:

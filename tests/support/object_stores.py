@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 from tests.support.databases import part_is_missing
 
 ROOT = Path(__file__).parents[2]
@@ -175,7 +175,11 @@ def running_store(kind: str) -> Iterator[EmulatedStore]:
 @contextmanager
 def _running(command: list[str], port: int, extra: Mapping[str, str] = ENVIRONMENT) -> Iterator[None]:
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment_with(extra), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=ROOT,
+        env=extend_program_environment(extra),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         _wait_for(port, process)

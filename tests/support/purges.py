@@ -11,7 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from sqlmodel import select
 
-from recorder.governance.purging.due_steps import PurgeReport
+from recorder.governance.purging.due_steps import DueStepReport
 from recorder.governance.purging.purge_runs import run_purges
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
@@ -80,9 +80,9 @@ def make_due(runtime: Runtime) -> None:
     execute(runtime, "UPDATE purges SET due_at = requested_at WHERE step <> 'done'")
 
 
-def finish_purges(runtime: Runtime) -> PurgeReport:
+def finish_purges(runtime: Runtime) -> DueStepReport:
     """Run until no purge is open."""
-    total = PurgeReport()
+    total = DueStepReport()
     for _ in range(10):
         make_due(runtime)
         report = run_purges(runtime, "tests")

@@ -19,7 +19,7 @@ from recorder.models.memory import SessionPathRow
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
 from recorder.recording.event_batches import check_and_pack_event_batch
-from recorder.recording.frame_validation import read_frames_json
+from recorder.recording.frame_validation import validate_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.sessions import create_session, delete_session
@@ -74,7 +74,7 @@ class Desk:
 
     def add_frames(self, session_id: str, *items: dict[str, Any]) -> None:
         """Send one batch of frames."""
-        read, parts = read_frames_json(orjson.dumps({"frames": items}))
+        read, parts = validate_frames_json(orjson.dumps({"frames": items}))
         upload = FrameUpload(self.caller, session_id, read, parts, None)
         checked = upload.check(self.runtime.database)
         assert not isinstance(checked, bytes)

@@ -29,7 +29,7 @@ from recorder.webhooks.deliveries import find_delivery, redeliver
 from recorder.webhooks.delivery_scheduling import MAX_ATTEMPTS, WAITS_S, DeliverySchedule
 from recorder.webhooks.outbox import dispatch_outbox_events
 from recorder.webhooks.signing import verify_signature
-from recorder.webhooks.subscriptions import SecretBox, delete_webhook, rotate_webhook_secret
+from recorder.webhooks.subscriptions import WebhookSecretBox, delete_webhook, rotate_webhook_secret
 from tests.support.delivery_loop import BOX, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
@@ -56,7 +56,7 @@ class Desk:
         self.now = max(self.now, clock.now())
         return ids
 
-    def claim(self, count: int = 10, *, box: SecretBox = BOX) -> list[AttemptClaim]:
+    def claim(self, count: int = 10, *, box: WebhookSecretBox = BOX) -> list[AttemptClaim]:
         """Return the attempts of this webhook that a worker claims now."""
         with self.database.transaction(write=True) as db:
             queues = list_due_queues(db, now_ms=clock.to_ms(self.now))
@@ -274,7 +274,7 @@ def test_a_secret_opens_for_its_own_webhook_alone(desk: Desk) -> None:
 
 def test_what_cannot_be_signed_waits_and_uses_up_no_attempt(desk: Desk) -> None:
     desk.put()
-    assert desk.claim(box=SecretBox(b"another deployment secret")) == []
+    assert desk.claim(box=WebhookSecretBox(b"another deployment secret")) == []
     assert told(desk.rows()) == [(1, "pending")]
     assert len(desk.claim()) == 1
 

@@ -21,7 +21,7 @@ from recorder.settings import Settings
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import POLL_S, DeliveryLoop
-from recorder.webhooks.subscriptions import SecretBox, create_webhook
+from recorder.webhooks.subscriptions import WebhookSecretBox, create_webhook
 from tests.support.databases import create_file
 from tests.support.delivery_loop import (
     AT_ONCE,
@@ -198,7 +198,7 @@ def test_an_outcome_is_kept_while_the_database_is_away(tmp_path: Path) -> None:
 def test_the_setting_decides_how_often_a_delivery_is_tried(tmp_path: Path) -> None:
     database = Database(create_file(tmp_path))
     settings = Settings.from_env({}, data_dir=tmp_path)
-    box = SecretBox(settings.secret)
+    box = WebhookSecretBox(settings.secret)
     with database.transaction(write=True) as db:
         tenant = Tenant(
             create_workspace(db, "once", region="us", secret=settings.secret).workspace_id, "live"

@@ -24,7 +24,7 @@ _RETRY_S = 1.0
 AWAY = (RedisError, OSError, TimeoutError)
 
 
-def connect_redis(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
+def connect_shared_redis(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
     """Return a client with short timeouts that repeats nothing: rate limits must not delay requests."""
     return Redis.from_url(
         url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
@@ -111,7 +111,7 @@ class RedisBuckets:
     """
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._redis = connect_redis(url, timeout_s=timeout_s)
+        self._redis = connect_shared_redis(url, timeout_s=timeout_s)
         self._waiting: list[tuple[list[Any], asyncio.Future[Draw]]] = []
         self._sender: asyncio.Task[None] | None = None
 
@@ -152,7 +152,7 @@ class RedisBuckets:
                     batch, self._waiting = batch + self._waiting, []
                     answers = [error] * len(batch)
                 for (_, answer), decision in zip(batch, answers, strict=True):
-                    _resolve_draw_future(answer, decision)
+                    _resolve_bucket_store_draw(answer, decision)
         finally:
             self._sender = None
 
@@ -173,7 +173,7 @@ class RedisBuckets:
         return answers
 
 
-def _resolve_draw_future(answer: "asyncio.Future[Draw]", decision: Any) -> None:
+def _resolve_bucket_store_draw(answer: "asyncio.Future[Draw]", decision: Any) -> None:
     if answer.done():  # the request was cancelled
         return
     if isinstance(decision, Exception):

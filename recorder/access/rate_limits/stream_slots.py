@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from recorder.access.keys import Caller
-from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_redis
+from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_shared_redis
 from recorder.errors import TooManyStreams
 from recorder.settings import Settings
 
@@ -204,7 +204,7 @@ class RedisStreamSlots:
         """
         self.renew_s = lease_s / 3
         self._lease_ms = round(lease_s * 1000)
-        self._redis = connect_redis(url)
+        self._redis = connect_shared_redis(url)
         self._claim = self._redis.register_script(_CLAIM)
         self._renew_slots = self._redis.register_script(_RENEW)
         self._presence = Presence("count of open streams")

@@ -13,8 +13,8 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     ExportLocation,
-    Staged,
     StoreTimeouts,
+    StoreUpload,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
 from recorder.settings import read_azure_account_key
@@ -40,7 +40,7 @@ class AzureStore:
         if not self._target.is_trusted:
             require_bucket_owner(self, self._target.workspace_id)
 
-    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+    def put(self, staged: StoreUpload, key: str, *, replace: bool) -> None:
         """Upload a file, in blocks where it is large, and compare what the store then holds."""
         from azure.storage.blob import ContentSettings
 

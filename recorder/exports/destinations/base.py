@@ -75,7 +75,7 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Staged:
+class StoreUpload:
     """A file on this machine that is to be uploaded."""
 
     #: A file with a descriptor; a small one may be in memory.
@@ -84,12 +84,12 @@ class Staged:
     sha256: str
 
     @classmethod
-    def of(cls, data: bytes) -> "Staged":
+    def of(cls, data: bytes) -> "StoreUpload":
         """Return a few bytes as a file."""
         return cls(io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest())
 
 
-def upload_part_bytes(size_bytes: int, parts: int) -> int:
+def compute_store_part_bytes(size_bytes: int, parts: int) -> int:
     """Return the size of a file's parts if there may be at most `parts`."""
     return max(PART_BYTES, -(-size_bytes // parts))
 
@@ -100,7 +100,7 @@ class ExportStore(Protocol):
     All methods raise `Unavailable` where the store does not answer and `InvalidDestination` where it refuses.
     """
 
-    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+    def put(self, staged: StoreUpload, key: str, *, replace: bool) -> None:
         """Upload a file, whole or not at all, and compare what the store then holds.
 
         Raises:

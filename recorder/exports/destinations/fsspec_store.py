@@ -9,7 +9,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, ExportLocation, Staged
+from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, ExportLocation, StoreUpload
 from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
 _NAME = "The export store"
@@ -22,7 +22,7 @@ class FsspecStore:
         self._fs, _ = fsspec.core.url_to_fs(target.root)
         self._is_local = isinstance(self._fs, LocalFileSystem)
 
-    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+    def put(self, staged: StoreUpload, key: str, *, replace: bool) -> None:
         """Upload a file and hash what the store then holds; in a folder it is synced as well."""
         with _translate_fsspec_errors(key):
             if not replace and self._fs.exists(key):

@@ -13,8 +13,8 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     ExportLocation,
-    Staged,
     StoreTimeouts,
+    StoreUpload,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
 
@@ -45,7 +45,7 @@ class GcsStore:
         if not self._target.is_trusted:
             require_bucket_owner(self, self._target.workspace_id)
 
-    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+    def put(self, staged: StoreUpload, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""
         with _translate_gcs_errors(key):
             if not replace:
@@ -151,7 +151,7 @@ def _make_gcs_retry(patience: StoreTimeouts) -> Any:
     return DEFAULT_RETRY.with_delay(initial=0.2, maximum=10).with_timeout(patience.read_s)
 
 
-def _compute_crc32c(staged: Staged) -> str:
+def _compute_crc32c(staged: StoreUpload) -> str:
     import google_crc32c
 
     digest = google_crc32c.Checksum()

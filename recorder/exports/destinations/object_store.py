@@ -22,8 +22,8 @@ from recorder.exports.destinations.base import (
     Destination,
     ExportStore,
     FileConflict,
-    Staged,
     StoreTimeouts,
+    StoreUpload,
     call_within_time_limit,
 )
 from recorder.exports.destinations.hashed_files import HashedFile
@@ -92,7 +92,9 @@ class ObjectStore(Destination):
             with tempfile.TemporaryFile(prefix="recorder-export-") as file, HashedFile(file) as hashed:
                 yield hashed
                 hashed.flush()
-                self._publish_object(Staged(file, hashed.size_bytes, hashed.sha256), path, replace=replace)
+                self._publish_object(
+                    StoreUpload(file, hashed.size_bytes, hashed.sha256), path, replace=replace
+                )
         except RecorderError:
             raise
         except Exception as error:
@@ -169,7 +171,7 @@ class ObjectStore(Destination):
         store, key = self._open_store(PROBING), self._make_key(f".probe-{new_id('req')}")
         store.require_owner()
         try:
-            store.put(Staged.of(b"probe"), key, replace=False)
+            store.put(StoreUpload.of(b"probe"), key, replace=False)
             store.delete(key)
         except KeyError as error:
             raise InvalidDestination("There is no such bucket or container.") from error
@@ -179,7 +181,7 @@ class ObjectStore(Destination):
     def _make_key(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
-    def _publish_object(self, staged: Staged, path: str, *, replace: bool) -> None:
+    def _publish_object(self, staged: StoreUpload, path: str, *, replace: bool) -> None:
         """Upload until the object has the staged bytes; a damaged object is removed."""
         for _ in range(_ATTEMPTS):
             # Another run removed the object, or the upload, in between.
@@ -192,7 +194,7 @@ class ObjectStore(Destination):
                     self.remove(path)
         raise Unavailable(_NAME)
 
-    def _require_same_bytes(self, staged: Staged, path: str) -> None:
+    def _require_same_bytes(self, staged: StoreUpload, path: str) -> None:
         """Compare the bytes of the object that exists: anyone may have written its tags."""
         digest = hashlib.sha256()
         if self.size(path) == staged.size_bytes:

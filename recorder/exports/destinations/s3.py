@@ -23,9 +23,9 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     ExportLocation,
-    Staged,
     StoreTimeouts,
-    upload_part_bytes,
+    StoreUpload,
+    compute_store_part_bytes,
 )
 from recorder.exports.destinations.object_store import require_bucket_owner
 
@@ -66,7 +66,7 @@ class S3Store:
         else:
             require_external_id(self._target, self._patience)
 
-    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+    def put(self, staged: StoreUpload, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""
         condition = {} if replace else {"IfNoneMatch": "*"}
         with _translate_s3_errors(key):
@@ -138,7 +138,7 @@ class S3Store:
         """Return the object's address for fsspec."""
         return f"s3://{self._target.bucket}/{key}"
 
-    def _put_whole(self, staged: Staged, key: str, condition: dict[str, str]) -> tuple[str, str]:
+    def _put_whole(self, staged: StoreUpload, key: str, condition: dict[str, str]) -> tuple[str, str]:
         staged.file.seek(0)
         data = staged.file.read()
         checksum = _encode_s3_digest(bytes.fromhex(staged.sha256))
@@ -152,7 +152,7 @@ class S3Store:
         )
         return hashlib.md5(data, usedforsecurity=False).hexdigest(), checksum
 
-    def _put_parts(self, staged: Staged, key: str, condition: dict[str, str]) -> tuple[str, str]:
+    def _put_parts(self, staged: StoreUpload, key: str, condition: dict[str, str]) -> tuple[str, str]:
         target = {"Bucket": self._target.bucket, "Key": key}
         begun = self._client.create_multipart_upload(
             **target, ChecksumAlgorithm="SHA256", Metadata={"sha256": staged.sha256}
@@ -178,9 +178,9 @@ class S3Store:
         whole_sha256 = hashlib.sha256(b"".join(part.sha256 for part in parts)).digest()
         return f"{whole_md5}-{len(parts)}", f"{_encode_s3_digest(whole_sha256)}-{len(parts)}"
 
-    def _send_parts(self, staged: Staged, key: str, upload_id: str) -> list[_UploadPart]:
+    def _send_parts(self, staged: StoreUpload, key: str, upload_id: str) -> list[_UploadPart]:
         """Send the parts, a few at once; no more are in memory."""
-        size = upload_part_bytes(staged.size_bytes, _MAX_PARTS)
+        size = compute_store_part_bytes(staged.size_bytes, _MAX_PARTS)
         starts = range(0, staged.size_bytes, size)
         with ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="upload") as pool:
             try:
@@ -191,7 +191,7 @@ class S3Store:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _send_part(self, staged: Staged, key: str, upload_id: str, start: int, size: int) -> _UploadPart:
+    def _send_part(self, staged: StoreUpload, key: str, upload_id: str, start: int, size: int) -> _UploadPart:
         data = os.pread(staged.file.fileno(), size, start)
         sha256, number = hashlib.sha256(data).digest(), start // size + 1
         answer = self._client.upload_part(
@@ -208,7 +208,7 @@ class S3Store:
         with suppress(Exception):
             self._client.abort_multipart_upload(Bucket=self._target.bucket, Key=key, UploadId=upload_id)
 
-    def _require_same_object(self, staged: Staged, key: str, *, etag: str, checksum: str) -> None:
+    def _require_same_object(self, staged: StoreUpload, key: str, *, etag: str, checksum: str) -> None:
         """Compare size and the store's digest; if it has another kind of digest, read the bytes back."""
         stored = self._client.head_object(Bucket=self._target.bucket, Key=key, ChecksumMode="ENABLED")
         if stored["ContentLength"] != staged.size_bytes:

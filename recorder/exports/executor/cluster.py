@@ -80,7 +80,7 @@ class DaskCluster:
             return
         times = self._times
         with _connect_dask_client(self._address, times.connect_s) as client:
-            _repeat_until_answered(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
+            _repeat_dask_call(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
             waiting = deque(divide_shard_tasks(tasks, _count_dask_threads(client)))
             running: dict[Future[list[WrittenShard]], ShardTask] = {}
             try:
@@ -121,9 +121,7 @@ def _wait_for_any_future(
     from distributed import wait
 
     with client.as_current():  # `wait` takes no client as argument
-        ended = _repeat_until_answered(
-            client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"), times
-        )
+        ended = _repeat_dask_call(client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"), times)
     return list(ended.done)
 
 
@@ -133,13 +131,13 @@ def _await_dask_result(
     """Return the results of a task, or raise its error."""
     from distributed.scheduler import KilledWorker
 
-    error = _repeat_until_answered(client, future.exception, times)
+    error = _repeat_dask_call(client, future.exception, times)
     if isinstance(error, KilledWorker):
         # The cluster limits the starts of a task: `distributed.scheduler.allowed-failures`.
         raise WorkerLost(task.shards[0].path, error.allowed_failures + 1) from error
     if error is not None:
         raise error
-    return _repeat_until_answered(client, future.result, times)
+    return _repeat_dask_call(client, future.result, times)
 
 
 def _yield_found_shards(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
@@ -155,9 +153,7 @@ def _yield_found_shards(results: list[WrittenShard], task: ShardTask) -> Iterato
         yield written
 
 
-def _repeat_until_answered(
-    client: "Client", call: Callable[[float], _Answer], times: ClusterTimes
-) -> _Answer:
+def _repeat_dask_call(client: "Client", call: Callable[[float], _Answer], times: ClusterTimes) -> _Answer:
     """Repeat a call until it returns, as long as the cluster has workers.
 
     Raises:
@@ -234,7 +230,7 @@ def write_dask_task(task: ShardTask, versions: dict[str, str]) -> list[WrittenSh
     results = []
     for written in write_shards(task):
         results.append(written)
-        if not _is_wanted(worker, key):
+        if not _is_dask_task_wanted(worker, key):
             break
     return results
 
@@ -244,7 +240,7 @@ def is_dask_task_running(keys: list[str], dask_worker: "Worker") -> bool:
     return any(key in dask_worker.state.tasks for key in keys)
 
 
-def _is_wanted(worker: "Worker", key: object) -> bool:
+def _is_dask_task_wanted(worker: "Worker", key: object) -> bool:
     """Return whether a client waits for a task; its export may have failed, or its client be gone."""
     task = worker.state.tasks.get(key)  # type: ignore[call-overload]
     return task is not None and task.state != "cancelled"

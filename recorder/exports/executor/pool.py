@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 
 from recorder.exports.executor.base import MAX_STARTS, WorkerLost, divide_shard_tasks
 from recorder.exports.writers import ShardTask, WrittenShard
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 
 _WORKER = "recorder.exports.executor.pool_worker"
 #: A worker that is stopped first discards the file that it is writing.
@@ -83,7 +83,7 @@ class _PoolWorker:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _WORKER, str(child_end.fileno())],
                 stdin=subprocess.PIPE,
-                env=environment_with({"POLARS_MAX_THREADS": "1"}),
+                env=extend_program_environment({"POLARS_MAX_THREADS": "1"}),
                 pass_fds=[child_end.fileno()],
             )
 

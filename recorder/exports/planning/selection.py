@@ -64,7 +64,7 @@ _CHOSEN = pl.Schema(
 )
 
 
-def build_export_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
+def plan_selected_sessions(database: Database, lake: Lake, row: ExportRow) -> Plan:
     """Choose the sessions and pin the lake; nothing is written.
 
     Raises:
@@ -73,7 +73,7 @@ def build_export_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     """
     graph: dict[str, int] = {}
     with database.transaction(write=False) as db:
-        on_path = _find_sessions_of_path(db, row, graph)
+        on_path = _select_sessions_of_path(db, row, graph)
         chosen = select_export_sessions(db, row.tenant, row.spec)
     if on_path is not None:
         chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
@@ -89,7 +89,7 @@ def build_export_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     return make_export_plan(format=format, spec=row.spec, versions=versions, graph=graph, sessions=sessions)
 
 
-def _find_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:
+def _select_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:
     """Return the sessions of the filter's path, and store in `graph` the version that was searched.
 
     A path that a rebuild has merged is replaced by the merged one. Return None without such a filter.
@@ -165,7 +165,7 @@ def measure_export_selection(
     return SelectionSize(sessions, int(events or 0), int(frames or 0), int(size_bytes or 0))
 
 
-def count_awaited_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> int:
+def count_awaited_in_selection(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> int:
     """Count the sessions of a resolved request whose replayability its filter needs and is not computed yet.
 
     Counting ends after one more than `MOST_AWAITED`. `path` and exclusions are disregarded, as in
@@ -179,8 +179,8 @@ def count_awaited_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) 
     return db.exec(select(sqlalchemy.func.count()).select_from(waiting.subquery())).one()
 
 
-def describe_awaited_sessions(count: int) -> str:
-    """Return the result of `count_awaited_sessions` in words: "1 session", "more than 1,000 sessions"."""
+def describe_awaited_in_selection(count: int) -> str:
+    """Return the result of `count_awaited_in_selection` in words: "1 session", "more than 1,000 sessions"."""
     return f"more than {MOST_AWAITED:,} sessions" if count > MOST_AWAITED else counted(count, "session")
 
 

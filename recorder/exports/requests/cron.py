@@ -55,7 +55,7 @@ class Cron:
         return None
 
 
-def read_recipe_cron(line: str, timezone: str) -> Cron:
+def parse_cron(line: str, timezone: str) -> Cron:
     """Return the schedule that a cron line describes.
 
     Args:

@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
 from recorder.errors import InvalidSignature, UrlExpired
-from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited_sessions
+from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited_in_selection
 from recorder.hashing import canonical_json, compute_keyed_digest
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.request_context import continue_request_context
@@ -71,7 +71,9 @@ def _describe_wait(row: ExportRow) -> str | None:
     if count is None:
         return None
     until = clock.to_iso(row.created_at + LONGEST_WAIT)
-    return f"Waits for the replayability of {describe_awaited_sessions(count)}, until {until} at the latest."
+    return (
+        f"Waits for the replayability of {describe_awaited_in_selection(count)}, until {until} at the latest."
+    )
 
 
 def created_export_to_wire(row: ExportRow, settings: Settings) -> ExportCreated:

@@ -16,9 +16,9 @@ from recorder.errors import (
     ValidationFailed,
 )
 from recorder.exports.destinations import open_destination
-from recorder.exports.planning.selection import count_awaited_sessions
+from recorder.exports.planning.selection import count_awaited_in_selection
 from recorder.exports.requests.export_wire_objects import emit_export_event
-from recorder.exports.requests.validation import draft_export
+from recorder.exports.requests.validation import validate_export_request
 from recorder.ids import is_id
 from recorder.memory.queries.sessions_of_path import workflow_of_path
 from recorder.models.export import ExportRow, ExportWorkflowRow
@@ -31,7 +31,7 @@ from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_row
 from recorder.tenant import Tenant
 
 
-def require_exportable_draft(db: DbSession, draft: ExportRow) -> None:
+def require_queueable_draft(db: DbSession, draft: ExportRow) -> None:
     """Check that the workflows and the path of a draft exist, and that rows may be exported.
 
     Raises:
@@ -39,7 +39,7 @@ def require_exportable_draft(db: DbSession, draft: ExportRow) -> None:
         ValidationFailed: if the path is of a workflow that is not exported.
         QuotaExceeded: if no rows to export are left.
     """
-    _require_known_workflows(db, draft.tenant, draft.spec["workflow"])
+    _require_workflows_to_queue(db, draft.tenant, draft.spec["workflow"])
     _require_exported_path(db, draft.tenant, draft.spec)
     require_export_row_quota(db, draft.tenant)
 
@@ -64,11 +64,11 @@ def queue_draft_export(db: DbSession, settings: Settings, draft: ExportRow, *, o
     """Queue the export of a draft whose destination was probed. Needs a write transaction.
 
     Raises:
-        NotFound, ValidationFailed, QuotaExceeded: as `require_exportable_draft`.
+        NotFound, ValidationFailed, QuotaExceeded: as `require_queueable_draft`.
     """
-    require_exportable_draft(db, draft)
+    require_queueable_draft(db, draft)
     row, workflows = draft, draft.spec["workflow"]
-    row.awaited_sessions = count_awaited_sessions(db, row.tenant, row.spec) or None
+    row.awaited_sessions = count_awaited_in_selection(db, row.tenant, row.spec) or None
     db.add(row)
     for workflow in workflows:
         db.add(
@@ -102,11 +102,11 @@ def create_export(
         on_stored: called in the transaction that queues the export.
 
     Raises:
-        RecorderError: as `draft_export`, `require_exportable_draft` and `probe_draft_destination`.
+        RecorderError: as `validate_export_request`, `require_queueable_draft` and `probe_draft_destination`.
     """
-    draft = draft_export(tenant, body)
+    draft = validate_export_request(tenant, body)
     with runtime.database.transaction(write=False) as db:
-        require_exportable_draft(db, draft)
+        require_queueable_draft(db, draft)
     probe_draft_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
         row = queue_draft_export(db, runtime.settings, draft, origin=origin)
@@ -168,7 +168,7 @@ def list_exports(
     )
 
 
-def _require_known_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:
+def _require_workflows_to_queue(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:
     statement = select(func.count()).where(
         *in_tenant(WorkflowRow, tenant),
         col(WorkflowRow.workflow).in_(workflows),

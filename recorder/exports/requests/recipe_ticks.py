@@ -14,7 +14,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError, Unavailable
-from recorder.exports.requests.cron import read_recipe_cron
+from recorder.exports.requests.cron import parse_cron
 from recorder.exports.requests.queue import probe_draft_destination, queue_draft_export
 from recorder.exports.requests.recipes import (
     ListedRecipe,
@@ -31,7 +31,7 @@ from recorder.storage.conditions import in_tenant
 log = logging.getLogger("recorder.exports")
 
 
-def queue_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
+def queue_due_recipe_ticks(runtime: Runtime) -> Iterator[ListedRecipe]:
     """Queue the export of each recipe that is due, one after the other; yield those whose tick was claimed.
 
     Ticks that were missed make one export, that of the last. A recipe that fails stores its error and does
@@ -43,12 +43,12 @@ def queue_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
         due = due.where(col(RecipeRow.next_at) <= now, col(WorkspaceRow.status) == "active")
         recipes = db.exec(due.order_by(col(RecipeRow.next_at))).all()
     for recipe in recipes:
-        listed = _make_due_export(runtime, recipe, now)
+        listed = _queue_recipe_tick(runtime, recipe, now)
         if listed is not None:
             yield listed
 
 
-def _make_due_export(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe | None:
+def _queue_recipe_tick(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe | None:
     """Queue the export of a recipe's tick; return None if another process did, or will."""
     try:
         # Before the tick is claimed, since a store that does not answer must hold up no other writer.
@@ -83,7 +83,7 @@ def _claim_recipe_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> Recip
     )
     row = db.exec(same.with_for_update()).one_or_none()
     if row is not None:
-        cron = read_recipe_cron(row.cron, row.timezone)
+        cron = parse_cron(row.cron, row.timezone)
         # At the earliest the tick that waits, even if the rules of the zone changed since.
         row.last_at = max(row.next_at, cron.find_last(now) or row.next_at)
         row.next_at = cron.next_after(now)

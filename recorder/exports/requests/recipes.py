@@ -19,9 +19,9 @@ from recorder.errors import (
     QuotaExceeded,
     json_pointer,
 )
-from recorder.exports.requests.cron import read_recipe_cron
-from recorder.exports.requests.queue import create_export, probe_draft_destination, require_exportable_draft
-from recorder.exports.requests.validation import draft_export, make_dataset_name
+from recorder.exports.requests.cron import parse_cron
+from recorder.exports.requests.queue import create_export, probe_draft_destination, require_queueable_draft
+from recorder.exports.requests.validation import make_dataset_name, validate_export_request
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
 from recorder.models.field_messages import make_field_message
@@ -106,7 +106,7 @@ def add_recipe(
         body=body.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"tag"}),
         cron=cron,
         timezone=timezone,
-        next_at=read_recipe_cron(cron, timezone).next_after(now),
+        next_at=parse_cron(cron, timezone).next_after(now),
         created_at=now,
     )
     _check_recipe_request(runtime, row)
@@ -185,14 +185,14 @@ def recipe_request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
 
 def recipe_draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
     """Return the export that a recipe makes at a moment, not stored yet."""
-    return draft_export(recipe.tenant, recipe_request_at(recipe, moment))
+    return validate_export_request(recipe.tenant, recipe_request_at(recipe, moment))
 
 
 def _check_recipe_request(runtime: Runtime, row: RecipeRow) -> None:
     """Check that the export would be accepted if it were due."""
     draft = recipe_draft_at(row, row.created_at)
     with runtime.database.transaction(write=False) as db, suppress(QuotaExceeded):
-        require_exportable_draft(db, draft)
+        require_queueable_draft(db, draft)
     probe_draft_destination(draft, runtime.settings)
 
 

@@ -20,7 +20,7 @@ from recorder.tenant import Tenant
 _DATASET_NAME_CHARACTERS = 200
 
 
-def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
+def validate_export_request(tenant: Tenant, body: ExportCreate) -> ExportRow:
     """Return the row of a request, not stored yet; relative times are resolved here, once.
 
     Raises:

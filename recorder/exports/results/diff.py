@@ -77,15 +77,15 @@ def diff_export_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanD
     pair = (row.plan_sha256, against.plan_sha256)
     with _comparing:
         if pair in _cache:
-            _require_plans(blobs, row, against)
+            _require_plans_for_diff(blobs, row, against)
             return _cache[pair]
-        difference = _cache[pair] = _compare_sides(
+        difference = _cache[pair] = _diff_plan_sides(
             _read_compared_plan(blobs, row), _read_compared_plan(blobs, against)
         )
         return difference
 
 
-def _require_plans(blobs: Blobs, *rows: ExportRow) -> None:
+def _require_plans_for_diff(blobs: Blobs, *rows: ExportRow) -> None:
     for row in rows:
         try:
             blobs.get(row.plan_key or "", 0, 1)
@@ -110,7 +110,7 @@ def _missing_plan_error(row: ExportRow) -> NotFound:
     return NotFound("manifest", f"The files of {row.id} are gone.")
 
 
-def _compare_sides(ours: _Side, theirs: _Side) -> PlanDifference:
+def _diff_plan_sides(ours: _Side, theirs: _Side) -> PlanDifference:
     changes = _compare_plan_sessions(ours.sessions, theirs.sessions)
     return PlanDifference(
         changes=changes,
@@ -189,7 +189,7 @@ def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Exp
         Unavailable: if a store does not answer.
     """
     for export in (row, against):
-        _require_files(runtime, export)
+        _require_files_for_diff(runtime, export)
     difference = diff_export_plans(runtime.blobs, row, against)
     today = _read_compared_sessions(runtime, row, against, difference.changes["session_id"])
     explained = _explain_session_changes(difference, today)
@@ -207,7 +207,7 @@ def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Exp
     )
 
 
-def _require_files(runtime: Runtime, row: ExportRow) -> None:
+def _require_files_for_diff(runtime: Runtime, row: ExportRow) -> None:
     if row.status != "completed":
         raise InvalidState(row.status, needed="exports that are compared must both be completed")
     if row.destination["kind"] != "signed_url":

@@ -33,7 +33,7 @@ def list_expired_exports(db: DbSession, *, at: datetime, workspace_id: str) -> l
     return [row for row in rows if row.destination["kind"] == "signed_url"]
 
 
-def count_export_bytes(db: DbSession, export_id: str) -> int:
+def count_expired_export_bytes(db: DbSession, export_id: str) -> int:
     """Return the size of an export's shards."""
     return sum(shard.size_bytes or 0 for shard in read_shard_rows(db, export_id))
 

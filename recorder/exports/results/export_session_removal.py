@@ -20,8 +20,8 @@ from recorder.exports.runner.export_lease import ExportBusy, ExportClaim, claim_
 from recorder.exports.runner.session_index import (
     delete_export_index_rows,
     delete_session_index_rows,
-    find_exports_of,
-    find_purged,
+    find_indexed_exports,
+    find_purged_indexed_sessions,
     index_export_sessions,
     list_unindexed_exports,
 )
@@ -67,10 +67,10 @@ def remove_from_exports(
         Unavailable: if the database or the store of plans does not answer.
     """
     removal = SessionsLeftInExports()
-    _index_earlier_exports(runtime, held, workspace_id)
+    _index_exports_for_removal(runtime, held, workspace_id)
     ids = sorted(session_ids)
     with runtime.database.transaction(write=False) as db:
-        exports = find_exports_of(db, ids)
+        exports = find_indexed_exports(db, ids)
     for export_id, present in exports.items():
         held.require_time()
         try:
@@ -89,13 +89,13 @@ def remove_from_exports(
     return removal
 
 
-def _index_earlier_exports(runtime: Runtime, held: HeldLease, workspace_id: str) -> None:
+def _index_exports_for_removal(runtime: Runtime, held: HeldLease, workspace_id: str) -> None:
     """Store the sessions of exports whose plans were made by an earlier release."""
     open_transaction = partial(held.transaction, runtime.database)
     with runtime.database.transaction(write=False) as db:
         rows = list(list_unindexed_exports(db, workspace_id))
     for row in rows:
-        plan = _read_stored_plan(runtime, row)
+        plan = _read_plan_for_removal(runtime, row)
         if plan is not None:
             index_export_sessions(open_transaction, row.id, plan.sessions["session_id"])
         with open_transaction() as db:
@@ -105,7 +105,7 @@ def _index_earlier_exports(runtime: Runtime, held: HeldLease, workspace_id: str)
                 db.add(locked)
 
 
-def _read_stored_plan(runtime: Runtime, row: ExportRow) -> Plan | None:
+def _read_plan_for_removal(runtime: Runtime, row: ExportRow) -> Plan | None:
     try:
         return None if row.plan_key is None else read_stored_export_plan(runtime.blobs, row.plan_key)
     except KeyError:
@@ -122,7 +122,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
     if row.status == "failed":
         return "waits"  # for the run that removes the files
     if row.status != "completed":
-        plan = _read_stored_plan(runtime, row)
+        plan = _read_plan_for_removal(runtime, row)
         if plan is None or set(session_ids) & set(plan.sessions["session_id"]):
             return "waits"
         result: _Result = "removed"
@@ -130,7 +130,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
         at = row.expired_at or clock.now()
         return "removed" if expiry.delete_expired_export_files(runtime, held, export_id, at=at) else "waits"
     elif row.destination["kind"] in _OURS:
-        result = _rewrite_export(runtime, held, row)
+        result = _rewrite_export_for_removal(runtime, held, row)
     else:
         result = "out_of_reach"
     if result != "waits":
@@ -139,7 +139,7 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
     return result
 
 
-def _rewrite_export(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Result:
+def _rewrite_export_for_removal(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Result:
     try:
         with held.transaction(runtime.database) as db:
             owner = f"{held.lease.owner}-{held.fence}"
@@ -148,17 +148,17 @@ def _rewrite_export(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Resul
         return "waits"
     try:
         with claim.kept_alive():
-            return _rewrite_claimed(runtime, claim, row)
+            return _rewrite_claimed_for_removal(runtime, claim, row)
     finally:
         claim.give_back()
 
 
-def _rewrite_claimed(runtime: Runtime, claim: ExportClaim, row: ExportRow) -> _Result:
+def _rewrite_claimed_for_removal(runtime: Runtime, claim: ExportClaim, row: ExportRow) -> _Result:
     is_hosted = row.destination["kind"] == "signed_url"
     for attempt in range(1, _TRIES + 1):
         with claim.transaction_in_any_status() as (db, current):
-            purged = find_purged(db, row.id)
-        plan = _read_stored_plan(runtime, current)
+            purged = find_purged_indexed_sessions(db, row.id)
+        plan = _read_plan_for_removal(runtime, current)
         try:
             if plan is None:
                 raise NotFound("plan")

@@ -25,9 +25,9 @@ from recorder.exports.manifest_builder import ExportFacts, Lineage, build_manife
 from recorder.exports.planning.plan import Plan, plan_without_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
 from recorder.exports.runner.export_lease import ExportClaim
-from recorder.exports.runner.session_index import delete_session_index_rows, has_session
+from recorder.exports.runner.session_index import delete_session_index_rows, has_indexed_session
 from recorder.exports.runner.shard_store import (
-    make_shard_task,
+    make_task_of_stored_plan,
     plan_folder,
     read_shard_rows,
     store_export_plan,
@@ -108,7 +108,7 @@ class _Rewriting:
         text = read_own_manifest(destination, row)
         document: dict[str, Any] = orjson.loads(text)
         shorter = plan_without_sessions(plan, dropped)
-        files = _compare_files(plan, shorter, dropped, document)
+        files = _compare_rewritten_files(plan, shorter, dropped, document)
         written = self._write_shards(shorter, files)
         lineage = self._make_lineage(dropped)
         with runtime.database.transaction(write=False) as db:
@@ -143,7 +143,7 @@ class _Rewriting:
         executor = open_executor(self._runtime.settings.export_executor)
         to_write = [shard for shard in files.planned if shard.path in files.rewritten]
         tasks = [
-            make_shard_task(self._runtime, self._row, plan, portion, replaces_files=True)
+            make_task_of_stored_plan(self._runtime, self._row, plan, portion, replaces_files=True)
             for portion in group_neighbouring_shards(to_write)
         ]
         written = {}
@@ -161,7 +161,7 @@ class _Rewriting:
         if parent_id is not None:
             with self._runtime.database.transaction(write=False) as db:
                 # Exports are rewritten from the newest to the oldest: the parent's rows are still there.
-                added = sum(not has_session(db, parent_id, session_id) for session_id in dropped)
+                added = sum(not has_indexed_session(db, parent_id, session_id) for session_id in dropped)
         causes = list(dropped.values())
         expired = causes.count("retention") + causes.count("test_expiry")
         erased = causes.count("erasure")
@@ -270,7 +270,9 @@ def _count_rewritten_shards(db: DbSession, dropped_by_file: dict[str, set[str]])
         db.add(erasure)
 
 
-def _compare_files(plan: Plan, shorter: Plan, dropped: dict[str, str], document: dict[str, Any]) -> _Files:
+def _compare_rewritten_files(
+    plan: Plan, shorter: Plan, dropped: dict[str, str], document: dict[str, Any]
+) -> _Files:
     """Return the files after the change; where this release has other columns, all are written again."""
     is_dropped = partial(pl.Series.is_in, other=list(dropped))
     before = plan_shards(plan)

@@ -12,7 +12,7 @@ import polars as pl
 from recorder.datasets.formats import FormatName
 from recorder.datasets.jsonl import jsonl_text_schema
 from recorder.datasets.schemas import SCHEMAS
-from recorder.datasets.tables import scan
+from recorder.datasets.tables import scan_dataset_tables
 from recorder.datasets.webdataset import read_tar_members
 from recorder.exports.destinations import Destination
 
@@ -86,10 +86,12 @@ def _summarize_files(
     with tempfile.TemporaryDirectory(prefix="recorder-summary-") as folder:
         for path in paths:
             if format == "webdataset":
-                for events in _read_bound_events(destination, path):
+                for events in _read_events_for_summary(destination, path):
                     yield _summarize_part(events.lazy(), rows)
             else:
-                yield _summarize_part(scan([destination.fetch(path, Path(folder))], format, _FIELDS), rows)
+                yield _summarize_part(
+                    scan_dataset_tables([destination.fetch(path, Path(folder))], format, _FIELDS), rows
+                )
 
 
 def _summarize_part(events: pl.LazyFrame, rows: int) -> _PartSummary:
@@ -100,7 +102,7 @@ def _summarize_part(events: pl.LazyFrame, rows: int) -> _PartSummary:
     return _PartSummary(ended, counted.cast({"events": pl.Int64}), first)
 
 
-def _read_bound_events(destination: Destination, path: str) -> Iterator[pl.DataFrame]:
+def _read_events_for_summary(destination: Destination, path: str) -> Iterator[pl.DataFrame]:
     """Yield the events of an archive, some at a time; pictures are skipped."""
     schema = pl.Schema(jsonl_text_schema(_FIELDS))
     decoder = msgspec.json.Decoder(list[dict[str, Any]])

@@ -32,9 +32,9 @@ from recorder.exports.runner.export_lease import (
 from recorder.exports.runner.session_index import delete_export_index_rows
 from recorder.exports.runner.shard_store import (
     ShardStore,
-    count_delivered_rows,
+    count_delivered_shard_rows,
     read_shard_rows,
-    settle_reservation,
+    settle_reserved_export_rows,
 )
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
@@ -76,12 +76,12 @@ def end_export_as_failed(db: DbSession, row: ExportRow, settings: Settings, code
     row.awaited_sessions = None
     # Files are written only after the plan is stored.
     row.files_left = row.plan_key is not None
-    settle_reservation(db, row, exported=count_delivered_rows(db, row))
+    settle_reserved_export_rows(db, row, exported=count_delivered_shard_rows(db, row))
     db.add(row)
     emit_export_event(db, row, settings, "export.failed")
 
 
-def remove_files(
+def remove_failed_export_files(
     runtime: Runtime, claim: ExportClaim, row: ExportRow, *, is_last_try: bool = False
 ) -> ExportRow:
     """Remove the files and the stored plan of a failed export, and release the lease.
@@ -186,7 +186,7 @@ def publish_dataset(
             row.shards = totals["shards"]
             row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
             row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
-            settle_reservation(db, row, exported=totals["rows"])
+            settle_reserved_export_rows(db, row, exported=totals["rows"])
             emit_export_event(db, row, runtime.settings, "export.completed")
             claim.lease.release(db)
             return row

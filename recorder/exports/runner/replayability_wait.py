@@ -13,8 +13,8 @@ from recorder import clock
 from recorder.errors import RecorderError
 from recorder.exports.planning.selection import (
     LONGEST_WAIT,
-    count_awaited_sessions,
-    describe_awaited_sessions,
+    count_awaited_in_selection,
+    describe_awaited_in_selection,
 )
 from recorder.exports.runner.export_lease import ExportClaim, lock_export
 from recorder.models.export import ExportRow
@@ -31,7 +31,7 @@ class ReplayabilityMissing(RecorderError):
 
     def __init__(self, count: int) -> None:
         super().__init__(
-            f"The replayability of {describe_awaited_sessions(count)} was not computed within "
+            f"The replayability of {describe_awaited_in_selection(count)} was not computed within "
             f"{LONGEST_WAIT.total_seconds() / 60:g} minutes. Check that runs of the job replay_sessions "
             "succeed, and send the request again."
         )
@@ -43,7 +43,9 @@ def recount_awaited_replayability(database: Database) -> None:
         waiting = select(ExportRow).where(
             ExportRow.status == "queued", col(ExportRow.awaited_sessions).is_not(None)
         )
-        counts = {row.id: (row.awaited_sessions, _count_sessions(db, row)) for row in db.exec(waiting)}
+        counts = {
+            row.id: (row.awaited_sessions, _count_sessions_in_wait(db, row)) for row in db.exec(waiting)
+        }
     for export_id, (before, count) in counts.items():
         if before == count:
             continue
@@ -63,7 +65,7 @@ def wait_for_replayability(database: Database, claim: ExportClaim, export: Expor
     """
     while True:
         with database.transaction(write=False) as db:
-            count = count_awaited_sessions(db, export.tenant, export.spec)
+            count = count_awaited_in_selection(db, export.tenant, export.spec)
         if count and _has_waited_too_long(export):
             raise ReplayabilityMissing(count)
         if count or export.awaited_sessions is not None:
@@ -74,8 +76,8 @@ def wait_for_replayability(database: Database, claim: ExportClaim, export: Expor
         time.sleep(_POLL_S)
 
 
-def _count_sessions(db: DbSession, row: ExportRow) -> int:
-    return 0 if _has_waited_too_long(row) else count_awaited_sessions(db, row.tenant, row.spec)
+def _count_sessions_in_wait(db: DbSession, row: ExportRow) -> int:
+    return 0 if _has_waited_too_long(row) else count_awaited_in_selection(db, row.tenant, row.spec)
 
 
 def _has_waited_too_long(row: ExportRow) -> bool:

@@ -14,7 +14,7 @@ from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.planning.lake_stats import FactsMissing
 from recorder.exports.planning.plan import Plan, plan_without_sessions
-from recorder.exports.planning.selection import DeletedSessions, build_export_plan, find_deleted_sessions
+from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions, plan_selected_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
 from recorder.exports.requests.validation import compute_export_series
 from recorder.exports.runner.export_lease import (
@@ -29,7 +29,7 @@ from recorder.exports.runner.finalize import (
     end_export_as_failed,
     list_missing_files,
     publish_dataset,
-    remove_files,
+    remove_failed_export_files,
 )
 from recorder.exports.runner.incremental import (
     Parent,
@@ -39,7 +39,7 @@ from recorder.exports.runner.incremental import (
     open_parent_export,
 )
 from recorder.exports.runner.replayability_wait import wait_for_replayability
-from recorder.exports.runner.shard_store import ShardStore, make_shard_task
+from recorder.exports.runner.shard_store import ShardStore, make_task_of_stored_plan
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.plurals import counted
@@ -153,7 +153,7 @@ class _ExportRun:
         row = self._export
         is_stuck = row.attempt - (row.progressed_attempt or 0) > MAX_ATTEMPTS
         if row.status != "running":
-            return remove_files(self._runtime, self._claim, row, is_last_try=is_stuck)
+            return remove_failed_export_files(self._runtime, self._claim, row, is_last_try=is_stuck)
         try:
             if is_stuck:
                 raise AttemptsExhausted(row.last_error)
@@ -266,10 +266,10 @@ class _ExportRun:
         """Choose the sessions; repeat that if a purge deletes rows of chosen ones during it."""
         for _ in range(_FILE_CHECKS):
             try:
-                return build_export_plan(self._runtime.database, self._runtime.lake, self._export)
+                return plan_selected_sessions(self._runtime.database, self._runtime.lake, self._export)
             except (FactsMissing, OSError) as error:
                 log.info("export %s is planned again: %r", self._export.id, error)
-        return build_export_plan(self._runtime.database, self._runtime.lake, self._export)
+        return plan_selected_sessions(self._runtime.database, self._runtime.lake, self._export)
 
     @cached_property
     def _parent(self) -> Parent | None:
@@ -289,7 +289,7 @@ class _ExportRun:
         paths -= self._copy_parent_files([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
         tasks = [
-            make_shard_task(self._runtime, self._export, plan, portion)
+            make_task_of_stored_plan(self._runtime, self._export, plan, portion)
             for portion in group_neighbouring_shards(to_write)
         ]
         results = self._executor.run(tasks)
@@ -326,4 +326,4 @@ class _ExportRun:
         with self._claim.transaction_in_any_status() as (db, row):
             if row.status == "running":
                 end_export_as_failed(db, row, self._runtime.settings, code, message)
-        return remove_files(self._runtime, self._claim, row)
+        return remove_failed_export_files(self._runtime, self._claim, row)

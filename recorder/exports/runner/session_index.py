@@ -52,7 +52,7 @@ def delete_export_index_rows(open_transaction: OpenTransaction, export_id: str) 
         is_over = len(ids) < _ROWS
 
 
-def find_exports_of(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[str]]:
+def find_indexed_exports(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[str]]:
     """Return the exports that may have some of the sessions, the newest first, with these sessions."""
     sessions: defaultdict[str, list[str]] = defaultdict(list)
     for start in range(0, len(session_ids), _IDS_AT_ONCE):
@@ -63,7 +63,7 @@ def find_exports_of(db: DbSession, session_ids: Sequence[str]) -> dict[str, list
     return dict(sorted(sessions.items(), reverse=True))
 
 
-def find_purged(db: DbSession, export_id: str) -> dict[str, str]:
+def find_purged_indexed_sessions(db: DbSession, export_id: str) -> dict[str, str]:
     """Return the sessions of an export whose purge has begun, with its cause."""
     statement = (
         select(PurgeRow.session_id, PurgeRow.cause)
@@ -73,7 +73,7 @@ def find_purged(db: DbSession, export_id: str) -> dict[str, str]:
     return dict(db.exec(statement).all())
 
 
-def has_session(db: DbSession, export_id: str, session_id: str) -> bool:
+def has_indexed_session(db: DbSession, export_id: str, session_id: str) -> bool:
     """Return whether an export may have a session."""
     return db.get(ExportSessionRow, (session_id, export_id)) is not None
 

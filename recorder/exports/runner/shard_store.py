@@ -38,13 +38,13 @@ def reserve_plan_rows(db: DbSession, row: ExportRow, rows: int) -> None:
         QuotaExceeded: if fewer are left; the transaction must then be rolled back.
     """
     if row.reserved_rows is not None and row.reserved_rows < rows:
-        settle_reservation(db, row, exported=0)
+        settle_reserved_export_rows(db, row, exported=0)
     if row.reserved_period is None:
         row.reserved_period = reserve_quota_rows(db, row.tenant, rows)
         row.reserved_rows = rows
 
 
-def settle_reservation(db: DbSession, row: ExportRow, *, exported: int) -> None:
+def settle_reserved_export_rows(db: DbSession, row: ExportRow, *, exported: int) -> None:
     """Count the rows of an export that ended, and end its reservation; a second call changes nothing."""
     if row.reserved_period is not None and row.reserved_rows is not None:
         settle_quota_rows(
@@ -53,7 +53,7 @@ def settle_reservation(db: DbSession, row: ExportRow, *, exported: int) -> None:
     row.reserved_rows = row.reserved_period = None
 
 
-def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
+def count_delivered_shard_rows(db: DbSession, row: ExportRow) -> int:
     """Return the rows in finished shards of an export whose destination is the client's own; else 0.
 
     The client may have read those files before they are removed. Hosted and `local` files are the service's
@@ -79,7 +79,7 @@ def plan_folder(workspace_id: str, export_id: str) -> str:
     return f"exports/{workspace_id}/{export_id}/"
 
 
-def make_shard_task(
+def make_task_of_stored_plan(
     runtime: Runtime, row: ExportRow, plan: Plan, shards: list[PlannedShard], *, replaces_files: bool = False
 ) -> ShardTask:
     """Return the task that writes some shards of an export's plan.

@@ -50,7 +50,7 @@ def claim_small_export_place(db: DbSession, owner: str) -> HeldLease | None:
     return hold_lease(db, _PLACE, owner, ttl_ms=PLACE_MS)
 
 
-def place_owner(db: DbSession) -> str | None:
+def find_small_export_writer(db: DbSession) -> str | None:
     """Return the name of the run that writes small exports now; None where there is none."""
     row = db.get(LeaseRow, _PLACE)
     return row.owner if row is not None and row.expires_ms > clock.now_ms() else None
@@ -90,15 +90,15 @@ def claim_next_small_export(
         lease_ms: time after which another run may take over from one that no longer renews.
     """
     with database.transaction(write=False) as db:
-        if not _has_queued(db):
+        if not _has_queued_small_exports(db):
             return None
         waiting = _list_first_tries(db)
     workspaces = [row.workspace_id for row in at_work]
-    clouds = sum(is_cloud(row) for row in at_work)
+    clouds = sum(is_small_export_in_cloud(row) for row in at_work)
     for row in sorted(waiting, key=lambda row: (served.get(row.workspace_id, -1.0), row.id)):
         if workspaces.count(row.workspace_id) >= SLOTS_OF_WORKSPACE:
             continue
-        if is_cloud(row) and clouds >= SLOTS_OF_CLOUDS:
+        if is_small_export_in_cloud(row) and clouds >= SLOTS_OF_CLOUDS:
             continue
         with database.transaction(write=True) as db:
             locked = lock_export(db, row.id)
@@ -116,7 +116,7 @@ def awaits_small_export_writer(row: ExportRow) -> bool:
     return row.status == "queued" and row.attempt == 0 and not row.has_own_run
 
 
-def is_cloud(row: ExportRow) -> bool:
+def is_small_export_in_cloud(row: ExportRow) -> bool:
     """Return whether the files of an export go to a store that others run."""
     return row.destination["kind"] in _CLOUDS
 
@@ -133,7 +133,7 @@ def is_small_export(database: Database, row: ExportRow) -> bool:
     )
 
 
-def release_claimed_export(claim: ExportClaim) -> None:
+def release_small_export_claim(claim: ExportClaim) -> None:
     """Give a claimed export back, for a run of its own.
 
     Raises:
@@ -144,7 +144,7 @@ def release_claimed_export(claim: ExportClaim) -> None:
         claim.lease.release(db)
 
 
-def give_own_run(db: DbSession, export_id: str) -> bool:
+def give_small_export_own_run(db: DbSession, export_id: str) -> bool:
     """Mark an export that waits for a run of its own; return False if another process has claimed it.
 
     Needs a write transaction.
@@ -160,7 +160,7 @@ def give_own_run(db: DbSession, export_id: str) -> bool:
     return True
 
 
-def _has_queued(db: DbSession) -> bool:
+def _has_queued_small_exports(db: DbSession) -> bool:
     """Return whether any export is queued; cheap enough to ask several times a second."""
     return db.exec(select(ExportRow.id).where(ExportRow.status == "queued").limit(1)).first() is not None
 

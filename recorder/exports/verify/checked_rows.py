@@ -16,7 +16,7 @@ import pyarrow as pa
 from recorder.datasets import jsonl
 from recorder.datasets.errors import Unreadable
 from recorder.datasets.formats import FormatName
-from recorder.datasets.row_values import convert_to_unreadable
+from recorder.datasets.row_values import convert_row_read_errors
 from recorder.datasets.tables import TABLE_FORMATS
 from recorder.row_digests import EventKey
 
@@ -90,13 +90,13 @@ class _FrameLine(msgspec.Struct):
     sha256: str
 
 
-def read_events(path: Path, format: FormatName) -> Iterator[VerifiedEvent]:
+def read_checked_events(path: Path, format: FormatName) -> Iterator[VerifiedEvent]:
     """Yield the events of a file, in its order.
 
     Raises:
         Unreadable: if the file is broken.
     """
-    with convert_to_unreadable():
+    with convert_row_read_errors():
         if format == "jsonl":
             for line in _decode_checked_lines(path, _EventLine):
                 ts_us = (line.ts - _EPOCH) // _MICROSECOND
@@ -109,13 +109,13 @@ def read_events(path: Path, format: FormatName) -> Iterator[VerifiedEvent]:
             yield from map(VerifiedEvent._make, rows.iter_rows())
 
 
-def read_frames(path: Path, format: FormatName) -> Iterator[VerifiedFrame]:
+def read_checked_frames(path: Path, format: FormatName) -> Iterator[VerifiedFrame]:
     """Yield the frames of a file, in its order, with the digest of each picture; JSONL has no pictures.
 
     Raises:
         Unreadable: if the file is broken.
     """
-    with convert_to_unreadable():
+    with convert_row_read_errors():
         if format == "jsonl":
             for line in _decode_checked_lines(path, _FrameLine):
                 yield VerifiedFrame(line.session_id, line.frame_id, line.sha256, None)

@@ -8,7 +8,12 @@ from typing import TypeVar
 
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.webdataset import Sample, read_webdataset_samples
-from recorder.exports.verify.checked_rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
+from recorder.exports.verify.checked_rows import (
+    VerifiedEvent,
+    VerifiedFrame,
+    read_checked_events,
+    read_checked_frames,
+)
 from recorder.row_digests import (
     SessionRows,
     compute_events_digest,
@@ -52,27 +57,30 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
     contents = FileContents()
     match kind:
         case "events":
-            for session_id, events in groupby(read_events(path, format), key=_get_session_id):
-                keys = [event.key for event in _check_frame_bindings(events, name, contents)]
+            for session_id, events in groupby(read_checked_events(path, format), key=_get_session_id):
+                keys = [event.key for event in _check_bindings_in_contents(events, name, contents)]
                 contents.sessions.append(
                     SessionRows("events", session_id, len(keys), compute_events_digest(keys))
                 )
         case "frames":
-            for session_id, frames in groupby(read_frames(path, format), key=_get_session_id):
-                pairs = [(frame.frame_id, frame.sha256) for frame in _check_images(frames, name, contents)]
+            for session_id, frames in groupby(read_checked_frames(path, format), key=_get_session_id):
+                pairs = [
+                    (frame.frame_id, frame.sha256)
+                    for frame in _check_pictures_in_contents(frames, name, contents)
+                ]
                 contents.sessions.append(
                     SessionRows("frames", session_id, len(pairs), compute_frames_digest(pairs))
                 )
         case "samples":
             for session_id, samples in groupby(read_webdataset_samples(path), key=_get_session_id):
-                bound = [sample[1:4] for sample in _check_images(samples, name, contents)]
+                bound = [sample[1:4] for sample in _check_pictures_in_contents(samples, name, contents)]
                 contents.sessions.append(
                     SessionRows("samples", session_id, len(bound), compute_samples_digest(bound))
                 )
     return contents
 
 
-def _check_frame_bindings(
+def _check_bindings_in_contents(
     events: Iterable[VerifiedEvent], name: str, contents: FileContents
 ) -> Iterator[VerifiedEvent]:
     """Yield the same events; count actions, and check that each names its frame wholly or not at all."""
@@ -83,7 +91,9 @@ def _check_frame_bindings(
         yield event
 
 
-def _check_images(rows: Iterable[_Pictured], name: str, contents: FileContents) -> Iterator[_Pictured]:
+def _check_pictures_in_contents(
+    rows: Iterable[_Pictured], name: str, contents: FileContents
+) -> Iterator[_Pictured]:
     """Yield the same rows; compare each picture with the digest in its row."""
     for row in rows:
         if row.image_sha256 not in (None, row.sha256):

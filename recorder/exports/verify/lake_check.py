@@ -23,8 +23,8 @@ from recorder.datasets.sources import FILE_ERRORS, copy_source_file
 from recorder.datasets.webdataset import read_webdataset_samples
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
-from recorder.exports.verify.checked_rows import read_events, read_frames
-from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST, open_dataset
+from recorder.exports.verify.checked_rows import read_checked_events, read_checked_frames
+from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST, open_dataset_for_check
 from recorder.hashing import compute_sha256
 from recorder.memory.queries.sessions_of_path import select_path
 from recorder.models.export import ExportRow
@@ -152,7 +152,7 @@ def _digest_groups(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str
     return {session_id: digest([row[1:] for row in members]) for session_id, members in grouped}
 
 
-def choose_sessions(
+def select_lake_check_sessions(
     runtime: Runtime, row: ExportRow, spec: dict[str, Any], in_lake: set[str]
 ) -> tuple[set[str], set[str]]:
     """Return the sessions that the request selects, and deleted ones that it may have selected."""
@@ -245,7 +245,7 @@ def compare_export_with_lake(
         Unavailable: if the lake or the destination does not answer.
     """
     destination = open_destination(row, runtime.settings)
-    text = open_dataset(destination).read_manifest()
+    text = open_dataset_for_check(destination).read_manifest()
     report = LakeReport(seed=secrets.randbits(32) if seed is None else seed)
     if hashlib.sha256(text).hexdigest() != row.manifest_sha256:
         report.problems.append(ANOTHER_MANIFEST)
@@ -253,16 +253,16 @@ def compare_export_with_lake(
     manifest = orjson.loads(text)
     lake = PinnedLake(runtime, row, manifest)
     report.files = len(manifest["shards"])
-    expected, doubtful = choose_sessions(runtime, row, manifest["spec"], lake.session_ids())
+    expected, doubtful = select_lake_check_sessions(runtime, row, manifest["spec"], lake.session_ids())
     report.sessions = len(expected)
     for kind in sorted({"events", "frames"} if manifest["format"] != "webdataset" else {"samples"}):
         counts = lake.counts(kind, expected | doubtful)
-        _compare_counts(report, manifest, kind, counts, doubtful)
-    _compare_rows(report, destination, manifest, lake, expected | doubtful, rows_hashed)
+        _check_counts_against_lake(report, manifest, kind, counts, doubtful)
+    _check_rows_against_lake(report, destination, manifest, lake, expected | doubtful, rows_hashed)
     return report
 
 
-def _compare_counts(
+def _check_counts_against_lake(
     report: LakeReport, manifest: dict[str, Any], kind: str, counts: pl.DataFrame, doubtful: set[str]
 ) -> None:
     """Compare the rows and sessions of each workflow in the manifest and in the lake."""
@@ -285,7 +285,7 @@ def _compare_counts(
                 )
 
 
-def _compare_rows(
+def _check_rows_against_lake(
     report: LakeReport,
     destination: Destination,
     manifest: dict[str, Any],
@@ -301,7 +301,7 @@ def _compare_rows(
         if report.rows_hashed >= rows_hashed:
             break
         try:
-            digests = _read_digests(destination, entry, manifest["format"])
+            digests = _read_file_digests_for_lake(destination, entry, manifest["format"])
         except (Unreadable, *FILE_ERRORS):
             report.problems.append(f"{entry['path']} cannot be read.")
             continue
@@ -325,22 +325,30 @@ def _compare_rows(
                 report.problems.append(f"{entry['path']} holds {len(wrong)} {words}: {named}.")
 
 
-def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) -> dict[str, str]:
+def _read_file_digests_for_lake(
+    destination: Destination, entry: dict[str, Any], format: Any
+) -> dict[str, str]:
     """Return the digest of each session in a file, computed from its rows.
 
     Raises:
         FileGone, Unreadable: if it is missing, broken, or another file than was listed.
     """
     with tempfile.TemporaryDirectory(prefix="recorder-lake-check-") as folder:
-        path = copy_source_file(open_dataset(destination), msgspec.convert(entry, Shard), Path(folder))
+        path = copy_source_file(
+            open_dataset_for_check(destination), msgspec.convert(entry, Shard), Path(folder)
+        )
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 raise Unreadable("has another SHA-256 than the manifest says")
         match entry["kind"]:
             case "events":
-                return dict(_digest_rows(read_events(path, format), slice(1, None), _digest_lake_events))
+                return dict(
+                    _digest_rows(read_checked_events(path, format), slice(1, None), _digest_lake_events)
+                )
             case "frames":
-                return dict(_digest_rows(read_frames(path, format), slice(1, 3), compute_frames_digest))
+                return dict(
+                    _digest_rows(read_checked_frames(path, format), slice(1, 3), compute_frames_digest)
+                )
             case _:
                 return dict(_digest_rows(read_webdataset_samples(path), slice(1, 4), compute_samples_digest))
 

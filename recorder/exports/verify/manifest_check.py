@@ -31,7 +31,7 @@ ANOTHER_MANIFEST = "The manifest is not the one that the export wrote; no file w
 _PIECE_BYTES = 4 * 1024 * 1024
 
 
-def open_dataset(source: str | Path | SourceDirectory) -> DatasetSource:
+def open_dataset_for_check(source: str | Path | SourceDirectory) -> DatasetSource:
     """Return the source of a dataset: a path, an address, or an opened destination.
 
     Raises:
@@ -91,7 +91,7 @@ def verify_manifest(
         Unavailable: if a destination does not answer.
         Unreachable: if the service of the address does not answer.
     """
-    dataset = open_dataset(source)
+    dataset = open_dataset_for_check(source)
     try:
         text = dataset.read_manifest()
     except Unreachable:
@@ -108,7 +108,7 @@ def verify_manifest(
             try:
                 path = copy_source_file(dataset, shard, Path(folder))
             except FILE_ERRORS as error:
-                check.report.add(f"{shard.path} {_explain_error(error)}.")
+                check.report.add(f"{shard.path} {_explain_manifest_check_error(error)}.")
                 check.advance(shard.size_bytes)
             else:
                 check.check_file(path, shard)
@@ -141,7 +141,7 @@ class _ManifestCheck:
                 return
             contents = self._read_file(path, shard.path, shard.kind, self._manifest.format)
         except (Unreadable, OSError) as error:
-            self.report.add(f"{shard.path} {_explain_error(error)}.")
+            self.report.add(f"{shard.path} {_explain_manifest_check_error(error)}.")
             return
         for problem in contents.problems:
             self.report.add(problem)
@@ -196,7 +196,7 @@ class _ManifestCheck:
         return (size, digest.hexdigest()) == (shard.size_bytes, shard.sha256)
 
 
-def _explain_error(error: Exception) -> str:
+def _explain_manifest_check_error(error: Exception) -> str:
     """Return the end of a sentence that starts with the path of the file."""
     if isinstance(error, Unreadable):
         return str(error)

@@ -12,7 +12,7 @@ import msgspec
 from recorder.datasets.errors import Unreadable
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.exports.verify.file_contents import FileContents, read_contents
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
 
 #: Memory that a file may take; those of the service take a few hundred megabytes at most.
 MEMORY_BYTES = 2 * 1024**3
@@ -78,7 +78,7 @@ class ReadingProcess:
 
 def serve_reading_requests(memory_bytes: int) -> None:
     """Read the files that standard input names, until it ends."""
-    serve_requests(_answer_reading_request, memory_bytes)
+    serve_limited_process(_answer_reading_request, memory_bytes)
 
 
 def _answer_reading_request(message: bytes) -> bytes:

@@ -110,7 +110,7 @@ def parse_backup_manifest(data: bytes, backup_id: str) -> BackupManifest:
     return manifest
 
 
-def parse_listing(chunks: Iterable[bytes]) -> Iterator[BackupFileEntry]:
+def parse_backup_listing(chunks: Iterable[bytes]) -> Iterator[BackupFileEntry]:
     """Yield the files that the list names.
 
     Raises:

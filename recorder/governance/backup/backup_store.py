@@ -15,8 +15,8 @@ from recorder.governance.backup.backup_manifest import (
     BackupFileEntry,
     BackupManifest,
     deployment_digest,
+    parse_backup_listing,
     parse_backup_manifest,
-    parse_listing,
 )
 from recorder.governance.backup.errors import (
     BackupStoreUnusable,
@@ -67,7 +67,7 @@ class BackupStore:
             raise NoBackup(self.url, self.list_ids())
         try:
             with self._name_store():
-                data = self._store.get(_manifest_key(backup_id))
+                data = self._store.get(_make_backup_manifest_key(backup_id))
         except KeyError as error:
             raise NoBackup(self.url, self.list_ids()) from error
         return parse_backup_manifest(data, backup_id)
@@ -75,7 +75,9 @@ class BackupStore:
     def write_manifest(self, manifest: BackupManifest) -> None:
         """Store the manifest: from now on the backup exists."""
         with self._name_store():
-            self._store.put(_manifest_key(manifest.id), manifest.model_dump_json(indent=1).encode())
+            self._store.put(
+                _make_backup_manifest_key(manifest.id), manifest.model_dump_json(indent=1).encode()
+            )
 
     def require_outside(self, protected: Iterable[str]) -> None:
         """Check that this folder is not inside one of the folders that a backup protects.
@@ -163,12 +165,12 @@ class BackupStore:
         Raises:
             DamagedBackup: if the list is missing or damaged.
         """
-        yield from parse_listing(self.read_part(part) for part in manifest.listing)
+        yield from parse_backup_listing(self.read_part(part) for part in manifest.listing)
 
     def delete_backup(self, backup_id: str) -> None:
         """Delete a backup's manifest; `prune` then deletes the parts that no other backup needs."""
         with self._name_store():
-            self._store.delete(_manifest_key(backup_id))
+            self._store.delete(_make_backup_manifest_key(backup_id))
 
     def prune(self) -> int:
         """Delete parts that no backup names, and leftovers of interrupted ones; return their number."""
@@ -203,7 +205,7 @@ class BackupStore:
             raise BackupStoreUnusable(self.url, error.__cause__ or error) from error
 
 
-def _manifest_key(backup_id: str) -> str:
+def _make_backup_manifest_key(backup_id: str) -> str:
     return f"{_BACKUPS}{backup_id}.json"
 
 

@@ -27,7 +27,7 @@ from recorder.governance.backup.backup_manifest import (
 )
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import BackupBusy, DamagedBackup
-from recorder.governance.backup.lake_moment import FilesChanged, read_tables
+from recorder.governance.backup.lake_moment import FilesChanged, read_lake_moment
 from recorder.governance.backup.object_copies import OnProgress, copy_stored_objects
 from recorder.governance.backup.records import note_backup
 from recorder.governance.backup.snapshot import DatabaseSnapshot, Engine, open_database_snapshot
@@ -169,9 +169,9 @@ class _BackupRun:
     def _copy_lake_beforehand(self) -> None:
         """Copy what the newest versions need, so that little is left to copy at the instant."""
         with self._runtime.database.transaction(write=False) as db:
-            tenants = _list_tenants(db.connection().exec_driver_sql(_WORKSPACES).all())
+            tenants = _list_backup_tenants(db.connection().exec_driver_sql(_WORKSPACES).all())
         try:
-            for table in read_tables(self._runtime.lake, tenants, None, 0):
+            for table in read_lake_moment(self._runtime.lake, tenants, None, 0):
                 for entry in self._copy_files("lake", self._lake_files, table.files):
                     if entry is not None:
                         self._known[entry.store, entry.key] = entry
@@ -199,7 +199,7 @@ class _BackupRun:
             )
         }
         ((slots,),) = snapshot.read("SELECT seal_slots FROM deployment")
-        tenants = _list_tenants(snapshot.read(_WORKSPACES))
+        tenants = _list_backup_tenants(snapshot.read(_WORKSPACES))
         contents = _Contents(
             engine=snapshot.engine,
             moment=snapshot.moment,
@@ -214,7 +214,7 @@ class _BackupRun:
                 )
             },
         )
-        for table in read_tables(self._runtime.lake, tenants, counters, slots):
+        for table in read_lake_moment(self._runtime.lake, tenants, counters, slots):
             contents.lake.append(table.version)
             for entry in self._copy_files("lake", self._lake_files, table.files):
                 if entry is None:
@@ -318,5 +318,5 @@ class _BackupRun:
             yield Path(folder)
 
 
-def _list_tenants(workspaces: Sequence[tuple[str]] | Iterator[tuple[str, ...]]) -> list[Tenant]:
+def _list_backup_tenants(workspaces: Sequence[tuple[str]] | Iterator[tuple[str, ...]]) -> list[Tenant]:
     return [Tenant(row[0], mode) for row in workspaces for mode in ("live", "test")]

@@ -39,7 +39,7 @@ class TableMoment(NamedTuple):
     files: list[StoredObject]
 
 
-def read_tables(
+def read_lake_moment(
     lake: Lake, tenants: Iterable[Tenant], counters: Mapping[Lane, int] | None, slots: int
 ) -> Iterator[TableMoment]:
     """Yield the version of each table that belongs to a snapshot.
@@ -61,7 +61,7 @@ def read_tables(
             numbers = {lane.name: counters.get(lane, 0) for lane in lanes}
         for kind in LAYOUTS:
             try:
-                moment = _read_table(lake, kind, tenant, numbers)
+                moment = _read_table_moment(lake, kind, tenant, numbers)
             except (FileNotFoundError, DeltaError) as error:
                 raise FilesChanged from error
             except OSError as error:
@@ -70,13 +70,13 @@ def read_tables(
                 yield moment
 
 
-def _read_table(
+def _read_table_moment(
     lake: Lake, kind: Kind, tenant: Tenant, numbers: Mapping[str, int] | None
 ) -> TableMoment | None:
     stored = lake.stored_table(kind, tenant)
     table = stored.open()
     steps = 0
-    while table is not None and numbers is not None and _is_ahead(table, numbers):
+    while table is not None and numbers is not None and _is_table_ahead_of_moment(table, numbers):
         if table.version() == 0:
             return None
         steps += 1
@@ -93,18 +93,20 @@ def _read_table(
         for file in stored.list_files(table)
     ]
     version = table.version()
-    for info in _list_log(stored, table, version):
+    for info in _list_log_of_lake_version(stored, table, version):
         files.append(StoredObject(f"{folder}/{info.path}", info.size, ""))
     described = LakeVersion(workspace_id=tenant.workspace_id, mode=tenant.mode, kind=kind, version=version)
     return TableMoment(described, files)
 
 
-def _is_ahead(table: DeltaTable, numbers: Mapping[str, int]) -> bool:
+def _is_table_ahead_of_moment(table: DeltaTable, numbers: Mapping[str, int]) -> bool:
     """Return whether a version holds a batch that the snapshot has not numbered."""
     return any((table.transaction_version(lane) or 0) > number for lane, number in numbers.items())
 
 
-def _list_log(stored: LakeTable, table: DeltaTable, version: int) -> Collection[pa_fs.FileInfo]:
+def _list_log_of_lake_version(
+    stored: LakeTable, table: DeltaTable, version: int
+) -> Collection[pa_fs.FileInfo]:
     """Return the files of the log that a version needs: its last checkpoint, and the entries since.
 
     Raises:

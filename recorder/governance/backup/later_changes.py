@@ -74,9 +74,9 @@ class LaterChanges:
         try:
             with path.open("rb") as file:
                 for line in file:
-                    row = _parse_audit_line(line)
+                    row = _parse_later_audit_line(line)
                     chains.add(row.workspace_id)
-                    _append_next_entry(row, rows, heads)
+                    _collect_later_entry(row, rows, heads)
         except OSError as error:
             raise AuditDoesNotFit(f"the file cannot be read ({error.strerror})") from error
         for workspace_id, (number, _) in heads.items():
@@ -85,7 +85,7 @@ class LaterChanges:
         return cls(rows, is_given=True)
 
 
-def _parse_audit_line(line: bytes) -> AuditRow:
+def _parse_later_audit_line(line: bytes) -> AuditRow:
     """Return the entry of a line whose content gives its hash.
 
     Raises:
@@ -118,7 +118,7 @@ def _parse_audit_line(line: bytes) -> AuditRow:
     return row
 
 
-def _append_next_entry(
+def _collect_later_entry(
     row: AuditRow, rows: dict[str, list[AuditRow]], heads: Mapping[str, tuple[int, str]]
 ) -> None:
     """Keep an entry that came after the backup, if it follows the one before.
@@ -156,7 +156,7 @@ def apply_later_changes(
         with runtime.database.transaction(write=True) as db:
             if db.get(WorkspaceRow, workspace_id) is None:
                 continue  # a workspace that was created after the backup
-            _append_entries(db, workspace_id, entries)
+            _append_later_entries(db, workspace_id, entries)
             applied.entries += len(entries)
         for entry in entries:
             if entry.outcome == "success":
@@ -164,13 +164,13 @@ def apply_later_changes(
         requests = [entry for entry in entries if entry.action == "privacy.request"]
         repeat_erasures(runtime, workspace_id, requests)
         applied.erasures += len(requests)
-        _record_restore(runtime, workspace_id, manifest, applied)
+        _record_later_changes(runtime, workspace_id, manifest, applied)
     if changes.is_given or gone:
-        applied.open_purges = _finish_purges(runtime)
+        applied.open_purges = _finish_later_purges(runtime)
     return applied
 
 
-def _append_entries(db: DbSession, workspace_id: str, entries: list[AuditRow]) -> None:
+def _append_later_entries(db: DbSession, workspace_id: str, entries: list[AuditRow]) -> None:
     """Continue the restored chain by the later entries."""
     last = entries[-1]
     insert_if_missing(
@@ -185,7 +185,7 @@ def _append_entries(db: DbSession, workspace_id: str, entries: list[AuditRow]) -
 def _apply_later_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChanges) -> None:
     match entry.action:
         case "session.delete":
-            applied.deleted_sessions += _delete_session(runtime, entry)
+            applied.deleted_sessions += _repeat_later_deletion(runtime, entry)
         case "key.revoke":
             with runtime.database.transaction(write=True) as db:
                 key = db.get(KeyRow, entry.resource_id)
@@ -208,7 +208,7 @@ def _apply_later_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChange
                         db.delete(row)
 
 
-def _delete_session(runtime: Runtime, entry: AuditRow) -> bool:
+def _repeat_later_deletion(runtime: Runtime, entry: AuditRow) -> bool:
     """Repeat a soft or hard delete; return whether the session was here."""
     is_hard = bool(entry.details.get("hard"))
     with runtime.database.transaction(write=True) as db:
@@ -238,7 +238,7 @@ def _hide_later_purged_sessions(runtime: Runtime, gone: Mapping[str, str]) -> No
             request_purge(db, row, causes[cause], at=now)
 
 
-def _record_restore(
+def _record_later_changes(
     runtime: Runtime, workspace_id: str, manifest: BackupManifest, applied: AppliedChanges
 ) -> None:
     details = {"backup": manifest.id, "moment": clock.to_iso(manifest.moment), "entries": applied.entries}
@@ -253,11 +253,11 @@ def _record_restore(
         )
 
 
-def _finish_purges(runtime: Runtime) -> int:
+def _finish_later_purges(runtime: Runtime) -> int:
     """Purge to the end without waits, since nothing reads yet; return the number of open purges."""
     for _ in range(_ROUNDS):
         run_erasures(runtime, _OWNER)
-        if not _make_due(runtime):
+        if not _make_later_purges_due(runtime):
             break
         run_purges(runtime, _OWNER)
     run_erasures(runtime, _OWNER)
@@ -266,7 +266,7 @@ def _finish_purges(runtime: Runtime) -> int:
         return len(_list_open(db))
 
 
-def _make_due(runtime: Runtime) -> int:
+def _make_later_purges_due(runtime: Runtime) -> int:
     now = clock.now()
     with runtime.database.transaction(write=True) as db:
         session_ids = _list_open(db)

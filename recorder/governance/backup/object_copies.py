@@ -38,7 +38,7 @@ def copy_stored_objects(
     Raises:
         Unavailable: if a store does not answer.
     """
-    copy = partial(_copy_object, archive, blobs, store, known=known, on_progress=on_progress)
+    copy = partial(_copy_object_into_backup, archive, blobs, store, known=known, on_progress=on_progress)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="backup") as pool:
         batch: list[StoredObject] = []
         for stored in objects:
@@ -49,7 +49,7 @@ def copy_stored_objects(
         yield from pool.map(copy, batch)
 
 
-def _copy_object(
+def _copy_object_into_backup(
     archive: BackupStore,
     blobs: Blobs,
     store: Store,

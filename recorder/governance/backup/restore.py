@@ -55,7 +55,7 @@ class RestoreReport:
 
 
 @dataclass(frozen=True)
-class _Target:
+class _RestoreTarget:
     """The deployment that is restored: in the folder beside the wanted one until the end."""
 
     wanted: Settings
@@ -109,7 +109,7 @@ def restore_backup(
         AuditDoesNotFit: if the audit log does not continue the chains of the backup.
     """
     keep_files_private()
-    target = _Target(wanted, staged)
+    target = _RestoreTarget(wanted, staged)
     manifest = archive.read_manifest(backup_id)
     manifest.check(wanted.secret)
     if manifest.region != wanted.region:
@@ -117,7 +117,9 @@ def restore_backup(
     _require_empty_target(target, manifest)
     changes = LaterChanges.read(audit, manifest.audit_heads)
     on_step("check")
-    files = _work_on_files(archive.read_listing(manifest), partial(_check_file, archive, on_bytes))
+    files = _work_on_files_to_restore(
+        archive.read_listing(manifest), partial(_check_file_to_restore, archive, on_bytes)
+    )
     if files != manifest.files:
         raise DamagedBackup("its list of files is incomplete")
     with _staged_folder(target):
@@ -126,7 +128,7 @@ def restore_backup(
         on_step("changes")
         runtime = Runtime.open(target.staged, create=True)
         try:
-            _release_work(runtime.database)
+            _release_restored_work(runtime.database)
             applied = apply_later_changes(runtime, manifest, changes, gone)
         finally:
             runtime.close()
@@ -142,7 +144,7 @@ def restore_backup(
     )
 
 
-def _require_empty_target(target: _Target, manifest: BackupManifest) -> None:
+def _require_empty_target(target: _RestoreTarget, manifest: BackupManifest) -> None:
     """Check that nothing is overwritten, and that the database takes the backup.
 
     Raises:
@@ -174,7 +176,9 @@ def _require_empty_target(target: _Target, manifest: BackupManifest) -> None:
             raise NotEmpty(f"The store of {name}")
 
 
-def _work_on_files(entries: Iterable[BackupFileEntry], work: Callable[[BackupFileEntry], object]) -> int:
+def _work_on_files_to_restore(
+    entries: Iterable[BackupFileEntry], work: Callable[[BackupFileEntry], object]
+) -> int:
     """Call a function for each file, several at a time; return their number."""
     count = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="restore") as pool:
@@ -185,18 +189,18 @@ def _work_on_files(entries: Iterable[BackupFileEntry], work: Callable[[BackupFil
     return count
 
 
-def _check_file(archive: BackupStore, on_bytes: OnBytes, entry: BackupFileEntry) -> None:
+def _check_file_to_restore(archive: BackupStore, on_bytes: OnBytes, entry: BackupFileEntry) -> None:
     """Check that a file stays in its store, and that its parts are what was written.
 
     Raises:
         DamagedBackup: if not.
     """
-    _check_entry(entry)
+    _check_entry_to_restore(entry)
     for part in archive.read_file(entry):
         on_bytes(len(part))
 
 
-def _check_entry(entry: BackupFileEntry) -> None:
+def _check_entry_to_restore(entry: BackupFileEntry) -> None:
     """Check that a file of the list stays in its store.
 
     Raises:
@@ -209,7 +213,7 @@ def _check_entry(entry: BackupFileEntry) -> None:
 
 
 @contextmanager
-def _staged_folder(target: _Target) -> Iterator[None]:
+def _staged_folder(target: _RestoreTarget) -> Iterator[None]:
     """Create the folder beside the wanted one; rename it at the end, delete it after an error."""
     staged, wanted = target.staged.data_dir, target.wanted.data_dir
     make_durable_folder(staged.parent)
@@ -226,7 +230,7 @@ def _staged_folder(target: _Target) -> Iterator[None]:
 
 
 def _restore_files(
-    archive: BackupStore, manifest: BackupManifest, target: _Target, on_bytes: OnBytes
+    archive: BackupStore, manifest: BackupManifest, target: _RestoreTarget, on_bytes: OnBytes
 ) -> dict[str, str]:
     """Write the files of a backup, the database last; return the sessions that were purged during it."""
     database: list[BackupFileEntry] = []
@@ -249,7 +253,7 @@ def _restore_files(
             else:
                 yield entry
 
-    _work_on_files(select_objects(), write)
+    _work_on_files_to_restore(select_objects(), write)
     if manifest.engine == "sqlite":
         _restore_sqlite(archive, database, target, on_bytes)
     else:
@@ -258,7 +262,7 @@ def _restore_files(
 
 
 def _restore_sqlite(
-    archive: BackupStore, entries: list[BackupFileEntry], target: _Target, on_bytes: OnBytes
+    archive: BackupStore, entries: list[BackupFileEntry], target: _RestoreTarget, on_bytes: OnBytes
 ) -> None:
     path = Path(target.staged.database_url.removeprefix("sqlite:///"))
     make_durable_folder(path.parent)
@@ -277,7 +281,7 @@ def _restore_postgres(
     archive: BackupStore,
     manifest: BackupManifest,
     entries: list[BackupFileEntry],
-    target: _Target,
+    target: _RestoreTarget,
     on_bytes: OnBytes,
 ) -> None:
     """Create the schema that the rows had, and copy all tables in one transaction."""
@@ -302,7 +306,7 @@ def _restore_postgres(
         database.close()
 
 
-def _release_work(database: Database) -> None:
+def _release_restored_work(database: Database) -> None:
     """Release the leases of processes that are not here, and drop progress whose files are not here."""
     with database.transaction(write=True) as db:
         db.connection().execute(update(LeaseRow).values(owner="", expires_ms=0))

@@ -50,7 +50,7 @@ _LOG_PAUSE = timedelta(seconds=10)
 
 
 @dataclass
-class PurgeReport:
+class DueStepReport:
     """Counts of the purges that a run finished."""
 
     sessions: int = 0
@@ -83,14 +83,14 @@ class PurgeReport:
         ]
 
 
-class PurgeRun:
+class DueStepWork:
     """The work of one run, under its lease."""
 
     def __init__(self, runtime: Runtime, held: HeldLease) -> None:
         self._runtime = runtime
         self._held = held
         self._open_transaction = partial(held.transaction, runtime.database)
-        self.report = PurgeReport()
+        self.report = DueStepReport()
 
     def work_on_due_steps(self) -> bool:
         """Work on some steps that are due; return False if there are none."""
@@ -153,7 +153,7 @@ class PurgeRun:
         )
         self.report.failed_steps += 1
         with self._open_transaction() as db:
-            for row in lock_purges(db, _session_ids_of(purges)):
+            for row in lock_purges(db, _list_purge_step_sessions(purges)):
                 if row.step == first.step:
                     pause = max(_FAILURE_PAUSE, (now - row.requested_at) / 4)
                     row.due_at = now + min(pause, _LONGEST_FAILURE_PAUSE)
@@ -163,7 +163,7 @@ class PurgeRun:
         if not purges:
             return
         with self._open_transaction() as db:
-            update_purges(db, _session_ids_of(purges), due_at=clock.now() + pause)
+            update_purges(db, _list_purge_step_sessions(purges), due_at=clock.now() + pause)
 
     def _remove_contents(self, purges: list[PurgeRow]) -> None:
         self._try_contents(purges)
@@ -192,7 +192,7 @@ class PurgeRun:
     def _remove_some_contents(self, purges: list[PurgeRow]) -> None:
         """Remove rows and objects of sessions; a purge in its first step moves to the second."""
         end = partial(
-            advance_purges, session_ids=_session_ids_of(purges), from_step="content", to_step="lake"
+            advance_purges, session_ids=_list_purge_step_sessions(purges), from_step="content", to_step="lake"
         )
         remove_session_contents(
             self._runtime, purges, open_transaction=self._open_transaction, on_removed=end
@@ -203,7 +203,7 @@ class PurgeRun:
         batches = self._find_batches(purges)
         batch_due_at = clock.now() + _BATCH_PAUSE
         with self._open_transaction() as db:
-            rows = lock_purges(db, _session_ids_of(purges))
+            rows = lock_purges(db, _list_purge_step_sessions(purges))
             for row in rows:
                 dates = sorted({*row.dates, *batches.dates[row.session_id]})
                 if batches.is_open(row) or dates != row.dates:
@@ -212,28 +212,34 @@ class PurgeRun:
                     row.due_at = batch_due_at if batches.is_open(row) else row.due_at
                     db.add(row)
         ready = [row for row in rows if not batches.is_open(row)]
-        self._try_groups(ready, _lake_part_of, partial(self._delete_workflow_rows, batches))
+        self._try_groups(ready, _find_purge_step_lake_part, partial(self._delete_workflow_rows, batches))
 
     def _delete_workflow_rows(self, batches: ReferringBatches, purges: list[PurgeRow]) -> None:
         """Delete the lake rows of sessions of one workflow: one commit for each table."""
-        first, dates = purges[0], _partition_dates_of(purges)
+        first, dates = purges[0], _list_purge_step_dates(purges)
         for kind in LAYOUTS if dates else ():
             self._held.require_time()
             self._runtime.lake.delete_sessions(
-                kind, first.tenant, workflow=first.workflow, dates=dates, session_ids=_session_ids_of(purges)
+                kind,
+                first.tenant,
+                workflow=first.workflow,
+                dates=dates,
+                session_ids=_list_purge_step_sessions(purges),
             )
         with self._open_transaction() as db:
-            batches.forget_sessions(db, _session_ids_of(purges))
-            advance_purges(db, _session_ids_of(purges), from_step="lake", to_step="files", after=FILES_GRACE)
+            batches.forget_sessions(db, _list_purge_step_sessions(purges))
+            advance_purges(
+                db, _list_purge_step_sessions(purges), from_step="lake", to_step="files", after=FILES_GRACE
+            )
 
     def _delete_files(self, purges: list[PurgeRow]) -> None:
-        self._try_groups(purges, _lake_part_of, self._delete_workflow_files)
+        self._try_groups(purges, _find_purge_step_lake_part, self._delete_workflow_files)
         self._runtime.database.truncate_log()
 
     def _delete_workflow_files(self, purges: list[PurgeRow]) -> None:
         self._delete_dead_files(purges)
         with self._open_transaction() as db:
-            advance_purges(db, _session_ids_of(purges), from_step="files", to_step="exports")
+            advance_purges(db, _list_purge_step_sessions(purges), from_step="files", to_step="exports")
 
     def _remove_from_exports(self, purges: list[PurgeRow]) -> None:
         self._try_groups(purges, lambda purge: purge.workspace_id, self._remove_from_workspace_exports)
@@ -241,13 +247,13 @@ class PurgeRun:
     def _remove_from_workspace_exports(self, purges: list[PurgeRow]) -> None:
         """Rewrite the exports that have the sessions; a session waits while a running export has it."""
         removal = remove_from_exports(
-            self._runtime, self._held, purges[0].workspace_id, session_ids=_session_ids_of(purges)
+            self._runtime, self._held, purges[0].workspace_id, session_ids=_list_purge_step_sessions(purges)
         )
         self._postpone([purge for purge in purges if purge.session_id in removal.waiting], _EXPORT_PAUSE)
         with self._open_transaction() as db:
-            rows = lock_purges(db, _session_ids_of(purges))
-            for erasure_id, export_ids in _group_exports(rows, removal.out_of_reach).items():
-                _note_exports(db, erasure_id, export_ids)
+            rows = lock_purges(db, _list_purge_step_sessions(purges))
+            for erasure_id, export_ids in _group_purge_step_exports(rows, removal.out_of_reach).items():
+                _store_unreached_step_exports(db, erasure_id, export_ids)
             for requested_at, ids in _group_purges_by_request(rows).items():
                 update_purges(
                     db,
@@ -268,16 +274,16 @@ class PurgeRun:
         if late:
             # A batch was claimed in the moment in which the session was hidden.
             with self._open_transaction() as db:
-                advance_purges(db, _session_ids_of(late), from_step="final_pass", to_step="lake")
+                advance_purges(db, _list_purge_step_sessions(late), from_step="final_pass", to_step="lake")
         ending = self._try_contents(ending)
         unfinished: list[PurgeRow] = []
         ending = self._try_groups(
             ending,
-            _lake_part_of,
+            _find_purge_step_lake_part,
             lambda group: unfinished.extend(group if self._delete_dead_files(group) else ()),
         )
         self._postpone(unfinished, _FILES_PAUSE)
-        waiting = set(_session_ids_of(unfinished))
+        waiting = set(_list_purge_step_sessions(unfinished))
         ending = [purge for purge in ending if purge.session_id not in waiting]
         ending = self._try_groups(ending, lambda purge: (purge.tenant, bool(purge.dates)), self._clean_logs)
         if not self._runtime.database.truncate_log():
@@ -294,9 +300,11 @@ class PurgeRun:
 
     def _mark_purges_done(self, purges: list[PurgeRow]) -> None:
         """Mark purges as done, of which the audit log gets one entry for each workspace."""
-        ended = PurgeReport()
+        ended = DueStepReport()
         with self._open_transaction() as db:
-            rows = [row for row in lock_purges(db, _session_ids_of(purges)) if row.step == "final_pass"]
+            rows = [
+                row for row in lock_purges(db, _list_purge_step_sessions(purges)) if row.step == "final_pass"
+            ]
             for row in rows:
                 ended.count(row)
                 self.report.count(row)
@@ -320,12 +328,16 @@ class PurgeRun:
 
     def _delete_dead_files(self, purges: list[PurgeRow]) -> int:
         """Delete files that hold deleted rows; return the number of those that some run may be writing."""
-        first, dates = purges[0], _partition_dates_of(purges)
+        first, dates = purges[0], _list_purge_step_dates(purges)
         unfinished = 0
         for kind in LAYOUTS if dates else ():
             self._held.require_time()
             dead = self._runtime.lake.delete_dead_files(
-                kind, first.tenant, workflow=first.workflow, dates=dates, session_ids=_session_ids_of(purges)
+                kind,
+                first.tenant,
+                workflow=first.workflow,
+                dates=dates,
+                session_ids=_list_purge_step_sessions(purges),
             )
             unfinished += dead.unfinished
         return unfinished
@@ -335,16 +347,16 @@ class PurgeRun:
             return ReferringBatches(db, purges)
 
 
-def _session_ids_of(purges: Sequence[PurgeRow]) -> list[str]:
+def _list_purge_step_sessions(purges: Sequence[PurgeRow]) -> list[str]:
     return [purge.session_id for purge in purges]
 
 
-def _lake_part_of(purge: PurgeRow) -> Hashable:
+def _find_purge_step_lake_part(purge: PurgeRow) -> Hashable:
     """Return the part of the lake that a purge needs; sessions without rows in the lake are apart."""
     return purge.tenant, purge.workflow, bool(purge.dates)
 
 
-def _partition_dates_of(purges: list[PurgeRow]) -> list[str]:
+def _list_purge_step_dates(purges: list[PurgeRow]) -> list[str]:
     """Return the dates of the lake's partitions that may hold rows of the sessions."""
     return sorted({date for purge in purges for date in purge.dates})
 
@@ -357,7 +369,7 @@ def _group_purges_by_request(purges: list[PurgeRow]) -> dict[datetime, list[str]
     return groups
 
 
-def _group_exports(purges: list[PurgeRow], exports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+def _group_purge_step_exports(purges: list[PurgeRow], exports: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """Return the exports by the erasures of their sessions.
 
     Args:
@@ -371,7 +383,7 @@ def _group_exports(purges: list[PurgeRow], exports: Mapping[str, set[str]]) -> d
     return groups
 
 
-def _note_exports(db: DbSession, erasure_id: str, export_ids: set[str]) -> None:
+def _store_unreached_step_exports(db: DbSession, erasure_id: str, export_ids: set[str]) -> None:
     """Store the exports that an erasure cannot reach."""
     erasure = db.get(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
     if erasure is not None and not export_ids <= set(erasure.exports):

@@ -15,7 +15,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.governance.purging.due_steps import PurgeReport, PurgeRun
+from recorder.governance.purging.due_steps import DueStepReport, DueStepWork
 from recorder.governance.purging.purge_rows import advance_purges
 from recorder.governance.purging.session_content import remove_session_contents
 from recorder.models.governance import PurgeRow
@@ -55,7 +55,7 @@ def run_purges(
     patience_s: float = 0.0,
     is_stopping: Callable[[], bool] = lambda: False,
     lease_ms: int = _LEASE_MS,
-) -> PurgeReport | None:
+) -> DueStepReport | None:
     """Work on all steps that are due, and on those that become due while the run waits.
 
     Args:
@@ -76,15 +76,15 @@ def run_purges(
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            run = PurgeRun(runtime, held)
+            run = DueStepWork(runtime, held)
             while not is_stopping() and (
-                run.work_on_due_steps() or _wait_until_step_is_due(runtime, patience_s)
+                run.work_on_due_steps() or _wait_for_step_in_purge_run(runtime, patience_s)
             ):
                 continue
             return run.report
 
 
-def _wait_until_step_is_due(runtime: Runtime, patience_s: float) -> bool:
+def _wait_for_step_in_purge_run(runtime: Runtime, patience_s: float) -> bool:
     """Wait a moment for the next step; return False if none becomes due within the patience."""
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)

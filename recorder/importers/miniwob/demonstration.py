@@ -28,18 +28,18 @@ from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import ValidationFailed
 from recorder.importers.miniwob.elements import (
     compute_canvas_size,
-    list_boxes,
+    list_miniwob_element_boxes,
     make_event_target,
-    make_snapshot,
-    take_target_path,
+    make_miniwob_snapshot,
+    take_miniwob_target_elements,
 )
 from recorder.importers.miniwob.format import (
     SUFFIXES,
     Demonstration,
     PageElement,
     convert_action,
+    join_demonstration_action_halves,
     read_demonstration_file,
-    whole_actions,
 )
 from recorder.importers.screen_drawing import ScreenBox, draw_screen
 from recorder.importers.upload import (
@@ -58,7 +58,7 @@ FIRST_STARTED_AT = datetime(2018, 1, 1, tzinfo=UTC)
 ACTOR = {"id": "miniwob", "kind": "human"}
 
 
-def workflow_of_task(task: str, prefix: str = "") -> str:
+def make_miniwob_workflow_slug(task: str, prefix: str = "") -> str:
     """Return the slug of a task's workflow, such as `click_tab_2` for click-tab-2.
 
     Raises:
@@ -85,7 +85,7 @@ def read_demonstration(
         UnreadableRecording: if the file is damaged or of another shape.
     """
     task = path.resolve().parent.name
-    slug = workflow or workflow_of_task(task, workflow_prefix)
+    slug = workflow or make_miniwob_workflow_slug(task, workflow_prefix)
     demonstration, content = read_demonstration_file(path)
     prefix = f"frm_{hashlib.blake2b(content, digest_size=8).hexdigest()}"
     try:
@@ -113,22 +113,26 @@ def _convert_states(
 ) -> tuple[list[CapturedFrame], list[dict[str, Any]]]:
     states = demonstration.states
     # Targets are read first: taking their mark off is what makes equal pages equal.
-    targets = [take_target_path(state.dom) for state in states]
-    screens = _Screens(prefix)
-    frame_ids = [screens.show(state.dom, _round_ms(state.time)) for state in states]
-    seen = whole_actions(states)
+    targets = [take_miniwob_target_elements(state.dom) for state in states]
+    screens = _DemonstrationScreens(prefix)
+    frame_ids = [screens.show(state.dom, _round_demonstration_ms(state.time)) for state in states]
+    seen = join_demonstration_action_halves(states)
     events = []
     for first, members in zip(seen, convert_action(seen), strict=True):
         # Where only the half after the handling was recorded, the page acted on is the one before it.
         shown = max(0, first.index - 1) if first.action.timing == 3 else first.index
-        event = {"t_ms": _round_ms(states[first.index].time), **members, "frame_id": frame_ids[shown]}
+        event = {
+            "t_ms": _round_demonstration_ms(states[first.index].time),
+            **members,
+            "frame_id": frame_ids[shown],
+        }
         if targets[first.index]:
             event["target"] = make_event_target(targets[first.index])
         events.append(event)
     return screens.frames, events
 
 
-class _Screens:
+class _DemonstrationScreens:
     """The frames of a session: equal pages in a row are one frame, equal pictures are drawn once."""
 
     def __init__(self, prefix: str) -> None:
@@ -145,23 +149,23 @@ class _Screens:
         return str(self.frames[-1].item["id"])
 
     def _draw_frame(self, page: PageElement, t_ms: int) -> CapturedFrame:
-        drawn = list_boxes(page), compute_canvas_size(page)
+        drawn = list_miniwob_element_boxes(page), compute_canvas_size(page)
         if drawn not in self._pictures:
             self._pictures[drawn] = draw_screen(*drawn)
         width, height = drawn[1]
         # Numbered with leading zeros: frames of one millisecond keep their order by id.
         frame_id = f"{self._prefix}{len(self.frames):05d}"
-        members = {"id": frame_id, "width": width, "height": height, "dom": make_snapshot(page)}
+        members = {"id": frame_id, "width": width, "height": height, "dom": make_miniwob_snapshot(page)}
         return CapturedFrame.of(self._pictures[drawn], t_ms=t_ms, content_type="image/webp", **members)
 
 
 def _make_outcome_tag(demonstration: Demonstration) -> dict[str, Any]:
-    end = max((_round_ms(state.time) for state in demonstration.states), default=0)
+    end = max((_round_demonstration_ms(state.time) for state in demonstration.states), default=0)
     name = "success" if demonstration.raw_reward > 0 else "error"
     return {"name": name, "data": {"raw_reward": demonstration.raw_reward}, "t_ms": end}
 
 
-def _round_ms(time: float) -> int:
+def _round_demonstration_ms(time: float) -> int:
     return round(time)
 
 
@@ -169,7 +173,7 @@ def _round_ms(time: float) -> int:
 PARALLEL = 4
 
 
-def import_folder(
+def import_demonstration_folder(
     path: Path,
     *,
     url: str,
@@ -232,14 +236,14 @@ def demonstration_sources(
         read = partial(
             read_demonstration,
             file,
-            started_at=_compute_start(n),
+            started_at=_compute_demonstration_start(n),
             workflow=workflow,
             workflow_prefix=workflow_prefix,
         )
         yield RecordingSource(f"{file.resolve().parent.name}/{file.name}", read)
 
 
-def _compute_start(n: int) -> datetime:
+def _compute_demonstration_start(n: int) -> datetime:
     return FIRST_STARTED_AT + timedelta(minutes=n)
 
 

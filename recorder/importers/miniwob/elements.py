@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from recorder.importers.miniwob.format import PageElement
-from recorder.importers.screen_drawing import BLACK, CLEAR, Colour, ScreenBox, parse_css_colour
+from recorder.importers.screen_drawing import BLACK, CLEAR, Colour, ScreenBox, parse_screen_colour
 
 #: The task's own area; pages without the task frame are drawn whole, up to a limit.
 AREA = (160, 210)
@@ -34,7 +34,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _QUOTES = str.maketrans('"', "'")
 
 
-def take_target_path(dom: PageElement) -> list[PageElement]:
+def take_miniwob_target_elements(dom: PageElement) -> list[PageElement]:
     """Return the elements from the root to the one acted on; empty without one.
 
     The mark is taken off, so that pages which differ in it alone are equal.
@@ -43,15 +43,15 @@ def take_target_path(dom: PageElement) -> list[PageElement]:
         dom.is_target = False
         return [dom]
     for child in dom.children or ():
-        path = take_target_path(child)
+        path = take_miniwob_target_elements(child)
         if path:
             return [dom, *path]
     return []
 
 
-def make_snapshot(dom: PageElement) -> dict[str, Any]:
+def make_miniwob_snapshot(dom: PageElement) -> dict[str, Any]:
     """Return the page as a DOM snapshot: nested `[tag, {attributes}, …children]`, without boxes."""
-    return {"v": 1, "format": "nodes", "html": _make_snapshot(dom)}
+    return {"v": 1, "format": "nodes", "html": _make_miniwob_element_snapshot(dom)}
 
 
 def compute_canvas_size(dom: PageElement) -> tuple[int, int]:
@@ -64,7 +64,7 @@ def compute_canvas_size(dom: PageElement) -> tuple[int, int]:
     return max(width, AREA[0]), max(height, AREA[1])
 
 
-def list_boxes(dom: PageElement) -> tuple[ScreenBox, ...]:
+def list_miniwob_element_boxes(dom: PageElement) -> tuple[ScreenBox, ...]:
     """Return the boxes to draw, in the order of the document."""
     return tuple(box for node, ink in _walk_elements(dom) for box in _make_boxes(node, ink))
 
@@ -73,11 +73,14 @@ def make_event_target(path: list[PageElement]) -> dict[str, Any]:
     """Return the last element of `path` as the target of an event, with selectors, the best first."""
     node = path[-1]
     kind, _, sort = node.tag.partition("_")
-    name = _find_accessible_name(path)
-    text = _read_own_text(node)
+    name = _find_miniwob_accessible_name(path)
+    text = _read_miniwob_own_text(node)
     attrs = {
         key: value[:200]
-        for key, value in (("id", _text_or_empty(node.id)), ("class", _text_or_empty(node.classes)))
+        for key, value in (
+            ("id", _read_miniwob_text_or_empty(node.id)),
+            ("class", _read_miniwob_text_or_empty(node.classes)),
+        )
         if value
     }
     if sort:
@@ -87,21 +90,24 @@ def make_event_target(path: list[PageElement]) -> dict[str, Any]:
         "name": name[:120],
         "tag": kind.lower(),
         "text": text[:80],
-        "near": "" if name else _read_field_label(path)[:80],
+        "near": "" if name else _read_miniwob_field_label(path)[:80],
     }
     return {
         **{key: value for key, value in members.items() if value},
         **({"attrs": attrs} if attrs else {}),
         "rect": [round(side, 2) for side in (node.left, node.top, node.width, node.height)],
-        "selectors": _make_selectors(path, name, text),
+        "selectors": _make_miniwob_selectors(path, name, text),
     }
 
 
-def _make_snapshot(node: PageElement) -> list[Any]:
+def _make_miniwob_element_snapshot(node: PageElement) -> list[Any]:
     kind, _, sort = node.tag.partition("_")
     attributes: dict[str, Any] = {
         key: value
-        for key, value in (("id", _text_or_empty(node.id)), ("class", _text_or_empty(node.classes)))
+        for key, value in (
+            ("id", _read_miniwob_text_or_empty(node.id)),
+            ("class", _read_miniwob_text_or_empty(node.classes)),
+        )
         if value
     }
     if sort:
@@ -113,7 +119,8 @@ def _make_snapshot(node: PageElement) -> list[Any]:
         attributes["__v"] = "•" * len(value) if sort == "password" else value
     inner: list[Any] = [node.text] if node.text else []
     inner += [
-        child.text or "" if child.tag == "t" else _make_snapshot(child) for child in node.children or ()
+        child.text or "" if child.tag == "t" else _make_miniwob_element_snapshot(child)
+        for child in node.children or ()
     ]
     return [kind.lower(), attributes, *inner]
 
@@ -123,7 +130,7 @@ def _walk_elements(root: PageElement) -> Iterator[tuple[PageElement, Colour]]:
     stack = [(root, BLACK)]
     while stack:
         node, ink = stack.pop()
-        colour = parse_css_colour(node.fg) if node.fg else ink
+        colour = parse_screen_colour(node.fg) if node.fg else ink
         yield node, colour
         stack += [(child, colour) for child in reversed(node.children or ())]
 
@@ -133,7 +140,7 @@ def _make_boxes(node: PageElement, ink: Colour) -> Iterator[ScreenBox]:
         return
     bounds = (node.left, node.top, node.width, node.height)
     yield ScreenBox(
-        *bounds, parse_css_colour(node.bg), _choose_border(node), _read_shown_text(node), ink,
+        *bounds, parse_screen_colour(node.bg), _choose_border(node), _read_miniwob_shown_text(node), ink,
         _estimate_type_px(node), is_centred=node.tag in _BUTTONS, shape=_choose_shape(node.tag),
     )  # fmt: skip
     if node.value is True:
@@ -156,7 +163,7 @@ def _choose_shape(tag: str) -> Any:
     )
 
 
-def _read_shown_text(node: PageElement) -> str:
+def _read_miniwob_shown_text(node: PageElement) -> str:
     if node.tag == "INPUT_password":
         return "*" * len(str(node.value or ""))  # the built-in type has no bullet
     if node.tag.startswith(("INPUT_", "TEXTAREA")) and isinstance(node.value, str):
@@ -171,27 +178,27 @@ def _estimate_type_px(node: PageElement) -> int:
     return min(12, max(8, round(node.height * 0.9))) if node.height < 20 else 11 if node.height > 26 else 10
 
 
-def _text_or_empty(value: Any) -> str:
+def _read_miniwob_text_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _read_own_text(node: PageElement) -> str:
+def _read_miniwob_own_text(node: PageElement) -> str:
     """Return the element's text, its text nodes and inline labels included; spaces made single."""
     text = node.text or (node.value if node.tag in _BUTTONS and isinstance(node.value, str) else "")
     parts = [text, *(child.text or "" for child in node.children or ())]
     return " ".join(" ".join(parts).split())
 
 
-def _find_accessible_name(path: list[PageElement]) -> str:
+def _find_miniwob_accessible_name(path: list[PageElement]) -> str:
     """Return the accessible name that the file has: an enclosing label, else the element's text."""
     node = path[-1]
     if node.tag.startswith(("INPUT_", "SELECT", "TEXTAREA")) and node.tag not in _BUTTONS:
         label = next((parent for parent in reversed(path[:-1]) if parent.tag == "LABEL"), None)
-        return _read_own_text(label) if label else ""
-    return _read_own_text(node)
+        return _read_miniwob_own_text(label) if label else ""
+    return _read_miniwob_own_text(node)
 
 
-def _read_field_label(path: list[PageElement]) -> str:
+def _read_miniwob_field_label(path: list[PageElement]) -> str:
     """Return the text of the closest element around a form field that holds no other field."""
     node = path[-1]
     if node.tag not in _FIELDS:
@@ -207,30 +214,32 @@ def _read_field_label(path: list[PageElement]) -> str:
     return ""
 
 
-def _make_selectors(path: list[PageElement], name: str, text: str) -> list[str]:
+def _make_miniwob_selectors(path: list[PageElement], name: str, text: str) -> list[str]:
     """Return selectors in the syntax of the Chrome Recorder: by role and name, id, text and place."""
     node, selectors = path[-1], []
     role = _ROLES.get(node.tag)
     if role and name:
         selectors.append(f'aria/{name[:120].translate(_QUOTES)}[role="{role}"]')
-    plain = _text_or_empty(node.id)
+    plain = _read_miniwob_text_or_empty(node.id)
     if _PLAIN_ID.fullmatch(plain) and not _LONG_NUMBER.search(plain):
         selectors.append(f"#{plain}")
     if text:
         selectors.append(f"text/{text[:80]}")
-    return [*selectors, f"xpath//{_make_xpath(path)}"]
+    return [*selectors, f"xpath//{_make_miniwob_xpath(path)}"]
 
 
-def _make_xpath(path: list[PageElement]) -> str:
-    steps = [f"/{_make_xpath_step(path[0])}"]
+def _make_miniwob_xpath(path: list[PageElement]) -> str:
+    steps = [f"/{_make_miniwob_xpath_step(path[0])}"]
     for parent, node in pairwise(path):
         alike = [
-            child for child in parent.children or () if _make_xpath_step(child) == _make_xpath_step(node)
+            child
+            for child in parent.children or ()
+            if _make_miniwob_xpath_step(child) == _make_miniwob_xpath_step(node)
         ]
         number = next(n for n, child in enumerate(alike, start=1) if child is node)
-        steps.append(f"{_make_xpath_step(node)}[{number}]")
+        steps.append(f"{_make_miniwob_xpath_step(node)}[{number}]")
     return "/".join(steps)
 
 
-def _make_xpath_step(node: PageElement) -> str:
+def _make_miniwob_xpath_step(node: PageElement) -> str:
     return node.tag.partition("_")[0].lower()

@@ -145,7 +145,7 @@ class SeenAction:
     action: DemonstrationAction
 
 
-def whole_actions(states: list[DemonstrationState]) -> list[SeenAction]:
+def join_demonstration_action_halves(states: list[DemonstrationState]) -> list[SeenAction]:
     """Return every action once: a timing-3 half joins its timing-1 half; a lone half counts by itself.
 
     Halves of nested actions (a click that causes a click) may follow each other as 1 1 3 3.

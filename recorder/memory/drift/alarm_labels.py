@@ -39,7 +39,7 @@ def replace_unshared_alarm_labels(db: DbSession, scope: GraphScope, session_ids:
     statement = select(DriftAlarmRow).where(*in_scope(DriftAlarmRow, scope)).with_for_update()
     alarms = db.exec(statement.order_by(col(DriftAlarmRow.event_id))).all()
     shown = {text_template_of(label) for alarm in alarms for label in _list_labels(alarm.data)}
-    texts = _find_unshared(db, scope, session_ids, shown) if shown else set()
+    texts = _find_unshared_alarm_texts(db, scope, session_ids, shown) if shown else set()
     changed = 0
     for alarm in alarms if texts else ():
         data = _replace_labels(db, scope, alarm.data, texts)
@@ -47,7 +47,7 @@ def replace_unshared_alarm_labels(db: DbSession, scope: GraphScope, session_ids:
             continue
         alarm.data = data
         db.add(alarm)
-        _replace_event(db, alarm.event_id, data)
+        _replace_alarm_event(db, alarm.event_id, data)
         changed += 1
     return changed
 
@@ -57,7 +57,7 @@ def _list_labels(data: dict[str, Any]) -> list[str]:
     return list(data["path"]["labels"]) if "path" in data else [data["node"]["label"]]
 
 
-def _find_unshared(
+def _find_unshared_alarm_texts(
     db: DbSession, scope: GraphScope, session_ids: Collection[str], shown: Collection[str]
 ) -> set[str]:
     """Return the texts of sessions, as templates, that alarms show and too few others give to any node.
@@ -114,7 +114,7 @@ def _read_bare_label(db: DbSession, scope: GraphScope, node_id: str) -> str:
     return "" if row is None else row[0] or make_step_label(row[1], "")
 
 
-def _replace_event(db: DbSession, event_id: str, data: dict[str, Any]) -> None:
+def _replace_alarm_event(db: DbSession, event_id: str, data: dict[str, Any]) -> None:
     """Replace the data of an event, and remove answers that repeat it: of receivers, and to redeliveries."""
     locked = select(OutboxRow).where(OutboxRow.id == event_id).with_for_update()
     event = db.exec(locked.execution_options(populate_existing=True)).first()

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from recorder.memory.drift.baseline_terms import Term, latest_baseline_term, next_baseline_term
 from recorder.memory.drift.changes import NoticedChange, report_order_of
-from recorder.memory.drift.explained_changes import is_fall_explained, is_growth_explained, leave_out_reported
-from recorder.memory.drift.falls import Fall, compute_fall_evidence, find_falls
+from recorder.memory.drift.explained_changes import (
+    is_fall_explained,
+    is_growth_explained,
+    leave_out_explained_sessions,
+)
+from recorder.memory.drift.falls import Fall, find_falls, measure_strength_of_fall
 from recorder.memory.drift.growth import Growth, find_growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
@@ -122,7 +126,7 @@ def _find_candidate_alarms(
     for watch in watched:
         fallen = changes.get(watch.subject)
         fallen = None if fallen is None or fallen.rose else fallen
-        besides = leave_out_reported(history, watch, changes.values(), rules)
+        besides = leave_out_explained_sessions(history, watch, changes.values(), rules)
         alarms += find_falls(history, watch, besides, begin=begin, end=end, fallen=fallen, rules=rules)
     known = {*reported, *(change.subject for change in changes.values() if change.rose)}
     alarms += find_growth(history, term, begin=begin, end=end, known=known, rules=rules)
@@ -136,9 +140,9 @@ def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules)
         watch.subject
         for watch in check.watched
         if watch.subject not in changes
-        and compute_fall_evidence(history, watch, end, rules) >= 0.5
-        and compute_fall_evidence(
-            history, leave_out_reported(history, watch, changes.values(), rules), end, rules
+        and measure_strength_of_fall(history, watch, end, rules) >= 0.5
+        and measure_strength_of_fall(
+            history, leave_out_explained_sessions(history, watch, changes.values(), rules), end, rules
         )
         >= 0.5
     }

@@ -7,7 +7,7 @@ left out makes an edge around it, new work makes all other work rarer. One alarm
 from collections.abc import Collection
 
 from recorder.memory.drift.changes import NoticedChange
-from recorder.memory.drift.falls import Fall, compute_fall_evidence
+from recorder.memory.drift.falls import Fall, measure_strength_of_fall
 from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
@@ -30,7 +30,11 @@ def is_fall_explained(
     for other in changes:
         if other.subject == fall.subject or (earlier and other.position <= earlier[0]):
             continue
-        if other.rose and other.is_reported and _leads_around_subject(history, fall.subject, other.subject):
+        if (
+            other.rose
+            and other.is_reported
+            and _is_explained_by_neighbourhood(history, fall.subject, other.subject)
+        ):
             return True
         is_together = not other.rose and since <= other.position + rules.window
         if (
@@ -38,11 +42,11 @@ def is_fall_explained(
             and _measure_overlap(history, fall.subject, other.subject, watch.start, watch.end) >= _SHARED
         ):
             return True
-    besides = leave_out_reported(history, watch, changes, rules)
+    besides = leave_out_explained_sessions(history, watch, changes, rules)
     return bool(besides.left_out) and besides.seen < rules.least_seen
 
 
-def leave_out_reported(
+def leave_out_explained_sessions(
     history: History, watch: SubjectWatch, changes: Collection[NoticedChange], rules: DriftRules
 ) -> SubjectWatch:
     """Return a watch among the sessions that no reported change of another subject is about.
@@ -75,7 +79,7 @@ def is_growth_explained(
         if (
             not other.rose
             and other.is_reported
-            and _leads_around_subject(history, growth.subject, other.subject)
+            and _is_explained_by_neighbourhood(history, growth.subject, other.subject)
         ):
             return True
     fallen = [other.subject for other in others if other.is_reported and not other.rose]
@@ -86,7 +90,7 @@ def is_growth_explained(
             return True
     around = set(growth.leads_around)
     return any(
-        compute_fall_evidence(history, watch, growth.position + 1, rules) >= _SUSPICION
+        measure_strength_of_fall(history, watch, growth.position + 1, rules) >= _SUSPICION
         for watch in watches
         if history.subjects.kind[watch.subject] == NODE
         and int(history.subjects.first[watch.subject]) in around
@@ -100,7 +104,7 @@ def _measure_overlap(history: History, subject: int, other: int, start: int, end
     return float((has & has_other).sum() / least) if least else 0.0
 
 
-def _leads_around_subject(history: History, subject: int, other: int) -> bool:
+def _is_explained_by_neighbourhood(history: History, subject: int, other: int) -> bool:
     """Return whether an edge or path leads through the neighbourhood of another subject."""
     if history.subjects.kind[subject] == NODE:
         return False

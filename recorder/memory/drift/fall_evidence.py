@@ -94,7 +94,9 @@ class FallEvidence:
         return self.first + int((best >= best.max() - 2.0).argmax())
 
 
-def find_return(trail: Trail, fell_at: int, *, before: float, after: float, rules: DriftRules) -> int | None:
+def find_return_after_fall(
+    trail: Trail, fell_at: int, *, before: float, after: float, rules: DriftRules
+) -> int | None:
     """Return the session with which a subject that fell has returned; None if it has not.
 
     It has returned when the odds of its former rate against the present one reach a limit, counted from the

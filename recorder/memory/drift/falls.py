@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from recorder.memory.drift.changes import NoticedChange
-from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
+from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return_after_fall
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import SubjectWatch
@@ -91,7 +91,9 @@ def find_falls(
     while True:
         if fallen is not None:
             before, after = watch.frequency or fallen.before, fallen.most_after
-            back = find_return(trail, fallen.position - watch.start, before=before, after=after, rules=rules)
+            back = find_return_after_fall(
+                trail, fallen.position - watch.start, before=before, after=after, rules=rules
+            )
             if back is None:
                 return falls
             first = max(first, back + 1)
@@ -99,7 +101,7 @@ def find_falls(
             return falls
         noticed = [
             fall
-            for find in (_find_stop, _find_drop)
+            for find in (_find_fall_by_stop, _find_fall_by_drop)
             if (fall := find(history, views, first, max(first, begin - watch.start), rules)) is not None
         ]
         if not noticed:
@@ -108,7 +110,9 @@ def find_falls(
         fallen = falls[-1].as_change(is_reported=True)
 
 
-def _find_stop(history: History, views: list[View], first: int, begin: int, rules: DriftRules) -> Fall | None:
+def _find_fall_by_stop(
+    history: History, views: list[View], first: int, begin: int, rules: DriftRules
+) -> Fall | None:
     watch, trail = views[0]
     runs, misses = trail.runs(first), np.flatnonzero(trail.is_miss)
     is_long = np.logical_and.reduce([view.runs(first) >= each.needed for each, view in views])
@@ -121,7 +125,9 @@ def _find_stop(history: History, views: list[View], first: int, begin: int, rule
     return None
 
 
-def _find_drop(history: History, views: list[View], first: int, begin: int, rules: DriftRules) -> Fall | None:
+def _find_fall_by_drop(
+    history: History, views: list[View], first: int, begin: int, rules: DriftRules
+) -> Fall | None:
     watch, trail = views[0]
     if not watch.seen:
         return None
@@ -149,7 +155,7 @@ def misses_so_far(history: History, watch: SubjectWatch, end: int) -> int:
     return int(runs[-1]) if len(runs) else 0
 
 
-def compute_fall_evidence(history: History, watch: SubjectWatch, end: int, rules: DriftRules) -> float:
+def measure_strength_of_fall(history: History, watch: SubjectWatch, end: int, rules: DriftRules) -> float:
     """Return the evidence at position `end` that a subject fell; 1 is an alarm (ratio of logarithms)."""
     trail, first = Trail.read(history, watch, end), watch.watched_from - watch.start
     if not watch.seen or first >= len(trail.is_miss):

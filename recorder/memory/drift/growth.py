@@ -111,7 +111,7 @@ def _find_window(
         sightings = places[firsts[last] : last + 1]
         if history.count_until_mixed(sightings) > len(sightings):
             continue
-        around = _list_left_out(history, subject, term, sightings)
+        around = _list_nodes_left_out_by_growth(history, subject, term, sightings)
         position = _find_settled_position(history, around, term, sightings, end, rules)
         if position is None:
             return None
@@ -144,7 +144,9 @@ def _find_settled_position(
     return position if position < end else None
 
 
-def _list_left_out(history: History, subject: int, term: Term, sightings: Ints) -> tuple[int, ...]:
+def _list_nodes_left_out_by_growth(
+    history: History, subject: int, term: Term, sightings: Ints
+) -> tuple[int, ...]:
     """Return the nodes that joined nodes of an edge or path in the baseline, and that its sessions lack."""
     subjects = history.subjects
     if subjects.kind[subject] == NODE:

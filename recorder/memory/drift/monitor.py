@@ -36,7 +36,7 @@ _SHOWN_ALARMS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedSubject:
+class MonitoredSubject:
     """A watched path, node or edge after a check."""
 
     kind: str
@@ -57,7 +57,7 @@ class DriftCheck:
     #: Sessions that were judged, and that the baseline has; 0 while there are too few for one.
     sessions: int
     baseline: int
-    watched: list[WatchedSubject]
+    watched: list[MonitoredSubject]
     #: Type and data of each event.
     alarms: list[tuple[str, dict[str, Any]]]
 
@@ -144,15 +144,15 @@ def _summarize_drift_check(
     if not checks:
         return DriftCheck(scope, sessions, 0, [], alarms)
     term = checks[-1].state.term
-    watched = _list_watched(reading, checks[-1].watched)
+    watched = _list_monitored_subjects(reading, checks[-1].watched)
     return DriftCheck(scope, sessions, term.end - term.start if term else 0, watched, alarms)
 
 
-def _list_watched(reading: _GraphReading, watches: list[SubjectWatch]) -> list[WatchedSubject]:
+def _list_monitored_subjects(reading: _GraphReading, watches: list[SubjectWatch]) -> list[MonitoredSubject]:
     history = reading.history
     subjects = [history.subjects.describe(watch.subject) for watch in watches]
     return [
-        WatchedSubject(
+        MonitoredSubject(
             kind=subject.kind,
             subject_id=make_subject_id(subject, reading.columns),
             frequency=watch.frequency,
@@ -188,4 +188,6 @@ def read_last_drift_check(
     watches = list_watched_subjects(history, term, rules) if term and term.end <= len(history) else []
     alarms = [(alarm.type, alarm.data) for alarm in stored[-_SHOWN_ALARMS:]]
     baseline = term.end - term.start if term else 0
-    return LastCheck(row.updated_at, DriftCheck(scope, 0, baseline, _list_watched(reading, watches), alarms))
+    return LastCheck(
+        row.updated_at, DriftCheck(scope, 0, baseline, _list_monitored_subjects(reading, watches), alarms)
+    )

@@ -37,11 +37,13 @@ def make_alarm_payload(
     """Return type of the event, id of its subject, and its data."""
     subject_id = make_subject_id(history.subjects.describe(alarm.subject), columns)
     if isinstance(alarm, Fall):
-        return PATH_DISAPPEARED, subject_id, _describe_fall(alarm, history, columns, workflow)
-    return NEW_NODE, subject_id, _describe_growth(alarm, history, columns, workflow)
+        return PATH_DISAPPEARED, subject_id, _make_fall_payload(alarm, history, columns, workflow)
+    return NEW_NODE, subject_id, _make_growth_payload(alarm, history, columns, workflow)
 
 
-def _describe_fall(fall: Fall, history: History, columns: GraphColumns, workflow: str) -> PathDisappearedData:
+def _make_fall_payload(
+    fall: Fall, history: History, columns: GraphColumns, workflow: str
+) -> PathDisappearedData:
     watch, subject = fall.watch, history.subjects.describe(fall.subject)
     sessions, verb = len(fall.window), _VERBS[subject.kind]
     expected = round(watch.frequency * sessions, 1)
@@ -64,12 +66,12 @@ def _describe_fall(fall: Fall, history: History, columns: GraphColumns, workflow
         ),
         last_seen_at=clock.from_ms(fall.last_seen_ms),
         baseline_frequency=watch.frequency,
-        window=_describe_window(
+        window=_make_window_payload(
             history,
             fall.window,
             fall.window[~history.has(fall.subject, 0, len(history))[fall.window]],
             kind=fall.kind,
-            subject=_name_subject(subject, columns),
+            subject=_name_payload_subject(subject, columns),
             seen=fall.seen,
             expected=expected,
             needed=fall.needed,
@@ -92,7 +94,9 @@ def _find_commonest_path(history: History, fall: Fall) -> int:
     return int(subjects.first[counts.argmax()])
 
 
-def _describe_growth(growth: Growth, history: History, columns: GraphColumns, workflow: str) -> NewNodeData:
+def _make_growth_payload(
+    growth: Growth, history: History, columns: GraphColumns, workflow: str
+) -> NewNodeData:
     subject, seen = history.subjects.describe(growth.subject), len(growth.sightings)
     places = np.arange(growth.window_start, int(growth.sightings[-1]) + 1)
     expected = round(compute_most_expected(growth.baseline_seen, growth.baseline, len(places)), 1)
@@ -107,12 +111,12 @@ def _describe_growth(growth: Growth, history: History, columns: GraphColumns, wo
     return NewNodeData(
         workflow=workflow,
         node=DriftNode(node_id=node.node_id, label=node.label, kind=node.kind),
-        window=_describe_window(
+        window=_make_window_payload(
             history,
             places,
             growth.sightings,
             kind=growth.kind,
-            subject=_name_subject(subject, columns),
+            subject=_name_payload_subject(subject, columns),
             seen=seen,
             expected=expected,
             needed=growth.needed,
@@ -128,14 +132,16 @@ def _describe_growth(growth: Growth, history: History, columns: GraphColumns, wo
     )
 
 
-def _name_subject(subject: DriftSubject, columns: GraphColumns) -> PathSubject | NodeSubject | EdgeSubject:
+def _name_payload_subject(
+    subject: DriftSubject, columns: GraphColumns
+) -> PathSubject | NodeSubject | EdgeSubject:
     if subject.kind == "path":
         return PathSubject(path_id=columns.paths[subject.key[0]].path_id)
     ids = [columns.nodes[number].node_id for number in subject.key]
     return NodeSubject(node_id=ids[0]) if subject.kind == "node" else EdgeSubject(edge=(ids[0], ids[1]))
 
 
-def _describe_window(
+def _make_window_payload(
     history: History,
     places: Ints,
     counted: Ints,

@@ -84,7 +84,7 @@ def make_subject_id(subject: DriftSubject, columns: GraphColumns) -> str:
     return ">".join(columns.nodes[number].node_id for number in subject.key)
 
 
-class _Numbers:
+class _StoredSubjectNumbers:
     """Numbers of subjects by their ids; a merged path or node counts as the one it was merged into."""
 
     def __init__(self, history: History, columns: GraphColumns) -> None:
@@ -107,22 +107,22 @@ def restore_detector_state(
     row: DriftStateRow | None, alarms: Sequence[DriftAlarmRow], history: History, columns: GraphColumns
 ) -> DetectorState:
     """Return the state of drift detection, in positions of the sessions and numbers of the present graph."""
-    numbers = _Numbers(history, columns)
-    reported = (numbers.find(alarm.subject_id) for alarm in alarms if _is_new(alarm))
+    numbers = _StoredSubjectNumbers(history, columns)
+    reported = (numbers.find(alarm.subject_id) for alarm in alarms if _is_stored_alarm_of_new_node(alarm))
     return DetectorState(
         judged=history.after(row.looked_seq) if row is not None else 0,
-        term=_read_term(row, history, numbers) if row is not None else None,
-        changes=_read_changes(row, alarms, history, numbers) if row is not None else {},
+        term=_restore_drift_term(row, history, numbers) if row is not None else None,
+        changes=_restore_drift_changes(row, alarms, history, numbers) if row is not None else {},
         reported=frozenset(number for number in reported if number is not None),
     )
 
 
-def _is_new(alarm: DriftAlarmRow) -> bool:
+def _is_stored_alarm_of_new_node(alarm: DriftAlarmRow) -> bool:
     return alarm.type == NEW_NODE and alarm.data.get("window", {}).get("kind", "new") == "new"
 
 
-def _read_changes(
-    row: DriftStateRow, alarms: Sequence[DriftAlarmRow], history: History, numbers: _Numbers
+def _restore_drift_changes(
+    row: DriftStateRow, alarms: Sequence[DriftAlarmRow], history: History, numbers: _StoredSubjectNumbers
 ) -> dict[int, NoticedChange]:
     entries = row.changes
     if entries is None:
@@ -172,7 +172,7 @@ def store_drift_state(
         for change in state.changes.values()
     ]
     term = state.term
-    if term is None or not _has_sessions(term, history):
+    if term is None or not _has_stored_term_sessions(term, history):
         row.baseline_from_seq = row.baseline_to_seq = row.known_to_seq = None
         row.baseline_sessions, row.inherited = 0, []
         return
@@ -181,20 +181,20 @@ def store_drift_state(
     row.inherited = [
         [
             id_of(old.subject),
-            _number_from(history, old.start),
-            _number_from(history, old.end) - 1,
-            _number_from(history, old.watched_from),
+            _find_seal_number_to_store(history, old.start),
+            _find_seal_number_to_store(history, old.end) - 1,
+            _find_seal_number_to_store(history, old.watched_from),
         ]
         for old in term.inherited
     ]
 
 
-def _has_sessions(term: Term, history: History) -> bool:
+def _has_stored_term_sessions(term: Term, history: History) -> bool:
     """Return whether deletions left a baseline, and sessions of it from before its nodes were known."""
     return 0 <= term.start < term.end <= len(history) and term.start < term.known <= len(history)
 
 
-def _number_from(history: History, position: int) -> int:
+def _find_seal_number_to_store(history: History, position: int) -> int:
     """Return the least sealing number of a session at this position or later; numbers begin with 1.
 
     Taken from the session before: the one at the position may not have come yet, and of a baseline whose
@@ -203,7 +203,7 @@ def _number_from(history: History, position: int) -> int:
     return int(history.seal_seq[position - 1]) + 1 if position else 1
 
 
-def _read_term(row: DriftStateRow, history: History, numbers: _Numbers) -> Term | None:
+def _restore_drift_term(row: DriftStateRow, history: History, numbers: _StoredSubjectNumbers) -> Term | None:
     if row.baseline_from_seq is None or row.baseline_to_seq is None:
         return None
     inherited: dict[int, Inherited] = {}
@@ -215,7 +215,7 @@ def _read_term(row: DriftStateRow, history: History, numbers: _Numbers) -> Term 
     start, end = history.at(row.baseline_from_seq), history.after(row.baseline_to_seq)
     known = history.after(row.known_to_seq or row.baseline_to_seq)
     term = Term(start, end, row.baseline_sessions, known, tuple(inherited.values()))
-    return term if _has_sessions(term, history) else None
+    return term if _has_stored_term_sessions(term, history) else None
 
 
 _NEW_FOR = timedelta(days=30)

@@ -53,17 +53,17 @@ class GraphCapacity:
 DEFAULT_CAPACITY = GraphCapacity.of_megabytes(limits.GRAPH_MEMORY_MB)
 
 
-def compute_other_act(kind: str) -> int:
+def compute_act_beyond_capacity(kind: str) -> int:
     """Return the act of the node for other steps of a kind: no step has it, as no type holds a space."""
     return hash_texts("other steps", kind)
 
 
-def make_other_step(step: Step) -> Step:
+def make_step_beyond_capacity(step: Step) -> Step:
     """Return the step as one of the other steps of its kind, without its element, screen and texts."""
     kind = step.action.partition(":")[0]
     return replace(
         step,
-        micro_key=compute_other_act(kind),
+        micro_key=compute_act_beyond_capacity(kind),
         screen_key="",
         action=kind,
         target="",
@@ -75,7 +75,7 @@ def make_other_step(step: Step) -> Step:
     )
 
 
-def represent_step(step: Step, stand_ins: Mapping[int, int | None]) -> Step:
+def replace_step_beyond_capacity(step: Step, stand_ins: Mapping[int, int | None]) -> Step:
     """Return the step as what counts for it.
 
     Args:
@@ -85,4 +85,4 @@ def represent_step(step: Step, stand_ins: Mapping[int, int | None]) -> Step:
     if step.micro_key not in stand_ins:
         return step
     stand_in = stand_ins[step.micro_key]
-    return make_other_step(step) if stand_in is None else replace(step, micro_key=stand_in)
+    return make_step_beyond_capacity(step) if stand_in is None else replace(step, micro_key=stand_in)

@@ -199,14 +199,14 @@ def aggregate_log(
     """
     if any(rows[name].null_count() for name in ("case", "activity", "time")):
         raise ValueError("Every row of a log has a case, an activity and a time.")
-    steps, sessions = _sort_steps(rows)
+    steps, sessions = _sort_directly_follows_steps(rows)
     if collapse:
         steps = steps.collapsed()
     if outcomes is None:
         sessions = sessions.with_columns(outcome=pl.lit(None, pl.String))
     else:
         sessions = sessions.join(outcomes, on="case", how="left", maintain_order="left")
-    variants, numbers = _group_variants(steps, sessions)
+    variants, numbers = _count_directly_follows_variants(steps, sessions)
     counts = count_directly_follows_graph(_make_session_walks(steps, sessions, variants, numbers))
     return LogAggregate(
         nodes=_describe_graph_nodes(counts, steps.labels),
@@ -217,7 +217,7 @@ def aggregate_log(
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _DirectlyFollowsSteps:
     """The steps of all sessions of a log, one session after the other."""
 
     labels: pl.Series
@@ -233,24 +233,26 @@ class _Steps:
         """Number of steps of each session."""
         return np.diff(np.append(self.starts, len(self.codes)))
 
-    def collapsed(self) -> "_Steps":
+    def collapsed(self) -> "_DirectlyFollowsSteps":
         """Return the steps without those that repeat the step before."""
         is_kept = np.ones(len(self.codes), dtype=np.bool_)
         np.not_equal(self.codes[1:], self.codes[:-1], out=is_kept[1:])
         is_kept[self.starts] = True
         starts = np.cumsum(is_kept)[self.starts] - 1
-        return _Steps(self.labels, self.codes[is_kept], self.times[is_kept], self.per_ms, starts)
+        return _DirectlyFollowsSteps(
+            self.labels, self.codes[is_kept], self.times[is_kept], self.per_ms, starts
+        )
 
 
-def _sort_steps(rows: pl.DataFrame) -> tuple[_Steps, pl.DataFrame]:
+def _sort_directly_follows_steps(rows: pl.DataFrame) -> tuple[_DirectlyFollowsSteps, pl.DataFrame]:
     """Return the rows in order, and a row for each session: case, start, duration_ms."""
-    order = _sort_rows(rows)
+    order = _sort_directly_follows_rows(rows)
     hashes = rows["case"].hash().gather(order).to_numpy()
     time = rows["time"]
     # Categories for this log alone: those that polars shares would keep the labels of every log for ever.
     coded = rows["activity"].cast(pl.Categorical(pl.Categories.random()))
     codes = coded.to_physical()
-    steps = _Steps(
+    steps = _DirectlyFollowsSteps(
         labels=coded.unique().to_frame().sort(pl.col("activity").to_physical())["activity"].cast(pl.String),
         codes=codes.gather(order).to_numpy(),
         times=time.to_physical().cast(pl.Int64).gather(order).to_numpy(),
@@ -263,7 +265,7 @@ def _sort_steps(rows: pl.DataFrame) -> tuple[_Steps, pl.DataFrame]:
     return steps, sessions.with_columns(pl.Series("duration_ms", durations, dtype=pl.Int64))
 
 
-def _sort_rows(rows: pl.DataFrame) -> Ints:
+def _sort_directly_follows_rows(rows: pl.DataFrame) -> Ints:
     """Return the indexes of the rows by case, time and index.
 
     One sort of 128-bit numbers made of the hash of the case, the time and the index: three times as fast as a
@@ -283,7 +285,9 @@ def _sort_rows(rows: pl.DataFrame) -> Ints:
     return indexes
 
 
-def _group_variants(steps: _Steps, sessions: pl.DataFrame) -> tuple[pl.DataFrame, Ints]:
+def _count_directly_follows_variants(
+    steps: _DirectlyFollowsSteps, sessions: pl.DataFrame
+) -> tuple[pl.DataFrame, Ints]:
     """Return the distinct sequences of codes, most frequent first, and the variant of each session."""
     offsets = pa.array(np.append(steps.starts, len(steps.codes)))
     sequences = pl.Series(pa.LargeListArray.from_arrays(offsets, pa.array(steps.codes)))
@@ -303,7 +307,7 @@ def _group_variants(steps: _Steps, sessions: pl.DataFrame) -> tuple[pl.DataFrame
 
 
 def _make_session_walks(
-    steps: _Steps, sessions: pl.DataFrame, variants: pl.DataFrame, numbers: Ints
+    steps: _DirectlyFollowsSteps, sessions: pl.DataFrame, variants: pl.DataFrame, numbers: Ints
 ) -> Walks:
     """Return the sessions as walks; entering the first step and leaving the last one take no time."""
     gaps = np.zeros(len(steps.codes) + sessions.height, dtype=np.int64)
@@ -330,7 +334,7 @@ def _describe_graph_nodes(counts: GraphCounts, labels: pl.Series) -> pl.DataFram
     return pl.DataFrame(nodes).sort(-pl.col("visits"), "label")
 
 
-def _describe_graph_edges(counts: GraphCounts, steps: _Steps) -> pl.DataFrame:
+def _describe_graph_edges(counts: GraphCounts, steps: _DirectlyFollowsSteps) -> pl.DataFrame:
     edges = pl.DataFrame(
         {
             "source": counts.source,

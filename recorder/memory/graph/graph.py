@@ -16,8 +16,8 @@ from recorder.memory.graph.capacity import (
     TRACE_BYTES,
     UNKEPT_TRACE,
     GraphCapacity,
-    make_other_step,
-    represent_step,
+    make_step_beyond_capacity,
+    replace_step_beyond_capacity,
 )
 from recorder.memory.graph.node_labels import LabelText, NodeLabels
 from recorder.memory.graph.nodes import Node, NodeIndex, select_compared_features
@@ -49,7 +49,7 @@ class StateTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionTrace:
+class GraphSessionTrace:
     """One session's way through the graph."""
 
     session_id: str
@@ -67,7 +67,7 @@ class GraphChange:
     traces: list[StateTrace] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
-    sessions: list[SessionTrace] = field(default_factory=list)
+    sessions: list[GraphSessionTrace] = field(default_factory=list)
     labels: list[LabelText] = field(default_factory=list)
 
 
@@ -162,13 +162,13 @@ class Graph:
         nodes, micro_states, stand_ins = self._assign(fresh, max_comparisons)
         if stand_ins:
             fresh = {
-                session_id: [represent_step(step, stand_ins) for step in steps]
+                session_id: [replace_step_beyond_capacity(step, stand_ins) for step in steps]
                 for session_id, steps in fresh.items()
             }
         taken = [
-            SessionTrace(session_id, UNKEPT_TRACE, ())
+            GraphSessionTrace(session_id, UNKEPT_TRACE, ())
             if session_id in unkept
-            else _make_session_trace(session_id, steps)
+            else _make_graph_session_trace(session_id, steps)
             for session_id, steps in fresh.items()
         ]
         unseen = {
@@ -212,7 +212,7 @@ class Graph:
 
         Returns:
             The new nodes, the new micro-states, and what counts for those that there is no room for
-            (`capacity.represent_step`).
+            (`capacity.replace_step_beyond_capacity`).
         """
         index = self.node_index
         counts: Counter[int] = Counter()
@@ -243,7 +243,7 @@ class Graph:
                 continue
             stand_ins[key] = index.find_stand_in(step) if is_in_time else None
             if stand_ins[key] is None:
-                other = make_other_step(step)
+                other = make_step_beyond_capacity(step)
                 if other.micro_key not in index.number_of:
                     keep(other, index.make_other_node(other))
         return made, states, stand_ins
@@ -257,7 +257,7 @@ class Graph:
         return variant_key(nodes[number].node_id for number in sequence)
 
     def _counted(
-        self, taken: Iterable[SessionTrace], sequences: Mapping[int, tuple[int, ...]]
+        self, taken: Iterable[GraphSessionTrace], sequences: Mapping[int, tuple[int, ...]]
     ) -> dict[int, tuple[tuple[int, ...], int]]:
         """Return nodes and number of sessions of each variant that the sessions took."""
         counts = Counter(self.variant_of[trace.trace_key] for trace in taken)
@@ -268,6 +268,6 @@ class Graph:
         }
 
 
-def _make_session_trace(session_id: str, steps: Sequence[Step]) -> SessionTrace:
+def _make_graph_session_trace(session_id: str, steps: Sequence[Step]) -> GraphSessionTrace:
     key = trace_key(step.micro_key for step in steps)
-    return SessionTrace(session_id, key, tuple(step.t_in_ms for step in steps))
+    return GraphSessionTrace(session_id, key, tuple(step.t_in_ms for step in steps))

@@ -136,10 +136,10 @@ def _join_digits(texts: Sequence[str]) -> str:
         return text_template_of(texts[0])
     index = varied[0]
     numbers = sorted((part[index] for part in parts), key=lambda number: (len(number), number))
-    return "".join([*parts[0][:index], _join_words(numbers), *parts[0][index + 1 :]])
+    return "".join([*parts[0][:index], _join_label_words(numbers), *parts[0][index + 1 :]])
 
 
-def _join_words(words: Sequence[str]) -> str:
+def _join_label_words(words: Sequence[str]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
@@ -188,7 +188,7 @@ class NodeLabels:
         seen: set[tuple[int, TextKind, str]] = set()
         for step in steps:
             node = number_of[step.micro_key]
-            for kind, text in _list_texts(step):
+            for kind, text in _list_node_label_texts(step):
                 text_key = (node, kind, text)
                 if self._settled.get(text_key, _NO_ACTOR) == actor or text_key in seen:
                     continue
@@ -270,7 +270,7 @@ class NodeLabels:
             # Numbers that vary place nothing.
             words = [" ".join(_VARIED.sub("", text).split()).removeprefix(preposition) for text in shared]
             if words:
-                located.append(preposition + _join_words(list(dict.fromkeys(words))))
+                located.append(preposition + _join_label_words(list(dict.fromkeys(words))))
         return located
 
     def _distinguish_by_location(self, shown: list[str], lives: Sequence[int]) -> None:
@@ -289,7 +289,7 @@ class NodeLabels:
                         shown[number] = f"{label} {location}"
 
 
-def _list_texts(step: Step) -> Iterator[tuple[TextKind, str]]:
+def _list_node_label_texts(step: Step) -> Iterator[tuple[TextKind, str]]:
     for name in step.names:
         yield TextKind.NAME, name
     for location in step.locations:

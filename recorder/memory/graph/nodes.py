@@ -16,7 +16,7 @@ import numpy as np
 from recorder import ids
 from recorder.hashing import canonical_json
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
-from recorder.memory.graph.capacity import NODE_BYTES, NUMBER_BYTES, STATE_BYTES, compute_other_act
+from recorder.memory.graph.capacity import NODE_BYTES, NUMBER_BYTES, STATE_BYTES, compute_act_beyond_capacity
 from recorder.memory.graph.exemplars import SCREEN_JACCARD, ExemplarIndex
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 from recorder.memory.steps.action_tokens import hash_texts
@@ -124,8 +124,8 @@ class NodeIndex:
         return None if number is None else self.nodes[number].micro_key
 
     def make_other_node(self, other: Step) -> Node:
-        """Make the node for the other steps of a kind (`capacity.make_other_step`)."""
-        return self._make_node(other, compute_other_act(other.action), ())
+        """Make the node for the other steps of a kind (`capacity.make_step_beyond_capacity`)."""
+        return self._make_node(other, compute_act_beyond_capacity(other.action), ())
 
     def _make_node(self, step: Step, act: int, features: tuple[int, ...]) -> Node:
         number = len(self.nodes)
@@ -200,11 +200,11 @@ def find_merged_nodes(shown: Iterable[MergeCandidate], bounds: GraphBounds = GRA
     for states in by_act.values():
         nodes = sorted({state.node for state in states})
         if 1 < len(nodes) <= bounds.merged_nodes:
-            merged |= _merge_alike_nodes(nodes, *_measure_similarity(nodes, states))
+            merged |= _merge_alike_nodes(nodes, *_measure_node_similarity(nodes, states))
     return merged
 
 
-def _measure_similarity(nodes: Sequence[int], states: Iterable[MergeCandidate]) -> tuple[Floats, Floats]:
+def _measure_node_similarity(nodes: Sequence[int], states: Iterable[MergeCandidate]) -> tuple[Floats, Floats]:
     """Return the mean Jaccard similarity of the screens of any two nodes, and each one's screen count."""
     share = max(1, _MAX_SCREENS // len(nodes))
     chosen: list[MergeCandidate] = []

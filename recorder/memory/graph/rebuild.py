@@ -35,7 +35,7 @@ class IdMatches:
     merged: dict[int, int]
 
 
-def match_ids(
+def match_rebuilt_ids(
     old_of: Mapping[int, int], new_of: Mapping[int, int], weights: Mapping[int, int], *, free: int
 ) -> IdMatches:
     """Match two groupings of the same things.
@@ -108,15 +108,17 @@ class Rebuilt:
 
 def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
     """Rebuild a graph; the same input gives the same graph."""
-    states = [_with_features(recorded, state) for state in recorded.micro_states]
-    index = _merged_nodes(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
+    states = [_fill_features_for_rebuild(recorded, state) for state in recorded.micro_states]
+    index = (
+        _merge_nodes_in_rebuild(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
+    )
     graph = Graph(recorded.scope, replace(DEFAULT_CAPACITY, bounds=recorded.bounds))
     graph.node_index = index
     variants: dict[int, tuple[tuple[int, ...], int]] = {}
     # By content, which decides among variants of equally many sessions: ids tell of the order things came in.
     for trace in sorted(recorded.traces, key=lambda trace: trace.trace_key):
         sequence = drop_repeated_nodes(index.number_of[key] for key in trace.steps)
-        key = _compute_variant_key(index.nodes, sequence)
+        key = _compute_rebuilt_variant_key(index.nodes, sequence)
         counted = variants.get(key, (sequence, 0))[1] + recorded.sessions.get(trace.trace_key, 0)
         variants[key] = (sequence, counted)
         graph.variant_of[trace.trace_key] = key
@@ -131,18 +133,18 @@ def rebuild(recorded: RebuildInput, kind: RebuildKind) -> Rebuilt:
     )
 
 
-def _with_features(recorded: RebuildInput, state: MicroState) -> MicroState:
+def _fill_features_for_rebuild(recorded: RebuildInput, state: MicroState) -> MicroState:
     """Give a micro-state without features those of its node's exemplar."""
     if state.features is not None:
         return state
     return replace(state, features=recorded.nodes[state.node].features)
 
 
-def _compute_variant_key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
+def _compute_rebuilt_variant_key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
     return variant_key(nodes[number].node_id for number in sequence)
 
 
-def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
+def _merge_nodes_in_rebuild(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
     """Return the nodes with those alike merged into the older, each led by its most frequent state."""
     acts = [node.act for node in recorded.nodes]
     live = {state.micro_key: find_live_node(recorded.nodes, state.node) for state in states}
@@ -158,7 +160,7 @@ def _merged_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeI
         for node in recorded.nodes
     ]
     numbers = {key: merged.get(number, number) for key, number in live.items()}
-    weights = _sessions_through(recorded)
+    weights = _count_sessions_for_rebuild(recorded)
     ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
     exemplars: dict[int, MicroState] = {}
     for state in ordered:
@@ -192,10 +194,10 @@ def _group_screens(nodes: Sequence[Node], first: Iterable[int], bounds: GraphBou
 
 def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
     """Make nodes, starting with the most frequent micro-states, each numbered as most of it was."""
-    weights = _sessions_through(recorded)
+    weights = _count_sessions_for_rebuild(recorded)
     scratch = _group_states_into_nodes(recorded, states, weights)
     old_of = {state.micro_key: find_live_node(recorded.nodes, state.node) for state in states}
-    heirs = match_ids(old_of, scratch.number_of, weights, free=len(recorded.nodes))
+    heirs = match_rebuilt_ids(old_of, scratch.number_of, weights, free=len(recorded.nodes))
     nodes = {
         node.number: replace(node, merged_into=heirs.merged.get(node.number, node.merged_into))
         for node in recorded.nodes
@@ -274,7 +276,7 @@ def _choose_screen_leaders(nodes: Sequence[Node], screens: Mapping[int, int]) ->
     ]
 
 
-def _sessions_through(recorded: RebuildInput) -> Counter[int]:
+def _count_sessions_for_rebuild(recorded: RebuildInput) -> Counter[int]:
     """Return the number of sessions that visited each micro-state."""
     sessions: Counter[int] = Counter()
     for trace in recorded.traces:
@@ -294,7 +296,7 @@ def _with_lasting_numbers(
         nodes, path = recorded.variants[trace.variant_key]
         if key in group_of and nodes:
             old_of[trace.trace_key], new_of[trace.trace_key] = path, group_of[key]
-    heirs = match_ids(old_of, new_of, recorded.sessions, free=len(recorded.paths))
+    heirs = match_rebuilt_ids(old_of, new_of, recorded.sessions, free=len(recorded.paths))
     paths = {
         path.number: replace(path, merged_into=heirs.merged.get(path.number, path.merged_into))
         for path in recorded.paths
@@ -317,7 +319,7 @@ def _with_lasting_numbers(
     lasting = PathIndex(recorded.scope, recorded.bounds)
     lasting.restore(
         [
-            _list_stored_values(variant, number_of.get(key, NO_PATH))
+            _list_rebuilt_variant_values(variant, number_of.get(key, NO_PATH))
             for key, variant in grouped.variants.items()
         ],
         (paths[number] for number in sorted(paths)),
@@ -326,5 +328,5 @@ def _with_lasting_numbers(
     return lasting
 
 
-def _list_stored_values(variant: Variant, path: int) -> tuple[int, tuple[int, ...], int, int]:
+def _list_rebuilt_variant_values(variant: Variant, path: int) -> tuple[int, tuple[int, ...], int, int]:
     return (variant.variant_key, variant.nodes, path, variant.sessions)

@@ -23,7 +23,7 @@ from recorder.memory.graph.capacity import UNKEPT_TRACE
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.structure import Structure, make_empty_column, read_structure
 from recorder.memory.storage.graph_store import read_graph_rows
-from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt_since
+from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt_since_graph_version
 from recorder.models.memory import SessionPathRow
 from recorder.tenant import GraphScope
 
@@ -127,11 +127,11 @@ class GraphColumns(Structure):
         """Return the columns at a later version; these stay as they are, for readers that still use them."""
         if version == self.version:
             return self
-        if self.version and was_rebuilt_since(db, scope, self.version):
+        if self.version and was_rebuilt_since_graph_version(db, scope, self.version):
             return GraphColumns().updated(db, scope, version)
         row = SessionPathRow
         structure = read_structure(db, scope, self, self.version)
-        rows = _read_session_rows(db, scope, col(row.version) > self.version, col(row.version) <= version)
+        rows = _read_column_rows(db, scope, col(row.version) > self.version, col(row.version) <= version)
         fresh = _make_columns(rows, structure["trace_number"])
         grown = GraphColumns(
             version=version,
@@ -142,7 +142,7 @@ class GraphColumns(Structure):
         )
         if self.version:
             was_added = col(row.version) <= self.version
-            grown._remove(_read_session_rows(db, scope, was_added, col(row.removed_version) > self.version))
+            grown._remove(_read_column_rows(db, scope, was_added, col(row.removed_version) > self.version))
         grown.order = np.lexsort((grown.duration_ms, grown.path))
         return grown
 
@@ -237,7 +237,7 @@ def read_graph_columns(db: DbSession, scope: GraphScope, version: int) -> GraphC
     return _caches.of(db).read(db, scope, version, keep=not is_writing(db))
 
 
-def _read_session_rows(db: DbSession, scope: GraphScope, *conditions: Any) -> Sequence[Any]:
+def _read_column_rows(db: DbSession, scope: GraphScope, *conditions: Any) -> Sequence[Any]:
     row = SessionPathRow
     columns = (row.session_id, row.version, row.removed_version, row.trace_key, row.outcome, row.actor_kind)
     numbers = (row.duration_ms, row.started_at, row.sealed_at, row.seal_seq, row.step_ms)
@@ -272,7 +272,7 @@ def _make_column(values: Sequence[int]) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLookup:
+class SessionColumnLookup:
     """The sessions that are in a graph, by id."""
 
     #: Ascending, each with its row.
@@ -289,12 +289,12 @@ class SessionLookup:
         return rows
 
 
-def make_session_lookup(columns: GraphColumns) -> SessionLookup:
+def make_session_lookup(columns: GraphColumns) -> SessionColumnLookup:
     """Return the look-up of a graph; made once for each version."""
     return columns.derive("lookup", _make_lookup)
 
 
-def _make_lookup(columns: GraphColumns) -> SessionLookup:
+def _make_lookup(columns: GraphColumns) -> SessionColumnLookup:
     rows = np.flatnonzero(columns.current())
     rows = rows[np.argsort(columns.session_id[rows])]
-    return SessionLookup(columns.session_id[rows], rows)
+    return SessionColumnLookup(columns.session_id[rows], rows)

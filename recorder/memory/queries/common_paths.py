@@ -6,61 +6,15 @@ from datetime import datetime
 import numpy as np
 from sqlmodel import Session as DbSession
 
-from recorder import clock, limits
-from recorder.errors import NotFound
+from recorder import limits
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_graph_columns
+from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
+from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
 from recorder.memory.queries.path_fit import count_variants, derive_shown_ways
-from recorder.memory.storage.versions import read_newest_version
 from recorder.models.memory import MemoryPath, PathOutcomes
 from recorder.models.wire import ActorKind, Outcome
 from recorder.tenant import GraphScope, Tenant
-
-
-def read_newest_columns(db: DbSession, scope: GraphScope) -> GraphColumns:
-    """Return a graph at its newest version.
-
-    Raises:
-        NotFound: for an unknown workflow.
-    """
-    head = read_newest_version(db, scope)
-    if head is None:
-        raise NotFound("workflow")
-    return read_graph_columns(db, scope, head.version)
-
-
-def select_session_rows(
-    columns: GraphColumns,
-    *,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    outcome: Outcome | None = None,
-    actor_kind: ActorKind | None = None,
-    version: int | None = None,
-) -> Mask:
-    """Return the rows of the sessions that are in the graph and match all filters given.
-
-    Args:
-        columns: the graph's columns.
-        since: sessions that started at this instant or later.
-        until: sessions that started before this instant.
-        outcome: only sessions that ended so.
-        actor_kind: only sessions of such actors.
-        version: those that were in the graph at this earlier version.
-    """
-    chosen = columns.current()
-    if version is not None:
-        chosen = (columns.added <= version) & (columns.removed > version)
-    if since is not None:
-        chosen &= columns.started_ms >= clock.to_ms(since)
-    if until is not None:
-        chosen &= columns.started_ms < clock.to_ms(until)
-    if outcome is not None:
-        chosen &= columns.outcome == OUTCOMES.index(outcome)
-    if actor_kind is not None:
-        chosen &= columns.actor == ACTOR_KINDS.index(actor_kind)
-    return chosen
 
 
 def list_paths(
@@ -96,10 +50,10 @@ def list_paths(
     """
     columns = read_newest_columns(db, GraphScope(tenant, workflow))
     chosen = select_session_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
-    return describe_session_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
+    return describe_common_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
 
 
-def describe_session_paths(
+def describe_common_paths(
     columns: GraphColumns, chosen: Mask, *, min_frequency: float = 0.0, limit: int | None = None
 ) -> list[MemoryPath]:
     """Return the paths that chosen sessions take, the most frequent first, then by id.

@@ -11,12 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from recorder.memory.queries.chosen_sessions import select_session_rows
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.common_paths import (
-    compute_outcome_fractions,
-    describe_session_paths,
-    select_session_rows,
-)
+from recorder.memory.queries.common_paths import compute_outcome_fractions, describe_common_paths
 from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, graph_view_of
 from recorder.models.memory import (
     Change,
@@ -67,7 +64,7 @@ def compare_selections(
         min_change: what moved by less than this share is left out.
         limit: so many paths, nodes and edges each.
     """
-    both = [_Half(columns, side, outcome, workflow) for side in (selected, against)]
+    both = [_ComparedHalf(columns, side, outcome, workflow) for side in (selected, against)]
 
     def kept(changes: Iterable[_Changed], name: Callable[[_Changed], Any]) -> list[_Changed]:
         moved = [
@@ -88,7 +85,7 @@ def compare_selections(
     )
 
 
-class _Half:
+class _ComparedHalf:
     """One side with its paths, nodes and edges by what they are known by."""
 
     def __init__(
@@ -98,9 +95,9 @@ class _Half:
         chosen = select_session_rows(
             columns, since=side.since, until=side.until, actor_kind=side.actor_kind, outcome=outcome
         )
-        self._median_ms = _compute_median(columns, chosen)
+        self._median_ms = _compute_compared_median(columns, chosen)
         self.view: GraphView = graph_view_of(columns, chosen, workflow=workflow)
-        self.paths = {path.path_id: path for path in describe_session_paths(columns, chosen)}
+        self.paths = {path.path_id: path for path in describe_common_paths(columns, chosen)}
         self.nodes = {node.node_id: node for node in self.view.nodes}
         self.edges = {(edge.source, edge.target): edge for edge in self.view.edges}
 
@@ -127,13 +124,16 @@ def _pair_by_key(
         yield any_of_them, in_selected, in_against
 
 
-def _compare_paths(selected: _Half, against: _Half) -> Iterable[PathChange]:
+def _compare_paths(selected: _ComparedHalf, against: _ComparedHalf) -> Iterable[PathChange]:
     for path, in_selected, in_against in _pair_by_key(selected.paths, against.paths):
         yield PathChange(
             path_id=path.path_id,
             node_ids=path.node_ids,
             **_describe_change(
-                selected, against, _count_path_sessions(in_selected), _count_path_sessions(in_against)
+                selected,
+                against,
+                _count_compared_path_sessions(in_selected),
+                _count_compared_path_sessions(in_against),
             ),
             outcomes=in_selected and in_selected.outcomes,
             against_outcomes=in_against and in_against.outcomes,
@@ -142,33 +142,37 @@ def _compare_paths(selected: _Half, against: _Half) -> Iterable[PathChange]:
         )
 
 
-def _compare_nodes(selected: _Half, against: _Half) -> Iterable[NodeChange]:
+def _compare_nodes(selected: _ComparedHalf, against: _ComparedHalf) -> Iterable[NodeChange]:
     for node, in_selected, in_against in _pair_by_key(selected.nodes, against.nodes):
         yield NodeChange(
             node_id=node.node_id,
             label=node.label,
-            **_describe_change(selected, against, _count_sessions(in_selected), _count_sessions(in_against)),
+            **_describe_change(
+                selected, against, _count_compared_sessions(in_selected), _count_compared_sessions(in_against)
+            ),
             outcomes=_read_outcome_shares(in_selected),
             against_outcomes=_read_outcome_shares(in_against),
         )
 
 
-def _compare_edges(selected: _Half, against: _Half) -> Iterable[EdgeChange]:
+def _compare_edges(selected: _ComparedHalf, against: _ComparedHalf) -> Iterable[EdgeChange]:
     for edge, in_selected, in_against in _pair_by_key(selected.edges, against.edges):
         yield EdgeChange(
             source=edge.source,
             target=edge.target,
-            **_describe_change(selected, against, _count_sessions(in_selected), _count_sessions(in_against)),
+            **_describe_change(
+                selected, against, _count_compared_sessions(in_selected), _count_compared_sessions(in_against)
+            ),
             median_ms=in_selected and in_selected.median_ms,
             against_median_ms=in_against and in_against.median_ms,
         )
 
 
-def _count_path_sessions(path: MemoryPath | None) -> int:
+def _count_compared_path_sessions(path: MemoryPath | None) -> int:
     return 0 if path is None else path.session_count
 
 
-def _count_sessions(part: ViewNode | ViewEdge | None) -> int:
+def _count_compared_sessions(part: ViewNode | ViewEdge | None) -> int:
     return 0 if part is None else part.sessions
 
 
@@ -176,7 +180,9 @@ def _read_outcome_shares(part: ViewNode | None) -> Any:
     return None if part is None else compute_outcome_fractions(part.outcomes)
 
 
-def _describe_change(selected: _Half, against: _Half, in_selected: int, in_against: int) -> dict[str, Any]:
+def _describe_change(
+    selected: _ComparedHalf, against: _ComparedHalf, in_selected: int, in_against: int
+) -> dict[str, Any]:
     """Return the members that all changes share."""
     change: Change = "changed"
     if not in_selected or not in_against:
@@ -194,7 +200,7 @@ def _measure_change(change: Changed) -> float:
     return abs(change.frequency - change.against_frequency)
 
 
-def _compute_median(columns: GraphColumns, chosen: Mask) -> int | None:
+def _compute_compared_median(columns: GraphColumns, chosen: Mask) -> int | None:
     durations: Sequence[int] = np.sort(columns.duration_ms[chosen]).tolist()
     middle = len(durations) // 2
     return (durations[middle] + durations[len(durations) - 1 - middle]) // 2 if durations else None

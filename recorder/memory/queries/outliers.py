@@ -83,7 +83,7 @@ def compute_typicality(columns: GraphColumns, chosen: Mask) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Edges:
+class _OutlierEdges:
     """Crossings of variants, each with its edge and source in the graph and in its path; all are numbers."""
 
     variant: Ints
@@ -98,7 +98,7 @@ class _Edges:
     own_source: Ints
 
 
-def _compute_probabilities(edges: _Edges, sessions: Ints) -> Floats:
+def _compute_probabilities(edges: _OutlierEdges, sessions: Ints) -> Floats:
     """Return the probability of each crossing, for so many sessions of each variant."""
     weights = sessions[edges.variant].astype(np.float64)
 
@@ -116,48 +116,50 @@ def _compute_probabilities(edges: _Edges, sessions: Ints) -> Floats:
     return probabilities
 
 
-def _list_node_edges(columns: GraphColumns) -> _Edges:
-    return _list_edges(columns, columns.variant_nodes, len(columns.nodes))
+def _list_node_edges(columns: GraphColumns) -> _OutlierEdges:
+    return _list_outlier_edges(columns, columns.variant_nodes, len(columns.nodes))
 
 
-def _list_act_edges(columns: GraphColumns) -> _Edges:
+def _list_act_edges(columns: GraphColumns) -> _OutlierEdges:
     """Return the edges of variants as sequences of actions."""
     numbers: dict[int, int] = {}
     acts = np.array([numbers.setdefault(node.act, len(numbers)) for node in columns.nodes], dtype=np.int64)
-    return _list_edges(columns, acts[columns.variant_nodes], len(numbers))
+    return _list_outlier_edges(columns, acts[columns.variant_nodes], len(numbers))
 
 
-def _list_edges(columns: GraphColumns, values: Ints, count: int) -> _Edges:
+def _list_outlier_edges(columns: GraphColumns, values: Ints, count: int) -> _OutlierEdges:
     """Return the edges of variants as sequences of these values, below `count`."""
     crossings = list_variant_crossings(values, columns.variant_start, count)
     variant, edge, source = crossings.variant, crossings.edge, crossings.source
     # NO_PATH is -1.
     path = columns.variant_path[variant] + 1
-    return _Edges(
+    return _OutlierEdges(
         variant=variant,
         target=crossings.target,
         edge=edge,
         source=source,
-        path_edge=_number_pairs(path, edge),
-        path_source=_number_pairs(path, source),
-        own_edge=_count_pairs(variant, edge),
-        own_source=_count_pairs(variant, source),
+        path_edge=_number_outlier_pairs(path, edge),
+        path_source=_number_outlier_pairs(path, source),
+        own_edge=_count_outlier_pairs(variant, edge),
+        own_source=_count_outlier_pairs(variant, source),
     )
 
 
-def _number_pairs(first: Ints, second: Ints) -> Ints:
+def _number_outlier_pairs(first: Ints, second: Ints) -> Ints:
     """Return a number for each pair, the same for equal ones."""
-    numbers: Ints = np.unique(_join_pairs(first, second), return_inverse=True)[1]
+    numbers: Ints = np.unique(_join_outlier_pairs(first, second), return_inverse=True)[1]
     return numbers
 
 
-def _count_pairs(first: Ints, second: Ints) -> Ints:
+def _count_outlier_pairs(first: Ints, second: Ints) -> Ints:
     """Return for each pair how often it occurs."""
-    _, numbers, counts = np.unique(_join_pairs(first, second), return_inverse=True, return_counts=True)
+    _, numbers, counts = np.unique(
+        _join_outlier_pairs(first, second), return_inverse=True, return_counts=True
+    )
     occurrences: Ints = counts[numbers]
     return occurrences
 
 
-def _join_pairs(first: Ints, second: Ints) -> Ints:
+def _join_outlier_pairs(first: Ints, second: Ints) -> Ints:
     joined: Ints = first * (second.max(initial=0) + 1) + second
     return joined

@@ -21,7 +21,7 @@ from recorder.memory.queries.recovery_anchors import (
     ReadSuccesses,
     Visits,
     Witness,
-    compute_twice_median,
+    compute_twice_recovery_median,
     list_visits,
     measure_recoveries,
 )
@@ -35,7 +35,7 @@ _CANDIDATES = 50
 _DONORS = 20
 
 
-class _Counts(NamedTuple):
+class _PassedNodeCounts(NamedTuple):
     hits: int
     successes: int
     median_recovery_ms: int | None
@@ -119,7 +119,7 @@ class PassedNodes:
         places = {
             node: (int(own_visits.pos[visit]), int(own_visits.entered_ms[visit])) for node, visit in wanted
         }
-        in_session: list[_Counts] = [self._count_returns(node) for node in places]
+        in_session: list[_PassedNodeCounts] = [self._count_returns(node) for node in places]
         is_returned = any(successes for _, successes, _ in in_session)
         counts = in_session if is_returned else [self._count_passes(node) for node in places]
         basis: Basis = "in_session" if is_returned else "cross_session"
@@ -191,25 +191,25 @@ class PassedNodes:
         begin = int(columns.variant_start[columns.trace_variant[trace]]) + within
         return columns.variant_nodes[begin : begin + int(end - start) - within]
 
-    def _count_returns(self, node: int) -> _Counts:
+    def _count_returns(self, node: int) -> _PassedNodeCounts:
         """Count sessions that failed after the node, those that succeeded later, and the time from it."""
         hit = sort_distinct(self._before.row[self._before.node == node])
         recovered = hit[self._columns.outcome[hit] == _SUCCESS]
         again = self._after.only((self._after.node == node) & np.isin(self._after.row, recovered))
         first = again.only(np.unique(again.owner, return_index=True)[1])
-        return _Counts(len(hit), len(recovered), self._measure(first))
+        return _PassedNodeCounts(len(hit), len(recovered), self._measure(first))
 
-    def _count_passes(self, node: int) -> _Counts:
+    def _count_passes(self, node: int) -> _PassedNodeCounts:
         """Count sessions that passed the node, those that succeeded without failing, and the time from it."""
         failed = len(sort_distinct(self._before.row[self._before.node == node]))
         passed = _last_visits(self._clean, node)
-        return _Counts(failed + len(passed.row), len(passed.row), self._measure(passed))
+        return _PassedNodeCounts(failed + len(passed.row), len(passed.row), self._measure(passed))
 
     def _measure(self, visits: Visits) -> int | None:
         if not len(visits.row):
             return None
         times = measure_recoveries(self._columns, visits, self._read_successes(sort_distinct(visits.row)))
-        return compute_twice_median(times) // 2
+        return compute_twice_recovery_median(times) // 2
 
 
 def find_passed_node(columns: GraphColumns, row: int, t_ms: int) -> int | None:

@@ -14,7 +14,7 @@ _NO_VARIANT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class ShownWays:
+class PathFitWays:
     """The shown way of each path, by path number."""
 
     #: Variant that is exactly the shown nodes; -1 where no session ever took them.
@@ -30,9 +30,9 @@ class ShownWays:
         return np.where(is_on_path, sessions_of[self.variant], 0)
 
 
-def derive_shown_ways(columns: GraphColumns) -> ShownWays:
+def derive_shown_ways(columns: GraphColumns) -> PathFitWays:
     """Return the shown ways of a graph; made once for each version."""
-    return columns.derive("shown ways", _read_ways)
+    return columns.derive("shown ways", _build_path_fit_ways)
 
 
 def count_variants(columns: GraphColumns, chosen: Mask) -> Ints:
@@ -41,7 +41,7 @@ def count_variants(columns: GraphColumns, chosen: Mask) -> Ints:
     return np.bincount(paths[paths != NO_PATH], minlength=len(columns.paths))
 
 
-def _read_ways(columns: GraphColumns) -> ShownWays:
+def _build_path_fit_ways(columns: GraphColumns) -> PathFitWays:
     numbers = columns.variant_number
     keys = [variant_key(columns.nodes[node].node_id for node in path.nodes) for path in columns.paths]
     variant = np.array([numbers.get(key, _NO_VARIANT) for key in keys], dtype=np.int64)
@@ -66,4 +66,4 @@ def _read_ways(columns: GraphColumns) -> ShownWays:
         visits = [visitors.get(number * width + node, 0) for node in way.tolist()]
         mask = find_optional_nodes(total - np.array(visits, dtype=np.int64), total)
         optional.append(tuple(way[mask].tolist()))
-    return ShownWays(variant, optional)
+    return PathFitWays(variant, optional)

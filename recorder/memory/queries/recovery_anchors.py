@@ -96,7 +96,7 @@ def find_recovery_anchors(
         return _list_recovery_anchors(
             columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses
         )
-    left = _left_at(visits, failed, evidence)
+    left = _find_anchor_before_failure(visits, failed, evidence)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
     succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
     passed = _find_first_visits(list_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
@@ -137,7 +137,7 @@ def _find_returns(columns: GraphColumns, visits: Visits, failed: Ints, evidence:
     return back.only(np.unique(back.owner, return_index=True)[1])
 
 
-def _left_at(visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
+def _find_anchor_before_failure(visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
     """Return for each session the last node before its failure at which its chance of success was good.
 
     The chance falls most from that node to the next one, of equal falls the last. Where it hardly falls, it
@@ -192,9 +192,11 @@ def _list_recovery_anchors(
     nodes, starts = np.unique(witnessed.node[by_node], return_index=True)
     anchors = []
     for node, mine in zip(nodes.tolist(), np.split(by_node, starts[1:]), strict=True):
-        twice_median = compute_twice_median(times[mine])
+        twice_median = compute_twice_recovery_median(times[mine])
         nearest = mine[
-            _find_nearest_rows(np.abs(2 * times[mine] - twice_median), columns, witnessed.row[mine], limit)
+            _find_nearest_anchor_witnesses(
+                np.abs(2 * times[mine] - twice_median), columns, witnessed.row[mine], limit
+            )
         ]
         places = zip(witnessed.row[nearest].tolist(), witnessed.pos[nearest].tolist(), strict=True)
         count = int(counts[node])
@@ -203,7 +205,7 @@ def _list_recovery_anchors(
     return sorted(anchors, key=lambda anchor: (-anchor.session_count, columns.nodes[anchor.node].node_id))
 
 
-def _find_nearest_rows(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> Ints:
+def _find_nearest_anchor_witnesses(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> Ints:
     """Return positions of the rows with the least distance, then the newest, then by id."""
     if not limit:
         return np.zeros(0, dtype=np.int64)
@@ -233,7 +235,7 @@ def measure_recoveries(columns: GraphColumns, visits: Visits, successes: Mapping
     return times
 
 
-def compute_twice_median(times: Ints) -> int:
+def compute_twice_recovery_median(times: Ints) -> int:
     """Return twice the median: a whole number also where it is the mean of two."""
     ordered = np.sort(times)
     middle = len(ordered) // 2

@@ -15,8 +15,8 @@ from sqlmodel import select
 
 from recorder.errors import NotFound
 from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.queries.common_paths import read_newest_columns, select_session_rows
 from recorder.models.memory import GraphPathRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.storage.conditions import has_text, in_tenant
@@ -133,11 +133,11 @@ def find_variants_with_subpath(columns: GraphColumns, nodes: Sequence[int]) -> M
     held = np.zeros(len(sizes), dtype=np.bool_)
     held[owner[ends_inside]] = True
     if len(nodes) > len(first):
-        held[held] = _contain_sequence(columns, np.flatnonzero(held), nodes)
+        held[held] = _contain_path_nodes(columns, np.flatnonzero(held), nodes)
     return held
 
 
-def _contain_sequence(columns: GraphColumns, variants: Ints, nodes: Sequence[int]) -> list[bool]:
+def _contain_path_nodes(columns: GraphColumns, variants: Ints, nodes: Sequence[int]) -> list[bool]:
     """Return for each of some variants whether it holds these nodes, in time that goes with its length.
 
     Nodes become letters: the search in a text takes no longer where a sequence goes round in loops.

@@ -86,12 +86,12 @@ def _extend_step_vectors(vectors: StepVectors, columns: GraphColumns) -> StepVec
     distinct = all_grams[ascending]
     features = column_of[np.searchsorted(distinct, grams)]
     line_of[fresh] = len(vectors.variants) + np.arange(len(fresh))
-    weights = _weigh(owners, grams)
+    weights = _weigh_step_vector_features(owners, grams)
     block = grams >> _BLOCK_BITS
     is_action = (block == _ACTIONS) | (block == _ACTION_PAIRS)
 
     def add_lines(matrix: Any, chosen: Mask) -> Any:
-        return _add_lines(
+        return _add_step_vector_lines(
             matrix, owners[chosen], features[chosen], weights[chosen], len(fresh), len(distinct)
         )
 
@@ -105,7 +105,7 @@ def _extend_step_vectors(vectors: StepVectors, columns: GraphColumns) -> StepVec
     )
 
 
-def _weigh(owners: Ints, grams: Ints) -> _Values:
+def _weigh_step_vector_features(owners: Ints, grams: Ints) -> _Values:
     """Return the weight of each feature of each line: blocks share a line, features share their block."""
     block = grams >> _BLOCK_BITS
     lines = owners * _BLOCKS + block
@@ -117,7 +117,9 @@ def _weigh(owners: Ints, grams: Ints) -> _Values:
     return weights
 
 
-def _add_lines(matrix: Any, owners: Ints, features: Ints, weights: _Values, count: int, width: int) -> Any:
+def _add_step_vector_lines(
+    matrix: Any, owners: Ints, features: Ints, weights: _Values, count: int, width: int
+) -> Any:
     """Return the matrix with so many lines more; `owners` are ascending."""
     from scipy.sparse import csr_array
 
@@ -134,13 +136,13 @@ def _list_grams(columns: GraphColumns, line_of: Ints) -> tuple[Ints, Ints]:
     owners = line_of[np.repeat(np.arange(len(line_of)), np.diff(columns.variant_start))]
     nodes = columns.variant_nodes[owners >= 0]
     owners = owners[owners >= 0]
-    acts = _number_values(node.act for node in columns.nodes)
+    acts = _number_step_vector_values(node.act for node in columns.nodes)
     screens = np.array([node.screen for node in columns.nodes], dtype=np.int64)
     listed = [
-        _list_pairs(owners, values, 2 * grain)
+        _list_step_vector_pairs(owners, values, 2 * grain)
         for grain, values in enumerate((screens[nodes], acts[nodes], nodes))
     ]
-    listed.append(_list_parts(columns, owners, nodes))
+    listed.append(_list_step_vector_parts(columns, owners, nodes))
     distinct, gram_of = np.unique(np.concatenate([grams for _, grams in listed]), return_inverse=True)
     owners = np.concatenate([lines for lines, _ in listed])
     # One number for each pair: sorting pairs as such is many times slower.
@@ -148,7 +150,7 @@ def _list_grams(columns: GraphColumns, line_of: Ints) -> tuple[Ints, Ints]:
     return owners, distinct[grams]
 
 
-def _list_pairs(owners: Ints, values: Ints, block: int) -> tuple[Ints, Ints]:
+def _list_step_vector_pairs(owners: Ints, values: Ints, block: int) -> tuple[Ints, Ints]:
     """Return values and, in the next block, pairs of values; runs of equal ones count once."""
     begins = np.ones(len(values), dtype=np.bool_)
     begins[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])
@@ -159,14 +161,14 @@ def _list_pairs(owners: Ints, values: Ints, block: int) -> tuple[Ints, Ints]:
     return np.concatenate([owners, owners[1:][together]]), np.concatenate([ones, twos])
 
 
-def _list_parts(columns: GraphColumns, owners: Ints, nodes: Ints) -> tuple[Ints, Ints]:
+def _list_step_vector_parts(columns: GraphColumns, owners: Ints, nodes: Ints) -> tuple[Ints, Ints]:
     """Return the parts of the screens of nodes."""
     # A variant may visit a node often, and a screen has many parts.
     owners, nodes = np.divmod(
         sort_distinct(owners * max(len(columns.nodes), 1) + nodes), max(len(columns.nodes), 1)
     )
     sizes = np.array([len(node.parts) for node in columns.nodes], dtype=np.int64)
-    numbers = _number_values(chain.from_iterable(node.parts for node in columns.nodes))
+    numbers = _number_step_vector_values(chain.from_iterable(node.parts for node in columns.nodes))
     starts = np.cumsum(sizes) - sizes
     lengths = sizes[nodes]
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -174,7 +176,7 @@ def _list_parts(columns: GraphColumns, owners: Ints, nodes: Ints) -> tuple[Ints,
     return np.repeat(owners, lengths), (_PARTS << _BLOCK_BITS) | parts
 
 
-def _number_values(values: Iterable[int]) -> Ints:
+def _number_step_vector_values(values: Iterable[int]) -> Ints:
     """Return a small number for each value, by first occurrence: nodes that come later change none."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

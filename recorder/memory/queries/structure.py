@@ -16,7 +16,7 @@ from sqlmodel import col
 from recorder.memory.graph.graph import drop_repeated_nodes
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.storage.graph_store import read_graph_rows, read_labels
+from recorder.memory.storage.graph_store import read_graph_labels, read_graph_rows
 from recorder.models.memory import (
     GraphMicroStateRow,
     GraphNodeRow,
@@ -57,7 +57,7 @@ def make_empty_column() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
-def _no_offsets() -> Ints:
+def _make_empty_structure_offsets() -> Ints:
     return np.zeros(1, dtype=np.int64)
 
 
@@ -71,12 +71,12 @@ class Structure:
     variant_path: Ints = field(default_factory=make_empty_column)
     #: The nodes of variant v are `variant_nodes[variant_start[v]:variant_start[v + 1]]`: live numbers, no two
     #: equal neighbours.
-    variant_start: Ints = field(default_factory=_no_offsets)
+    variant_start: Ints = field(default_factory=_make_empty_structure_offsets)
     variant_nodes: Ints = field(default_factory=make_empty_column)
     #: The variant of each trace.
     trace_variant: Ints = field(default_factory=make_empty_column)
     #: For each node of its variant, the place of the step at which a trace enters it; offsets as above.
-    trace_start: Ints = field(default_factory=_no_offsets)
+    trace_start: Ints = field(default_factory=_make_empty_structure_offsets)
     trace_entry: Ints = field(default_factory=make_empty_column)
     variant_number: dict[int, int] = field(default_factory=dict, repr=False)
     trace_number: dict[int, int] = field(default_factory=dict, repr=False)
@@ -101,7 +101,7 @@ def read_structure(db: DbSession, scope: GraphScope, previous: Structure, since:
         "nodes": nodes,
         "paths": paths,
         **variants,
-        **_read_traces(db, scope, previous, since, variants["variant_number"]),
+        **_read_structure_traces(db, scope, previous, since, variants["variant_number"]),
     }
 
 
@@ -122,7 +122,7 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     rows = read_graph_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
     live = resolve_merges([row.merged_into for row in rows])
-    texts = read_labels(db, scope)
+    texts = read_graph_labels(db, scope)
     labels = texts.name_nodes([row.label for row in rows], [row.kind for row in rows], live)
     return [
         NodeInfo(
@@ -157,15 +157,17 @@ def _read_variants(db: DbSession, scope: GraphScope, previous: Structure, since:
     flat = np.fromiter(chain.from_iterable(row.nodes for row in rows), dtype=np.int64)
     return {
         "variant_number": numbers,
-        "variant_path": _append_numbers(
+        "variant_path": _append_structure_numbers(
             previous.variant_path, [row.path if row.nodes else NO_PATH for row in rows]
         ),
-        "variant_start": _continue_offsets(previous.variant_start, [len(row.nodes) for row in rows]),
-        "variant_nodes": _append_numbers(previous.variant_nodes, flat),
+        "variant_start": _continue_structure_offsets(
+            previous.variant_start, [len(row.nodes) for row in rows]
+        ),
+        "variant_nodes": _append_structure_numbers(previous.variant_nodes, flat),
     }
 
 
-def _read_traces(
+def _read_structure_traces(
     db: DbSession, scope: GraphScope, previous: Structure, since: int, variant_number: dict[int, int]
 ) -> dict[str, Any]:
     row = GraphTraceRow
@@ -177,11 +179,11 @@ def _read_traces(
     entries, sizes = _find_entries(db, scope, [row.steps for row in rows])
     return {
         "trace_number": numbers,
-        "trace_variant": _append_numbers(
+        "trace_variant": _append_structure_numbers(
             previous.trace_variant, [variant_number[row.variant_key] for row in rows]
         ),
-        "trace_start": _continue_offsets(previous.trace_start, sizes),
-        "trace_entry": _append_numbers(previous.trace_entry, entries),
+        "trace_start": _continue_structure_offsets(previous.trace_start, sizes),
+        "trace_entry": _append_structure_numbers(previous.trace_entry, entries),
     }
 
 
@@ -202,10 +204,10 @@ def _find_entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> t
     return places[enters], np.bincount(owners[enters], minlength=len(steps))
 
 
-def _append_numbers(numbers: Ints, new_numbers: Sequence[int] | Ints) -> Ints:
+def _append_structure_numbers(numbers: Ints, new_numbers: Sequence[int] | Ints) -> Ints:
     return np.concatenate([numbers, np.asarray(new_numbers, dtype=np.int64)])
 
 
-def _continue_offsets(offsets: Ints, sizes: Sequence[int] | Ints) -> Ints:
+def _continue_structure_offsets(offsets: Ints, sizes: Sequence[int] | Ints) -> Ints:
     """Return the offsets, continued by parts of these sizes."""
     return np.concatenate([offsets, offsets[-1] + np.cumsum(np.asarray(sizes, dtype=np.int64))])

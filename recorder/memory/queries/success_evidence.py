@@ -67,26 +67,28 @@ def compute_success_evidence(columns: GraphColumns, chosen: Mask, failing: Ints)
     shown = clean if clean.any() else succeeded
     successes = np.bincount(columns.variant[shown], minlength=count)
     failures = np.bincount(columns.variant[failing], minlength=count)
-    variant, node = np.divmod(columns.derive("visited nodes", _list_visited), len(columns.nodes))
+    variant, node = np.divmod(
+        columns.derive("visited nodes", _list_nodes_for_success_evidence), len(columns.nodes)
+    )
     by_node = np.bincount(node, weights=successes[variant], minlength=len(columns.nodes))
     failed_by_node = np.bincount(node, weights=failures[variant], minlength=len(columns.nodes))
     average = successes.sum() / max(successes.sum() + failures.sum(), 1)
     return SuccessEvidence(
         chance=(by_node + _PRIOR_SESSIONS * average) / (by_node + failed_by_node + _PRIOR_SESSIONS),
-        is_followed=_list_followed(columns, successes, by_node),
-        paths=_list_paths(columns, successes, variant, node),
+        is_followed=_list_followed_success_nodes(columns, successes, by_node),
+        paths=_list_paths_of_success(columns, successes, variant, node),
         network=network_of(columns, shown),
         node_ids=[info.node_id for info in columns.nodes],
     )
 
 
-def _list_visited(columns: GraphColumns) -> Ints:
+def _list_nodes_for_success_evidence(columns: GraphColumns) -> Ints:
     """Return the nodes that each variant visits, once each, as variant * number of nodes + node."""
     owners = np.repeat(np.arange(len(columns.variant_path)), np.diff(columns.variant_start))
     return sort_distinct(owners * max(len(columns.nodes), 1) + columns.variant_nodes)
 
 
-def _list_followed(columns: GraphColumns, successes: Ints, by_node: Ints | Floats) -> Mask:
+def _list_followed_success_nodes(columns: GraphColumns, successes: Ints, by_node: Ints | Floats) -> Mask:
     has_nodes = np.diff(columns.variant_start) > 0
     last = columns.variant_nodes[columns.variant_start[1:][has_nodes] - 1]
     ended = np.bincount(last, weights=successes[has_nodes], minlength=len(columns.nodes))
@@ -94,7 +96,7 @@ def _list_followed(columns: GraphColumns, successes: Ints, by_node: Ints | Float
     return is_followed
 
 
-def _list_paths(
+def _list_paths_of_success(
     columns: GraphColumns, successes: Ints, variant: Ints, node: Ints
 ) -> dict[int, frozenset[int]]:
     """Return for each node the paths of which enough successful sessions visit it."""

@@ -17,10 +17,10 @@ from recorder.memory.steps.step_labels import (
     TEST_IDS,
     StepTexts,
     describe_location,
-    describe_named,
-    describe_words,
+    describe_name_in_step_label,
+    describe_words_in_step_label,
     make_step_label,
-    name_kind,
+    name_element_kind_in_step_label,
 )
 
 _DIGIT = re.compile(r"\d")
@@ -61,7 +61,7 @@ def normal_name(text: str) -> str:
 
 def _shorten_exact_name(text: str) -> str:
     """Return a name with what varies in it; of a longer one 80 characters and a digest."""
-    words = " ".join(replace_unstorable_characters(text).split())
+    words = " ".join(make_action_text_storable(text).split())
     if len(words) <= _NAME_CHARACTERS:
         return words
     return f"{words[:_NAME_CHARACTERS]}~{hash_texts(words)}"
@@ -69,7 +69,7 @@ def _shorten_exact_name(text: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _normal_name(text: str) -> str:
-    words = " ".join(replace_unstorable_characters(text).lower().split())
+    words = " ".join(make_action_text_storable(text).lower().split())
     if _DIGIT.search(words):
         words = _NAME_PARTS.sub(lambda match: f"<{match.lastgroup}>", words)
     return words[:_NAME_CHARACTERS]
@@ -95,10 +95,10 @@ def url_template(url: str) -> str:
     route = fragment.partition("?")[0] if fragment.startswith(("/", "!")) else ""
     names = sorted({part.partition("=")[0] for part in query.split("&")} - {""}) if query else ()
     text = rest.rstrip("/") + ("?" + "&".join(names) if names else "") + ("#" + route if route else "")
-    return replace_unstorable_characters(text_template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
+    return make_action_text_storable(text_template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
 
 
-def replace_unstorable_characters(text: str) -> str:
+def make_action_text_storable(text: str) -> str:
     """Return the text as valid UTF-8: halves of surrogate pairs and NULs, which stores refuse, become `?`."""
     if text.isascii():
         return text.replace("\0", "?")
@@ -200,14 +200,14 @@ def action_token(step_type: str, given: Mapping[str, Any]) -> str:
         given: the event's `input`, or nothing.
     """
     if step_type == "press":
-        key = replace_unstorable_characters(str(given.get("key") or ""))[:32].lower()
+        key = make_action_text_storable(str(given.get("key") or ""))[:32].lower()
         return f"press:{given.get('modifiers') or 0}:{key}"
     if step_type == "click" and given.get("button"):
         return f"click:{given['button']}"
     return step_type
 
 
-def describe_target(
+def make_action_target_token(
     action: str, event: Mapping[str, Any], screen_locations: Sequence[str] = ()
 ) -> tuple[str, StepTexts]:
     """Return the token of what an event acted on, and the texts that may name the step.
@@ -232,12 +232,12 @@ def describe_target(
         except TypeError:  # halves of surrogate pairs
             packed = b""
         if 0 < len(packed) <= _REMEMBERED_BYTES:
-            return _describe_element(action, packed)
+            return _describe_acted_element(action, packed)
     return _describe_step_target(action, event, target, screen_locations)
 
 
 @lru_cache(maxsize=8_192)
-def _describe_element(action: str, packed: bytes) -> tuple[str, StepTexts]:
+def _describe_acted_element(action: str, packed: bytes) -> tuple[str, StepTexts]:
     """Return token and texts of an element that the program and the event's data do not name."""
     *members, title, screen_locations = orjson.loads(packed)
     target = dict(zip(_TARGET_MEMBERS, members, strict=True))
@@ -254,7 +254,7 @@ def _describe_step_target(
     name = target.get("name") if role in CONTROL_ROLES else None
     given_name = None
     if not (role or tag):
-        given_name = None if target.get("name") else _given_name(action, event)
+        given_name = None if target.get("name") else _find_name_given_by_action(action, event)
         name = target.get("name") or given_name
     elif "#" in identity and role in ITEM_ROLES:
         name = None
@@ -264,12 +264,12 @@ def _describe_step_target(
         is_numbered = is_program_name and _DIGIT.search(name)
         identity = f"{identity}~{_shorten_exact_name(name) if is_numbered else normal_name(name)}"
     identity = identity or _describe_class_or_selector(target, attrs)
-    token = _make_token(role or tag, identity)
+    token = _make_acted_element_token(role or tag, identity)
     if given_name and is_program_name:
-        return token, StepTexts(make_step_label(action, replace_unstorable_characters(given_name)))
-    kind = name_kind(role, tag)
+        return token, StepTexts(make_step_label(action, make_action_text_storable(given_name)))
+    kind = name_element_kind_in_step_label(role, tag)
     nouns = [*_list_names(target, attrs, role), *([given_name] if given_name else [])]
-    texts = _make_texts(action, kind, nouns, attrs)
+    texts = _make_action_step_texts(action, kind, nouns, attrs)
     return token, texts._replace(locations=_list_locations(event, target, screen_locations))
 
 
@@ -291,27 +291,29 @@ def _list_locations(
     if not any(location.startswith("in ") for location in screen_locations):
         given.append((event.get("title"), "in"))
     described = [
-        describe_location(preposition, text=replace_unstorable_characters(text))
+        describe_location(preposition, text=make_action_text_storable(text))
         for text, preposition in given
         if type(text) is str
     ]
     return tuple(location for location in (*described, *screen_locations) if location)
 
 
-def _make_texts(action: str, kind: str, nouns: Sequence[str], attrs: Mapping[str, Any]) -> StepTexts:
+def _make_action_step_texts(
+    action: str, kind: str, nouns: Sequence[str], attrs: Mapping[str, Any]
+) -> StepTexts:
     names = dict.fromkeys(
         make_step_label(
-            action, describe_named(replace_unstorable_characters(noun[: 4 * _NAME_CHARACTERS]), kind)
+            action, describe_name_in_step_label(make_action_text_storable(noun[: 4 * _NAME_CHARACTERS]), kind)
         )
         for noun in nouns
     )
     given = {key: attrs.get(key) for key in LABEL_ATTRIBUTES}
     words = {
-        key: text_template_of(replace_unstorable_characters(value))
+        key: text_template_of(make_action_text_storable(value))
         for key, value in given.items()
         if isinstance(value, str)
     }
-    described = describe_words(kind, words)
+    described = describe_words_in_step_label(kind, words)
     is_number = bool(nouns and kind) and not any(map(str.isalpha, nouns[0]))
     return StepTexts(
         make_step_label(action, f"numbered {kind}" if is_number else kind),
@@ -330,11 +332,11 @@ def step_texts_of_label(action: str, *, target: str, label: str) -> StepTexts:
     """
     if action == "activity":
         return StepTexts(label)
-    kind = "page" if action in _PLACES else name_kind("", target.partition(" ")[0])
+    kind = "page" if action in _PLACES else name_element_kind_in_step_label("", target.partition(" ")[0])
     return StepTexts(make_step_label(action, kind), names=(label,))
 
 
-def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
+def _find_name_given_by_action(action: str, event: Mapping[str, Any]) -> str | None:
     """Return the name of a tool, a model, a program or a custom event."""
     if action in ("window_focus", "tab_switch"):
         return (event.get("app") or _NO_MEMBERS).get("name")
@@ -346,11 +348,11 @@ def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
 def _describe_identity(attrs: Mapping[str, Any]) -> str:
     for attribute in TEST_IDS:
         if attrs.get(attribute):
-            return f"test={text_template_of(replace_unstorable_characters(attrs[attribute]))}"
+            return f"test={text_template_of(make_action_text_storable(attrs[attribute]))}"
     goal = f"href={url_template(attrs['href'])}" if attrs.get("href") else ""
     for attribute in ("id", "name"):
         if attrs.get(attribute):
-            template = f"{attribute}={text_template_of(replace_unstorable_characters(attrs[attribute]))}"
+            template = f"{attribute}={text_template_of(make_action_text_storable(attrs[attribute]))}"
             return f"{template} {goal}".strip() if "#" in template else template
     return goal
 
@@ -359,14 +361,14 @@ def _describe_class_or_selector(target: Mapping[str, Any], attrs: Mapping[str, A
     """Return the classes, else the best selector that does not match by text."""
     if attrs.get("class"):
         return "class=" + ".".join(
-            sorted({text_template_of(replace_unstorable_characters(word)) for word in attrs["class"].split()})
+            sorted({text_template_of(make_action_text_storable(word)) for word in attrs["class"].split()})
         )
     for selector in target.get("selectors") or ():
         path = selector if type(selector) is str else " >> ".join(selector)
         if not path.startswith("text/"):
-            return f"selector={text_template_of(replace_unstorable_characters(path[:256]))}"
+            return f"selector={text_template_of(make_action_text_storable(path[:256]))}"
     return ""
 
 
-def _make_token(kind: str, identity: str) -> str:
-    return replace_unstorable_characters(f"{kind[:64]} {identity}").strip()
+def _make_acted_element_token(kind: str, identity: str) -> str:
+    return make_action_text_storable(f"{kind[:64]} {identity}").strip()

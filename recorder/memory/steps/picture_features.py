@@ -28,13 +28,18 @@ def picture_features(cells: bytes) -> tuple[int, ...]:
     Args:
         cells: luminance of 9 × 8 cells, row by row.
     """
-    features = {_make_picture_feature("picture", *step) for step in _list_steps(cells, _COLUMNS, _CLEAR_STEP)}
-    coarse_steps = _list_steps(_merge_cells(cells), _COARSE_COLUMNS, _PARTS * _CLEAR_STEP)
+    features = {
+        _make_picture_feature("picture", *step)
+        for step in _list_luminance_steps(cells, _COLUMNS, _CLEAR_STEP)
+    }
+    coarse_steps = _list_luminance_steps(_merge_cells(cells), _COARSE_COLUMNS, _PARTS * _CLEAR_STEP)
     features |= {_make_picture_feature("coarse picture", *step) for step in coarse_steps}
     return tuple(sorted(features)) or (_make_picture_feature("picture", 0, -1, 0),)
 
 
-def _list_steps(cells: Sequence[int], columns: int, clear_step: int) -> Iterator[tuple[int, int, int]]:
+def _list_luminance_steps(
+    cells: Sequence[int], columns: int, clear_step: int
+) -> Iterator[tuple[int, int, int]]:
     """Yield the clear steps: 1 if it goes down, else 0; the cell it begins at; 1 if it rises, else 0."""
     for index, shade in enumerate(cells):
         for is_below, other in ((0, index + 1), (1, index + columns)):

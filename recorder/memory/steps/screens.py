@@ -80,7 +80,7 @@ def describe_screen(
         title: title of the page.
         cells: luminance of 9 × 8 cells of the picture, row by row.
     """
-    reading = _read_dom(dom)
+    reading = _read_screen_dom(dom)
     if reading is not None:
         hashes = sorted(reading.pairs)
         return Screen(_state_key("d", hashes), tuple(hashes[:_MAX_FEATURES]), reading.tokens)
@@ -99,7 +99,7 @@ def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
 
     Args:
         event: the item; `state_key`, `url` and `title` count.
-        frame: screen of the frame the event is bound to (see `bind_frames`).
+        frame: screen of the frame the event is bound to (see `bind_screen_frames_to_events`).
     """
     client_key = event.get("state_key")
     if client_key:
@@ -139,7 +139,7 @@ def locate_elements_on_screen(tokens: Sequence[str]) -> tuple[str, ...]:
     return tuple(location for location in located if location)
 
 
-def bind_frames(
+def bind_screen_frames_to_events(
     events: Sequence[tuple[int, str | None]], frames: Sequence[tuple[int, str]]
 ) -> list[int | None]:
     """Return the index of the frame of each event: the one it names, else the last at or before it.
@@ -177,12 +177,12 @@ def _screen_of_address(url: str | None, title: str | None) -> Screen:
 
 
 @dataclass(slots=True)
-class _DomReading:
+class _ScreenReading:
     pairs: set[int]
     tokens: tuple[str, ...]
 
 
-def _read_dom(dom: Mapping[str, Any] | None) -> _DomReading | None:
+def _read_screen_dom(dom: Mapping[str, Any] | None) -> _ScreenReading | None:
     """Walk a snapshot once, with a stack of its own: depth is the sender's choice."""
     if not isinstance(dom, Mapping) or dom.get("format") != "nodes":
         return None
@@ -203,15 +203,17 @@ def _read_dom(dom: Mapping[str, Any] | None) -> _DomReading | None:
         tag = tag.lower()
         if tag in _UNSEEN or attrs.get("__h") or "hidden" in attrs:
             continue
-        token = _make_token(tag[:64], _attribute_text_of(attrs, "id"), _attribute_text_of(attrs, "class"))
-        pairs.add(_make_pair_key(parent, token))
+        token = _make_screen_token(
+            tag[:64], _attribute_text_of(attrs, "id"), _attribute_text_of(attrs, "class")
+        )
+        pairs.add(_make_screen_pair_key(parent, token))
         role = find_acted_role(tag, attrs)
         if tag == "title" and parent.startswith("head"):
             role = "title"
         if role:
             named.append((role, attrs, node))
         stack.extend([(token, child) for child in node[:0:-1] if type(child) is list])
-    return _DomReading(pairs, _screen_tokens(named))
+    return _ScreenReading(pairs, _screen_tokens(named))
 
 
 _NO_ATTRS: dict[str, Any] = {}
@@ -223,13 +225,13 @@ def _attribute_text_of(attrs: Mapping[str, Any], name: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _make_token(tag: str, identity: str, classes: str) -> str:
+def _make_screen_token(tag: str, identity: str, classes: str) -> str:
     names = sorted({text_template_of(name) for name in classes.split()})
     return ".".join([f"{tag}#{text_template_of(identity)}", *names])
 
 
 @lru_cache(maxsize=65_536)
-def _make_pair_key(parent: str, child: str) -> int:
+def _make_screen_pair_key(parent: str, child: str) -> int:
     return hash_texts(parent, child)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from recorder.event_types import TYPING, step_type
-from recorder.memory.steps.action_tokens import action_token, describe_target, hash_texts
-from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
+from recorder.memory.steps.action_tokens import action_token, hash_texts, make_action_target_token
+from recorder.memory.steps.screens import FrameScreen, bind_screen_frames_to_events, event_screen
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
 ALGO_VERSION = 2
@@ -85,9 +85,9 @@ def session_steps(
         frames: the session's frames, any order.
         collapse: whether equal steps in a row become one; runs of typing always do.
     """
-    ordered = sorted(events, key=_event_order)
-    shown = sorted(frames, key=_frame_order)
-    places = bind_frames(
+    ordered = sorted(events, key=_make_step_event_sort_key)
+    shown = sorted(frames, key=_make_step_frame_sort_key)
+    places = bind_screen_frames_to_events(
         [(event["t_ms"], event.get("frame_id")) for event in ordered],
         [(frame.t_ms, frame.frame_id) for frame in shown],
     )
@@ -120,7 +120,7 @@ class StepBuilder:
 
         Args:
             event: the item with its `id`.
-            frame: the frame it is bound to (see `bind_frames`).
+            frame: the frame it is bound to (see `bind_screen_frames_to_events`).
         """
         if self.is_full:
             return
@@ -194,11 +194,11 @@ class StepBuilder:
         return (self._collapse and last.micro_key == step.micro_key) or _continues_typing(last, step)
 
 
-def _event_order(event: Mapping[str, Any]) -> tuple[int, str]:
+def _make_step_event_sort_key(event: Mapping[str, Any]) -> tuple[int, str]:
     return (event["t_ms"], event["id"])
 
 
-def _frame_order(frame: FrameScreen) -> tuple[int, str]:
+def _make_step_frame_sort_key(frame: FrameScreen) -> tuple[int, str]:
     return (frame.t_ms, frame.frame_id)
 
 
@@ -212,7 +212,7 @@ def _list_announced_urls(event: Mapping[str, Any]) -> frozenset[str]:
 def _make_session_step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
     screen = event_screen(event, None if frame is None else frame.screen)
     screen_key = screen.state_key or ""
-    target, texts = describe_target(action, event, () if frame is None else frame.locations)
+    target, texts = make_action_target_token(action, event, () if frame is None else frame.locations)
     return Step(
         pos=0,
         micro_key=hash_texts(screen_key, action, target),

@@ -104,7 +104,7 @@ class StepTexts(NamedTuple):
     words: str = ""
 
 
-def name_kind(role: str, tag: str) -> str:
+def name_element_kind_in_step_label(role: str, tag: str) -> str:
     """Return the word for a kind of element; one that is not known is an `element`."""
     kind = role or tag
     if kind in _KINDS:
@@ -112,7 +112,7 @@ def name_kind(role: str, tag: str) -> str:
     return kind if kind in _KNOWN_KINDS else "element"
 
 
-def describe_named(name: str, kind: str) -> str:
+def describe_name_in_step_label(name: str, kind: str) -> str:
     """Return a name as a noun; one without letters is followed by the kind of element."""
     if any(character.isalpha() for character in name) or not kind:
         return name
@@ -127,7 +127,7 @@ def describe_location(preposition: str, *, text: str) -> str:
     return f"{preposition} {words}"[:_LOCATION_CHARACTERS]
 
 
-def describe_words(kind: str, attrs: Mapping[str, str]) -> str:
+def describe_words_in_step_label(kind: str, attrs: Mapping[str, str]) -> str:
     """Return words that a program wrote about an element, followed by its kind if it has one; may be empty.
 
     Args:

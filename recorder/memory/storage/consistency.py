@@ -16,7 +16,7 @@ from sqlmodel import col, exists, select
 from recorder.memory.graph.capacity import GraphCapacity
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.common_paths import describe_session_paths
+from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.steps.action_tokens import step_texts_of_label
 from recorder.memory.steps.session_steps import STEP_COLUMNS, Step
 from recorder.memory.storage.graph_store import read_graph_rows
@@ -69,24 +69,28 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope) -> int:
         rows = find_missing_sessions(db, scope)
     indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
     for start in range(0, len(rows), _AT_ONCE):
-        steps = _read_steps(runtime, scope, [row.id for row in rows[start : start + _AT_ONCE]])
+        steps = _read_missing_session_steps(
+            runtime, scope, [row.id for row in rows[start : start + _AT_ONCE]]
+        )
         some = [row for row in rows[start : start + _AT_ONCE] if row.id in steps]
         with runtime.database.transaction(write=False) as db:
             prepared = indexer.prepare(db, some, steps)
         with runtime.database.transaction(write=True) as db:
-            indexer.commit(db, prepared, _lock_current_rows(db, some))
+            indexer.commit(db, prepared, _lock_missing_session_rows(db, some))
     with runtime.database.transaction(write=False) as db:
         return len(rows) - len(find_missing_sessions(db, scope))
 
 
-def _lock_current_rows(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
+def _lock_missing_session_rows(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
     """Return the rows as they are now, locked: a late tag or a deletion may have changed them."""
     wanted = col(SessionRow.id).in_([row.id for row in rows])
     statement = select(SessionRow).where(wanted).order_by(col(SessionRow.id)).with_for_update()
     return list(db.exec(statement.execution_options(populate_existing=True)))
 
 
-def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> dict[str, list[Step]]:
+def _read_missing_session_steps(
+    runtime: Runtime, scope: GraphScope, session_ids: list[str]
+) -> dict[str, list[Step]]:
     """Return the steps of those sessions that the lake holds; a session in it may have none."""
     wanted = (pl.col("workflow") == scope.workflow) & pl.col("session_id").is_in(session_ids)
 
@@ -99,11 +103,11 @@ def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> 
     rows, there = retry_lake_read(read_tables)
     steps: dict[str, list[Step]] = {session_id: [] for session_id in there["session_id"]}
     for session_id, *members in rows.iter_rows():
-        steps[session_id].append(_restore_step(dict(zip(STEP_COLUMNS, members, strict=True))))
+        steps[session_id].append(_restore_missing_session_step(dict(zip(STEP_COLUMNS, members, strict=True))))
     return steps
 
 
-def _restore_step(members: dict[str, Any]) -> Step:
+def _restore_missing_session_step(members: dict[str, Any]) -> Step:
     """Return the step of a row of the lake."""
     values = {**members, "features": tuple(members["features"])}
     location = values.pop("location")
@@ -179,7 +183,7 @@ def _find_unequal_fractions(db: DbSession, scope: GraphScope) -> list[str]:
     if head is None or not head.version:
         return []
     columns = GraphColumns().updated(db, scope, head.version)
-    paths = describe_session_paths(columns, columns.current(), min_frequency=0, limit=len(columns.paths))
+    paths = describe_common_paths(columns, columns.current(), min_frequency=0, limit=len(columns.paths))
     unequal = [
         path.path_id
         for path in paths

@@ -13,7 +13,7 @@ from sqlmodel import and_, col, delete, insert, select
 
 from recorder.ids import new_id
 from recorder.memory.drift.alarm_labels import replace_unshared_alarm_labels
-from recorder.memory.storage.graph_store import delete_labels
+from recorder.memory.storage.graph_store import delete_graph_labels
 from recorder.memory.storage.versions import add_graph_version, in_scope, read_newest_version
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.tenant import GraphScope, Tenant
@@ -40,7 +40,7 @@ def purge_sessions_from_graph(db: DbSession, scope: GraphScope, session_ids: Col
     if head is None or not rows:
         return None
     replace_unshared_alarm_labels(db, scope, session_ids)
-    delete_labels(db, scope, session_ids)
+    delete_graph_labels(db, scope, session_ids)
     counted = [row.model_dump() for row in rows if row.removed_version is None]
     db.exec(delete(path).where(*in_scope(path, scope), wanted))
     anonymous = [{**row, "session_id": new_id("ano"), "started_at": _cut_to_day(row)} for row in counted]
@@ -59,10 +59,12 @@ def list_nodes(db: DbSession, session_ids: Collection[str]) -> set[tuple[GraphSc
     path, trace, variant = SessionPathRow, GraphTraceRow, GraphVariantRow
     graph = (path.workspace_id, path.mode, path.workflow)
     keys = select(*graph, trace.variant_key).distinct()
-    keys = keys.join(trace, _in_one_graph(path, trace) & (col(path.trace_key) == trace.trace_key))
+    keys = keys.join(
+        trace, _match_graph_of_purged_rows(path, trace) & (col(path.trace_key) == trace.trace_key)
+    )
     wanted = keys.where(col(path.session_id).in_(session_ids)).subquery()
     statement = select(variant.workspace_id, variant.mode, variant.workflow, variant.nodes).join(
-        wanted, _in_one_graph(wanted.c, variant) & (wanted.c.variant_key == variant.variant_key)
+        wanted, _match_graph_of_purged_rows(wanted.c, variant) & (wanted.c.variant_key == variant.variant_key)
     )
     return {
         (GraphScope(Tenant(workspace_id, mode), workflow), number)
@@ -71,7 +73,7 @@ def list_nodes(db: DbSession, session_ids: Collection[str]) -> set[tuple[GraphSc
     }
 
 
-def _in_one_graph(left: Any, right: Any) -> Any:
+def _match_graph_of_purged_rows(left: Any, right: Any) -> Any:
     return and_(
         *(getattr(left, name) == getattr(right, name) for name in ("workspace_id", "mode", "workflow"))
     )

@@ -17,7 +17,7 @@ from sqlmodel import SQLModel, col, delete, insert, select, update
 
 from recorder.memory.drift.alarm_labels import replace_unshared_alarm_labels
 from recorder.memory.graph.capacity import DEFAULT_CAPACITY, GraphCapacity
-from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
+from recorder.memory.graph.graph import Graph, GraphChange, GraphSessionTrace, MicroState, StateTrace
 from recorder.memory.graph.node_labels import LabelText, NodeLabels, TextKind
 from recorder.memory.graph.nodes import Node, select_compared_features
 from recorder.memory.graph.paths import Path, Variant
@@ -56,7 +56,7 @@ def load_graph(db: DbSession, scope: GraphScope, capacity: GraphCapacity = DEFAU
     states = read_graph_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
     nodes = sorted(read_graph_rows(db, scope, *graph_table_columns(GraphNodeRow)), key=_get_number)
     graph.node_index.restore(map(node_of_row, nodes), ((row.micro_key, row.node) for row in states))
-    graph.node_labels = read_labels(db, scope)
+    graph.node_labels = read_graph_labels(db, scope)
     trace = GraphTraceRow
     sessions: Counter[int] = Counter()
     packed_bytes = func.length(trace.steps).label("packed_bytes")
@@ -74,7 +74,7 @@ def load_graph(db: DbSession, scope: GraphScope, capacity: GraphCapacity = DEFAU
     return graph
 
 
-def read_labels(db: DbSession, scope: GraphScope) -> NodeLabels:
+def read_graph_labels(db: DbSession, scope: GraphScope) -> NodeLabels:
     """Return the texts that name the nodes of a graph."""
     label, state = GraphLabelRow, GraphMicroStateRow
     columns = (state.node, label.micro_key, label.kind, label.text, label.session_id, label.actor)
@@ -91,7 +91,7 @@ def read_labels(db: DbSession, scope: GraphScope) -> NodeLabels:
     return labels
 
 
-def delete_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> None:
+def delete_graph_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> None:
     """Delete the texts that sessions gave to nodes."""
     wanted = col(GraphLabelRow.session_id).in_(session_ids)
     db.exec(delete(GraphLabelRow).where(*in_scope(GraphLabelRow, scope), wanted))
@@ -132,7 +132,9 @@ def save_change(
     )
     insert_graph_rows(db, GraphTraceRow, [{**made, "n": 0, **trace_values(trace)} for trace in change.traces])
     by_id = {row.id: row for row in rows}
-    paths = [_session_path(by_id[trace.session_id], trace, version) for trace in change.sessions]
+    paths = [
+        _make_graph_session_path_row(by_id[trace.session_id], trace, version) for trace in change.sessions
+    ]
     insert_graph_rows(db, SessionPathRow, paths)
     insert_graph_rows(
         db, GraphLabelRow, [{**scope_columns(scope), **text._asdict()} for text in change.labels]
@@ -149,12 +151,12 @@ def replace_session_outcome(db: DbSession, row: SessionRow, outcome: str) -> int
     """
     scope = graph_scope_of(row)
     head = read_newest_version(db, scope, lock=True)
-    current = _current_path(db, row.id)
+    current = _find_current_graph_path_row(db, row.id)
     if head is None or current is None or current.outcome == outcome:
         return None
     version = add_graph_version(db, scope, head, "outcome")
     new = {**current.model_dump(), "version": version, "outcome": outcome}
-    _end_path(db, current, version)
+    _end_graph_path_row(db, current, version)
     insert_graph_rows(db, SessionPathRow, [new])
     return version
 
@@ -167,13 +169,13 @@ def remove_session_from_graph(db: DbSession, row: SessionRow) -> int | None:
     """
     scope = graph_scope_of(row)
     head = read_newest_version(db, scope, lock=True)
-    current = _current_path(db, row.id)
+    current = _find_current_graph_path_row(db, row.id)
     if head is None or current is None:
         return None
     version = add_graph_version(db, scope, head, "removal")
-    _end_path(db, current, version)
+    _end_graph_path_row(db, current, version)
     replace_unshared_alarm_labels(db, scope, [row.id])
-    delete_labels(db, scope, [row.id])
+    delete_graph_labels(db, scope, [row.id])
     _change_trace_counts(db, scope, {current.trace_key: -1})
     return version
 
@@ -181,14 +183,14 @@ def remove_session_from_graph(db: DbSession, row: SessionRow) -> int | None:
 def find_known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
     """Return those of these sessions that were added to a graph before."""
     known: set[str] = set()
-    for some in in_parts(list(session_ids)):
+    for some in split_graph_session_ids(list(session_ids)):
         known.update(
             db.exec(select(SessionPathRow.session_id).where(col(SessionPathRow.session_id).in_(some)))
         )
     return known
 
 
-def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def split_graph_session_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yield ids in parts of as many as one statement may carry."""
     for start in range(0, len(ids), _IDS_AT_ONCE):
         yield ids[start : start + _IDS_AT_ONCE]
@@ -208,7 +210,7 @@ def insert_graph_rows(db: DbSession, table: type[SQLModel], rows: list[dict[str,
         db.connection().execute(insert(table), rows)
 
 
-def _session_path(row: SessionRow, taken: SessionTrace, version: int) -> dict[str, Any]:
+def _make_graph_session_path_row(row: SessionRow, taken: GraphSessionTrace, version: int) -> dict[str, Any]:
     entered = (0, *taken.entered_ms)
     gaps = [later - earlier for earlier, later in pairwise(entered)]
     return {
@@ -241,14 +243,14 @@ def _change_trace_counts(db: DbSession, scope: GraphScope, counts: Mapping[int, 
         db.connection().execute(statement, moved)
 
 
-def _current_path(db: DbSession, session_id: str) -> SessionPathRow | None:
+def _find_current_graph_path_row(db: DbSession, session_id: str) -> SessionPathRow | None:
     statement = select(SessionPathRow).where(
         SessionPathRow.session_id == session_id, col(SessionPathRow.removed_version).is_(None)
     )
     return db.exec(statement).one_or_none()
 
 
-def _end_path(db: DbSession, current: SessionPathRow, version: int) -> None:
+def _end_graph_path_row(db: DbSession, current: SessionPathRow, version: int) -> None:
     current.removed_version = version
     db.add(current)
     db.flush()

@@ -20,7 +20,7 @@ from recorder.memory.storage.graph_store import (
     find_known_sessions,
     graph_scope_of,
     load_graph,
-    read_labels,
+    read_graph_labels,
     save_change,
 )
 from recorder.memory.storage.versions import (
@@ -189,7 +189,7 @@ class GraphIndexer:
         """Take the duration of a graph's rebuild into the predictions of its next ones."""
         held = self._held.get(scope)
         if held is not None and held.graph is not None:
-            self._slowness[scope] = seconds / _predict_rebuild_s(held.graph)
+            self._slowness[scope] = seconds / _predict_rebuild_after_indexing(held.graph)
 
     def _part(
         self,
@@ -217,7 +217,7 @@ class GraphIndexer:
     ) -> tuple[_HeldGraph, Graph]:
         """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
         held = self._held.pop(scope, None)
-        if held is not None and held.graph is not None and _catch_up(db, scope, held, head):
+        if held is not None and held.graph is not None and _update_indexed_graph(db, scope, held, head):
             return held, held.graph
         # The graphs of this batch, and those that are kept, have one room.
         while self._held and self._held.currsize + budget.held_bytes >= self._kept_bytes:
@@ -229,7 +229,12 @@ class GraphIndexer:
         held, change = part.held, part.change
         prepared_ids = {taken.session_id for taken in change.sessions} if change else set()
         is_usable = held is not None and prepared_ids == {row.id for row in rows}
-        if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
+        if (
+            held is None
+            or change is None
+            or not is_usable
+            or not _update_indexed_graph(db, part.scope, held, head)
+        ):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
             graph = load_graph(db, part.scope, self._capacity)
             held = _HeldGraph(graph, head.version, head.writer)
@@ -248,7 +253,7 @@ class GraphIndexer:
         if len(graph.node_index.number_of) > _MAX_MICRO_STATES or graph.way_bytes > _MAX_REBUILT_BYTES:
             return
         has_grown = _count_rebuilds(sessions) > _count_rebuilds(sessions - added)
-        predicted_s = _predict_rebuild_s(graph) * self._slowness.get(scope, 1.0)
+        predicted_s = _predict_rebuild_after_indexing(graph) * self._slowness.get(scope, 1.0)
         if has_grown and predicted_s <= self._rebuild_budget_s:
             self._grown.add(scope)
 
@@ -258,7 +263,7 @@ def _measure_graph(graph: Graph | None) -> int:
     return 0 if graph is None else graph.state_bytes + graph.way_bytes
 
 
-def _predict_rebuild_s(graph: Graph) -> float:
+def _predict_rebuild_after_indexing(graph: Graph) -> float:
     """Return the usual duration of a rebuild of a graph of this size."""
     index = graph.path_index
     return _VARIANT_S * len(index.variants) + _SESSION_S * index.sessions
@@ -270,7 +275,7 @@ def _count_rebuilds(sessions: int) -> int:
     return 1 + int(math.log(size, _GROWTH)) if size >= 1 else 0
 
 
-def _catch_up(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHead) -> bool:
+def _update_indexed_graph(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHead) -> bool:
     """Bring a graph to `head` if only counters moved since; False if it must be loaded again.
 
     Its version must still be the one it was written as: a transaction that was rolled back
@@ -287,6 +292,6 @@ def _catch_up(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHea
         for key, change in changes.items():
             held.graph.count(key, change)
         # The texts of a session that was deleted prove nothing any more.
-        held.graph.node_labels = read_labels(db, scope)
+        held.graph.node_labels = read_graph_labels(db, scope)
     held.version, held.writer = head.version, head.writer
     return True

@@ -130,16 +130,21 @@ def list_graph_scopes(db: DbSession) -> list[GraphScope]:
 
 def read_rebuild_input(db: DbSession, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> RebuildInput:
     """Return the data that a graph is built from."""
-    traces = _read_table(db, scope, GraphTraceRow)
+    traces = _read_rebuilt_table(db, scope, GraphTraceRow)
     return RebuildInput(
         scope,
-        nodes=sorted(map(node_of_row, _read_table(db, scope, GraphNodeRow)), key=lambda node: node.number),
-        paths=sorted(map(path_of_row, _read_table(db, scope, GraphPathRow)), key=lambda path: path.number),
-        micro_states=[micro_state_of(row) for row in _read_table(db, scope, GraphMicroStateRow)],
+        nodes=sorted(
+            map(node_of_row, _read_rebuilt_table(db, scope, GraphNodeRow)), key=lambda node: node.number
+        ),
+        paths=sorted(
+            map(path_of_row, _read_rebuilt_table(db, scope, GraphPathRow)), key=lambda path: path.number
+        ),
+        micro_states=[micro_state_of(row) for row in _read_rebuilt_table(db, scope, GraphMicroStateRow)],
         traces=[StateTrace(row.trace_key, unpack_numbers(row.steps), row.variant_key) for row in traces],
         sessions={row.trace_key: row.n for row in traces},
         variants={
-            row.variant_key: (tuple(row.nodes), row.path) for row in _read_table(db, scope, GraphVariantRow)
+            row.variant_key: (tuple(row.nodes), row.path)
+            for row in _read_rebuilt_table(db, scope, GraphVariantRow)
         },
         bounds=bounds,
     )
@@ -163,16 +168,18 @@ def _store_rebuilt_graph(
         {"variant_key": key, "nodes": nodes, "path": path} for key, (nodes, path) in recorded.variants.items()
     ]
     plan = [
-        _TableRows(GraphNodeRow, "number", nodes, [node_values(node) for node in recorded.nodes]),
-        _TableRows(GraphPathRow, "number", paths, [path_values(path) for path in recorded.paths]),
-        _TableRows(
+        _RebuiltTableRows(GraphNodeRow, "number", nodes, [node_values(node) for node in recorded.nodes]),
+        _RebuiltTableRows(GraphPathRow, "number", paths, [path_values(path) for path in recorded.paths]),
+        _RebuiltTableRows(
             GraphMicroStateRow,
             "micro_key",
             states,
             [micro_state_values(state) for state in recorded.micro_states],
         ),
-        _TableRows(GraphTraceRow, "trace_key", traces, [trace_values(trace) for trace in recorded.traces]),
-        _TableRows(GraphVariantRow, "variant_key", variants, stored_variants),
+        _RebuiltTableRows(
+            GraphTraceRow, "trace_key", traces, [trace_values(trace) for trace in recorded.traces]
+        ),
+        _RebuiltTableRows(GraphVariantRow, "variant_key", variants, stored_variants),
     ]
     changed = sum(rows.changed for rows in plan)
     version = head.version
@@ -194,7 +201,7 @@ def _store_rebuilt_graph(
     )
 
 
-class _TableRows:
+class _RebuiltTableRows:
     """The rows of one table as they should be, against those that are there."""
 
     def __init__(
@@ -238,7 +245,7 @@ def _has_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     return any(values[name] != stored[name] for name in values)
 
 
-def _read_table(db: DbSession, scope: GraphScope, table: type[SQLModel]) -> Sequence[Any]:
+def _read_rebuilt_table(db: DbSession, scope: GraphScope, table: type[SQLModel]) -> Sequence[Any]:
     return read_graph_rows(db, scope, *graph_table_columns(table))
 
 

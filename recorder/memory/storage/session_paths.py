@@ -6,7 +6,7 @@ from typing import Any
 from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, select
 
-from recorder.memory.storage.graph_store import in_parts
+from recorder.memory.storage.graph_store import split_graph_session_ids
 from recorder.models.memory import GraphPathRow, GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.models.session import SessionRow
 
@@ -19,15 +19,24 @@ def read_path_ids(db: DbSession, session_ids: Sequence[str]) -> dict[str, str]:
     session, trace, variant, path = SessionPathRow, GraphTraceRow, GraphVariantRow, GraphPathRow
     statement = (
         select(session.session_id, path.path_id)
-        .join(trace, and_(*_same_graph(session, trace), col(trace.trace_key) == col(session.trace_key)))
         .join(
-            variant, and_(*_same_graph(session, variant), col(variant.variant_key) == col(trace.variant_key))
+            trace,
+            and_(
+                *_match_graph_of_session_path(session, trace), col(trace.trace_key) == col(session.trace_key)
+            ),
         )
-        .join(path, and_(*_same_graph(session, path), col(path.number) == col(variant.path)))
+        .join(
+            variant,
+            and_(
+                *_match_graph_of_session_path(session, variant),
+                col(variant.variant_key) == col(trace.variant_key),
+            ),
+        )
+        .join(path, and_(*_match_graph_of_session_path(session, path), col(path.number) == col(variant.path)))
         .where(col(session.removed_version).is_(None))
     )
     path_ids: dict[str, str] = {}
-    for part in in_parts(session_ids):
+    for part in split_graph_session_ids(session_ids):
         path_ids.update(db.exec(statement.where(col(session.session_id).in_(part))).all())
     return path_ids
 
@@ -37,6 +46,6 @@ def read_path_id(db: DbSession, row: SessionRow) -> str | None:
     return read_path_ids(db, [row.id]).get(row.id) if row.status == "sealed" else None
 
 
-def _same_graph(session: type[SessionPathRow], table: Any) -> list[Any]:
+def _match_graph_of_session_path(session: type[SessionPathRow], table: Any) -> list[Any]:
     names = ("workspace_id", "mode", "workflow")
     return [getattr(table, name) == getattr(session, name) for name in names]

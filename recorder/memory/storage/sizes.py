@@ -64,7 +64,7 @@ def read_graph_sizes(db: DbSession, tenant: Tenant, workflows: Sequence[str]) ->
     version = GraphVersionRow
     newest = (
         select(version.workflow, func.max(version.version))
-        .where(*_in_workflows(version, tenant, workflows))
+        .where(*_choose_graph_size_rows(version, tenant, workflows))
         .group_by(col(version.workflow))
     )
     version_of = dict(db.exec(newest).all())
@@ -95,11 +95,11 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
         return held
     trace, variant = GraphTraceRow, GraphVariantRow
     taken = select(trace.workflow, trace.variant_key).where(
-        *_in_workflows(trace, tenant, workflows), col(trace.n) > 0
+        *_choose_graph_size_rows(trace, tenant, workflows), col(trace.n) > 0
     )
     in_use = set(db.exec(taken.distinct()))
     variants = select(variant.workflow, variant.variant_key, variant.nodes, variant.path).where(
-        *_in_workflows(variant, tenant, workflows)
+        *_choose_graph_size_rows(variant, tenant, workflows)
     )
     for workflow, key, nodes, path in db.exec(variants):
         if (workflow, key) in in_use:
@@ -110,7 +110,7 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
     return held
 
 
-def _in_workflows(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
+def _choose_graph_size_rows(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
     """Return the conditions that choose the rows of some graphs."""
     yield from in_tenant(table, tenant)
     yield col(table.workflow).in_(workflows)

@@ -114,7 +114,7 @@ def writer_of_version(db: DbSession, scope: GraphScope, version: int) -> str | N
     ).one_or_none()
 
 
-def was_rebuilt_since(db: DbSession, scope: GraphScope, since_version: int) -> bool:
+def was_rebuilt_since_graph_version(db: DbSession, scope: GraphScope, since_version: int) -> bool:
     """Return whether a rebuild rearranged a graph, or a purge deleted rows of it, after a version."""
     row = GraphVersionRow
     rebuilt = (col(row.version) > since_version, col(row.kind).in_(("rebuild", "purge")))
@@ -163,7 +163,7 @@ def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
     head = read_newest_version(db, scope, lock=True)
     if head is None or head.memory_graph == is_on:
         return
-    last_seq = _last_sealed(db, scope)
+    last_seq = _read_last_sealed_graph_number(db, scope)
     if is_on:
         _end_pause(db, scope, last_seq)
     else:
@@ -171,7 +171,7 @@ def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
     db.execute(update(WorkflowRow).where(*in_scope(WorkflowRow, scope)).values(memory_graph=is_on))
 
 
-def _last_sealed(db: DbSession, scope: GraphScope) -> int:
+def _read_last_sealed_graph_number(db: DbSession, scope: GraphScope) -> int:
     """Return the last sealed number, read under the lock: later sessions heed the pause that is set now.
 
     A batch takes its numbers before it is sealed, so those of an open one have yet to come.

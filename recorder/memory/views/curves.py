@@ -10,7 +10,7 @@ from math import cos, hypot, radians, sin
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.views.geometry import FIGURE_SIZE, Box, Layout, Spot
+from recorder.memory.views.geometry import FIGURE_SIZE, Box, PictureGeometry, Spot
 from recorder.memory.views.graph_view import GraphView, ViewEdge
 from recorder.memory.views.label_lines import estimate_text_width, one_line
 from recorder.memory.views.svg_parts import (
@@ -74,7 +74,7 @@ class Curve:
         return f"M{start} " + " ".join(f"C{piece}" for piece in pieces)
 
 
-def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
+def curve_between(layout: PictureGeometry, source: Spot, target: Spot) -> Curve:
     """Return the curve of the edge between two positions."""
     if source is target:
         return _bend_loop(source)
@@ -90,7 +90,7 @@ def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
     return _bend_curve_forward(source, target) if target.x > source.x else _bend_curve_back(source, target)
 
 
-def arc_points(layout: Layout) -> Iterator[Point]:
+def arc_points(layout: PictureGeometry) -> Iterator[Point]:
     """Yield points all along the arcs above the line, where nothing else should be drawn."""
     for source, target in layout.arcs:
         curve = _bend_curve_over(layout.spots[source], layout.spots[target], layout.arcs[source, target])
@@ -185,7 +185,7 @@ def _bend_curve_back(source: Spot, target: Spot) -> Curve:
     return Curve((start, (start[0] - 0.5 * pull, start[1] + down * rise), last, end), goes_back=True)
 
 
-def _is_straight_line_free(layout: Layout, source: Spot, target: Spot) -> bool:
+def _is_straight_line_free(layout: PictureGeometry, source: Spot, target: Spot) -> bool:
     """Return whether neither another node nor a stub of the two is on the straight line."""
     if (source.node.left and not source.is_left_below) or (target.entries and target.column is None):
         return False
@@ -199,7 +199,7 @@ _PLACES = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
 Steps = frozenset[tuple[str | None, str | None]]
 
 
-def draw_edge_curve(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) -> str:
+def draw_edge_curve(layout: PictureGeometry, edge: ViewEdge, curve: Curve, steps: Steps) -> str:
     """Draw the line of an edge, as wide as its share; hovering shows its figures.
 
     Args:
@@ -208,11 +208,11 @@ def draw_edge_curve(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) 
         curve: its curve.
         steps: the edges of the common path.
     """
-    colour = _choose_colour(layout, edge, (edge.source, edge.target) in steps)
+    colour = _choose_edge_curve_colour(layout, edge, (edge.source, edge.target) in steps)
     width = compute_edge_width(layout.view, edge)
     arrow = _draw_arrowhead(curve, colour, width) if curve.goes_back or is_back_edge(layout, edge) else ""
     return (
-        f"<g>{draw_tooltip(_describe_edge(layout, edge))}"
+        f"<g>{draw_tooltip(_describe_edge_curve(layout, edge))}"
         f'<path d="{curve.path}" fill="none" stroke="{colour}" stroke-width="{number(width)}"/>{arrow}</g>'
     )
 
@@ -222,7 +222,7 @@ def compute_edge_width(view: GraphView, edge: ViewEdge) -> float:
     return 1 + 13.5 * view.share(edge.sessions)
 
 
-def is_back_edge(layout: Layout, edge: ViewEdge) -> bool:
+def is_back_edge(layout: PictureGeometry, edge: ViewEdge) -> bool:
     """Return whether an edge of a loop leads back in the drawing, as at least one of each loop does."""
     if edge.source is None or edge.target is None:
         return False
@@ -230,7 +230,7 @@ def is_back_edge(layout: Layout, edge: ViewEdge) -> bool:
     return is_in_loop and layout.spots[edge.target].x <= layout.spots[edge.source].x
 
 
-def _choose_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
+def _choose_edge_curve_colour(layout: PictureGeometry, edge: ViewEdge, is_step: bool) -> str:
     if is_step:
         return BLUE_LINE
     if is_back_edge(layout, edge):
@@ -241,7 +241,7 @@ def _choose_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
     return AMBER if 2 * abandoned > edge.sessions else GREY_LINE
 
 
-def _describe_edge(layout: Layout, edge: ViewEdge) -> str:
+def _describe_edge_curve(layout: PictureGeometry, edge: ViewEdge) -> str:
     names = [
         "" if end is None else one_line(layout.spots[end].node.label, 60)
         for end in (edge.source, edge.target)
@@ -265,7 +265,7 @@ def _draw_arrowhead(curve: Curve, colour: str, width: float) -> str:
 
 
 def draw_share(
-    layout: Layout,
+    layout: PictureGeometry,
     edge: ViewEdge,
     curve: Curve,
     taken: list[Box],
@@ -284,13 +284,13 @@ def draw_share(
         box = Box(x - half, y - raised - 6, x + half, y - raised + 6)
         if not any(box.overlaps(other) for other in taken):
             taken.append(box)
-            fill = _figure_colour(layout, edge, is_step)
+            fill = _choose_curve_share_colour(layout, edge, is_step)
             return draw_text_line(
                 share_text, x, y - raised + 3.7, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True
             )
     return ""
 
 
-def _figure_colour(layout: Layout, edge: ViewEdge, is_step: bool) -> str:
-    colour = _choose_colour(layout, edge, is_step)
+def _choose_curve_share_colour(layout: PictureGeometry, edge: ViewEdge, is_step: bool) -> str:
+    colour = _choose_edge_curve_colour(layout, edge, is_step)
     return {BLUE_LINE: BLUE, RED_LINE: RED, AMBER: AMBER_INK, VIOLET: VIOLET}.get(colour, MUTED)

@@ -50,7 +50,7 @@ def format_graph_as_json(view: GraphView) -> bytes:
             "sessions": view.sessions,
             "visits": view.sessions,
             "frequency": view.share(view.sessions),
-            "outcomes": _by_outcome(view.outcomes),
+            "outcomes": _format_counts_by_outcome(view.outcomes),
             "left": 0,
             "recovery_point": False,
             "new": False,
@@ -65,7 +65,7 @@ def format_graph_as_json(view: GraphView) -> bytes:
             "sessions": node.sessions,
             "visits": node.visits,
             "frequency": view.share(node.sessions),
-            "outcomes": _by_outcome(node.outcomes),
+            "outcomes": _format_counts_by_outcome(node.outcomes),
             "left": node.left,
             "recovery_point": node.node_id in view.recovery,
             "new": node.node_id in view.new,
@@ -80,7 +80,7 @@ def format_graph_as_json(view: GraphView) -> bytes:
             "n": edge.n,
             "frequency": view.share(edge.sessions),
             "median_ms": edge.median_ms,
-            "outcomes": _by_outcome(edge.outcomes),
+            "outcomes": _format_counts_by_outcome(edge.outcomes),
         }
         for edge in view.edges
     ]
@@ -92,7 +92,7 @@ def format_graph_as_json(view: GraphView) -> bytes:
             "sessions_without_steps": view.without_steps,
             "sessions_beyond_limit": view.beyond_limit,
             "limited": view.is_limited,
-            "outcomes": _by_outcome(view.outcomes),
+            "outcomes": _format_counts_by_outcome(view.outcomes),
             "spine": list(view.spine),
             "hidden_nodes": view.hidden,
             "loops": view.loops,
@@ -126,7 +126,7 @@ def format_graph_as_graphml(view: GraphView) -> bytes:
             sessions=node.sessions,
             visits=node.visits,
             frequency=view.share(node.sessions),
-            **_by_outcome(node.outcomes),
+            **_format_counts_by_outcome(node.outcomes),
             left=node.left,
             recovery_point=node.node_id in view.recovery,
             new=node.node_id in view.new,
@@ -140,7 +140,7 @@ def format_graph_as_graphml(view: GraphView) -> bytes:
             sessions=view.sessions,
             visits=view.sessions,
             frequency=view.share(view.sessions),
-            **_by_outcome(view.outcomes),
+            **_format_counts_by_outcome(view.outcomes),
             left=0,
             recovery_point=False,
             new=False,
@@ -155,7 +155,7 @@ def format_graph_as_graphml(view: GraphView) -> bytes:
             frequency=view.share(edge.sessions),
             probability=edge.probability,
             median_ms=edge.median_ms,
-            **_by_outcome(edge.outcomes),
+            **_format_counts_by_outcome(edge.outcomes),
         )
     text = "\n".join(nx.generate_graphml(graph))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
@@ -257,5 +257,5 @@ def _quote_dot(text: str, escaped_rest: str = "") -> str:
     return f'"{safe}{escaped_rest}"'
 
 
-def _by_outcome(counts: Counts) -> dict[str, Any]:
+def _format_counts_by_outcome(counts: Counts) -> dict[str, Any]:
     return dict(zip(OUTCOMES, counts, strict=True))

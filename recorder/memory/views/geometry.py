@@ -107,7 +107,7 @@ class Spot:
 
 
 @dataclass(slots=True)
-class Layout:
+class PictureGeometry:
     """A view cut to what is shown, and the places of its nodes by id."""
 
     view: GraphView

@@ -99,7 +99,7 @@ def graph_view_of(
     """
     network = network_of(columns, chosen)
     least = min_frequency * network.sessions
-    nodes = _list_nodes(network, least)
+    nodes = _list_view_nodes(network, least)
     shown = frozenset(node.node_id for node in nodes)
 
     def only_shown(node_ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def graph_view_of(
         sessions=network.sessions,
         outcomes=network.outcomes,
         nodes=nodes,
-        edges=_list_edges(network, least, shown),
+        edges=_list_view_edges(network, least, shown),
         spine=only_shown(network.spine),
         recovery=recovery & shown,
         new=new & shown,
@@ -125,7 +125,7 @@ def graph_view_of(
     )
 
 
-def _list_nodes(network: Network, least: float) -> tuple[ViewNode, ...]:
+def _list_view_nodes(network: Network, least: float) -> tuple[ViewNode, ...]:
     """Return the nodes of at least so many sessions."""
     nodes = [
         ViewNode(node_id, **figures)
@@ -135,7 +135,7 @@ def _list_nodes(network: Network, least: float) -> tuple[ViewNode, ...]:
     return tuple(sorted(nodes, key=lambda node: (-node.sessions, node.node_id)))
 
 
-def _list_edges(network: Network, least: float, shown: frozenset[str]) -> tuple[ViewEdge, ...]:
+def _list_view_edges(network: Network, least: float, shown: frozenset[str]) -> tuple[ViewEdge, ...]:
     """Return the edges of at least so many sessions between shown nodes, and to and from the outside."""
     node_ids = shown | {START, END}
     edges = [
@@ -179,7 +179,11 @@ def most_supported_view(view: GraphView, nodes: int = MAX_NODES, edges: int | No
     needed = frozenset(strongest.values())
     inner.sort(key=lambda edge: ((edge.source, edge.target) not in steps, edge not in needed))
     chosen = frozenset(inner[: _EDGES + _EDGES_A_NODE * len(node_ids) if edges is None else edges])
-    outer = {edge for edge in view.edges if _is_end(edge) and {edge.source, edge.target} - {None} <= node_ids}
+    outer = {
+        edge
+        for edge in view.edges
+        if _is_view_edge_to_outside(edge) and {edge.source, edge.target} - {None} <= node_ids
+    }
     return replace(
         view,
         nodes=tuple(node for node in view.nodes if node.node_id in node_ids),
@@ -190,5 +194,5 @@ def most_supported_view(view: GraphView, nodes: int = MAX_NODES, edges: int | No
     )
 
 
-def _is_end(edge: ViewEdge) -> bool:
+def _is_view_edge_to_outside(edge: ViewEdge) -> bool:
     return edge.source is None or edge.target is None

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import sqrt
 
 from recorder.memory.views.curves import arc_points
-from recorder.memory.views.geometry import LABEL_SIZE, Box, Layout, Spot
+from recorder.memory.views.geometry import LABEL_SIZE, Box, PictureGeometry, Spot
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
 from recorder.memory.views.label_lines import break_label_into_lines
 
@@ -32,7 +32,7 @@ _ROW_COST, _SIDE_COST, _LINE_COST = 80.0, 45.0, 50.0
 _ENTRY_SHARE = 0.1
 
 
-def lay_out_graph(view: GraphView) -> Layout:
+def lay_out_graph(view: GraphView) -> PictureGeometry:
     """Give every node its place; of large graphs only the nodes and edges of most sessions."""
     shown = most_supported_view(view)
     order = list(dict.fromkeys(shown.spine)) or [node.node_id for node in shown.nodes[:1]]
@@ -42,9 +42,9 @@ def lay_out_graph(view: GraphView) -> Layout:
     centres = _compute_centres([spots[node_id] for node_id in order], wanted)
     for node_id, x in zip(order, centres, strict=True):
         spots[node_id] = replace(spots[node_id], x=x)
-    layout = Layout(shown, {node_id: spots[node_id] for node_id in order})
+    layout = PictureGeometry(shown, {node_id: spots[node_id] for node_id in order})
     layout.arcs = _compute_arc_heights(layout)
-    rows = _Rows(layout, wanted, centres)
+    rows = _LayoutRows(layout, wanted, centres)
     ids = [node.node_id for node in shown.nodes if node.node_id not in column_of]
     for node_id in sorted(ids, key=lambda key: (-spots[key].node.sessions, wanted[key], key)):
         layout.spots[node_id] = rows.put(spots[node_id])
@@ -134,17 +134,17 @@ def _choose_column_between(
     coming: Mapping[str, int], going: Mapping[str, int], wanted: Mapping[str, float]
 ) -> float:
     """Return the column after the node most sessions come from and before the one most go on to."""
-    before = _find_strongest_end(coming, wanted)
+    before = _find_layout_column_of_most(coming, wanted)
     if before is None:
-        after = _find_strongest_end(going, wanted)
+        after = _find_layout_column_of_most(going, wanted)
         return 0.0 if after is None else after - _BEHIND
-    after = _find_strongest_end(
+    after = _find_layout_column_of_most(
         {end: n for end, n in going.items() if wanted.get(end, before) > before}, wanted
     )
     return before + (_BEHIND if after is None else min((after - before) / 2, 1.0))
 
 
-def _find_strongest_end(ends: Mapping[str, int], wanted: Mapping[str, float]) -> float | None:
+def _find_layout_column_of_most(ends: Mapping[str, int], wanted: Mapping[str, float]) -> float | None:
     known = [(n, end) for end, n in ends.items() if end in wanted]
     return wanted[max(known)[1]] if known else None
 
@@ -160,7 +160,7 @@ def _compute_centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[flo
     return centres
 
 
-def _compute_arc_heights(layout: Layout) -> dict[tuple[str, str], float]:
+def _compute_arc_heights(layout: PictureGeometry) -> dict[tuple[str, str], float]:
     """Return heights of the edges between path nodes that do not follow each other; short ones are inside."""
     columns = {node_id: spot.column for node_id, spot in layout.spots.items() if spot.column is not None}
     spans = [
@@ -196,10 +196,10 @@ def _find_detours(view: GraphView, wanted: Mapping[str, float]) -> set[str]:
     return onward
 
 
-class _Rows:
+class _LayoutRows:
     """The rows beside the common path, filled node by node."""
 
-    def __init__(self, layout: Layout, wanted: Mapping[str, float], centres: list[float]) -> None:
+    def __init__(self, layout: PictureGeometry, wanted: Mapping[str, float], centres: list[float]) -> None:
         self._layout, self._wanted, self._centres = layout, wanted, centres
         self._taken = [box for spot in layout.spots.values() for box in spot.boxes()]
         for x, y in arc_points(layout):

@@ -16,7 +16,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from recorder.hashing import compute_sha256
-from recorder.memory.graph.capacity import compute_other_act
+from recorder.memory.graph.capacity import compute_act_beyond_capacity
 from recorder.memory.graph.directly_follows import (
     GraphCounts,
     Walks,
@@ -47,7 +47,7 @@ class Network:
 
     def __init__(self, columns: GraphColumns, chosen: Mask) -> None:
         rows = np.flatnonzero(chosen)
-        taken, walks = _make_walks(columns, rows)
+        taken, walks = _make_network_walks(columns, rows)
         counts = count_directly_follows_graph(walks)
         self.graph: Any = _build_networkx_graph(columns, counts)
         self.sessions = len(rows)
@@ -59,10 +59,10 @@ class Network:
         self.without_steps -= self.beyond_limit
         #: True if the graph had no room for a way or a state of these sessions.
         self.is_limited = self.beyond_limit > 0 or any(
-            columns.nodes[number].act == compute_other_act(columns.nodes[number].kind)
+            columns.nodes[number].act == compute_act_beyond_capacity(columns.nodes[number].kind)
             for number in np.flatnonzero(counts.visits).tolist()
         )
-        self.outcomes = _by_outcome(counts.variants.sum(axis=0))
+        self.outcomes = _count_network_by_outcome(counts.variants.sum(axis=0))
         #: Nodes of the most common path, in its order; one may come twice.
         self.spine = tuple(_list_spine(columns, taken, counts))
 
@@ -190,7 +190,7 @@ def _build_networkx_graph(columns: GraphColumns, counts: GraphCounts) -> Any:
             kind=node.kind,
             sessions=int(sessions[number]),
             visits=int(counts.visits[number]),
-            outcomes=_by_outcome(counts.nodes[number]),
+            outcomes=_count_network_by_outcome(counts.nodes[number]),
             left=int(left[number]),
         )
     leaving = np.bincount(counts.source, weights=counts.crossings, minlength=outside + 1)
@@ -219,7 +219,7 @@ def _build_networkx_graph(columns: GraphColumns, counts: GraphCounts) -> Any:
     return graph
 
 
-def _make_walks(columns: GraphColumns, rows: Ints) -> tuple[Ints, Walks]:
+def _make_network_walks(columns: GraphColumns, rows: Ints) -> tuple[Ints, Walks]:
     """Return the variants that the sessions of some rows took, and the sessions as walks."""
     trace = columns.trace[rows]
     variant = columns.trace_variant[trace]
@@ -300,6 +300,6 @@ def _choose_spine(columns: GraphColumns, variants: Ints, path_nodes: Ints) -> In
     return nodes
 
 
-def _by_outcome(values: Ints) -> Counts:
+def _count_network_by_outcome(values: Ints) -> Counts:
     success, error, abandoned = values.tolist()
     return success, error, abandoned

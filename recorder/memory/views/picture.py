@@ -11,7 +11,7 @@ from recorder.memory.views.geometry import (
     LINE_HEIGHT,
     STUB_LENGTH,
     Box,
-    Layout,
+    PictureGeometry,
     Spot,
 )
 from recorder.memory.views.graph_view import MAX_NODES, GraphView, ViewNode
@@ -37,13 +37,13 @@ from recorder.memory.views.svg_parts import (
     draw_tooltip,
     format_ended_count,
     format_percent,
-    format_session_count,
     format_started_count,
+    format_svg_session_count,
     number,
 )
 
 
-def draw_node(layout: Layout, spot: Spot) -> str:
+def draw_node(layout: PictureGeometry, spot: Spot) -> str:
     """Draw a node with all that is around it; hovering shows its figures."""
     centre = f'cx="{number(spot.x)}" cy="{number(spot.y)}"'
     colour = _node_colour(layout, spot)
@@ -63,11 +63,11 @@ def draw_node(layout: Layout, spot: Spot) -> str:
             + draw_flag(spot.x + spot.radius * 0.75 + 6, spot.y - spot.radius - 4)
         )
     if spot.is_new:
-        marks.append(_draw_badge(spot))
+        marks.append(_draw_picture_badge(spot))
     return f"<g>{''.join(marks)}{_draw_words(spot)}{_draw_stubs(spot)}</g>"
 
 
-def _node_colour(layout: Layout, spot: Spot) -> str:
+def _node_colour(layout: PictureGeometry, spot: Spot) -> str:
     node = spot.node
     succeeded = sum(
         edge.outcomes[0] for edge in layout.view.edges if edge.target is None and edge.source == node.node_id
@@ -96,7 +96,7 @@ def _node_tooltip(view: GraphView, node: ViewNode) -> str:
     return " · ".join(
         [
             one_line(node.label, 200),
-            f"{format_session_count(node.sessions)} ({format_percent(view.share(node.sessions))})",
+            f"{format_svg_session_count(node.sessions)} ({format_percent(view.share(node.sessions))})",
             f"{success} succeeded, {error} failed, {abandoned} abandoned",
             *([f"{format_ended_count(node.left)} here"] if node.left else []),
             *marks,
@@ -163,7 +163,7 @@ def _draw_stub(x: float, y: float, length: float, colour: str, width: float) -> 
     )
 
 
-def _draw_badge(spot: Spot) -> str:
+def _draw_picture_badge(spot: Spot) -> str:
     y = spot.y - spot.radius - 14
     return (
         f'<rect x="{number(spot.x - 16)}" y="{number(y - 8)}" width="32" height="16" rx="8" fill="{PINK}"/>'
@@ -219,7 +219,7 @@ def _draw_notice(view: GraphView) -> str:
     if view.hidden:
         notice = f"None of the {view.hidden} nodes has the share of sessions that was asked for."
     elif view.sessions:
-        notice = f"{format_session_count(view.sessions)} without any step so far."
+        notice = f"{format_svg_session_count(view.sessions)} without any step so far."
     else:
         notice = "It draws itself as sessions are sealed; or these filters let none through."
     dashed = f'stroke="{GREY_LINE}" stroke-width="2" stroke-dasharray="4 3"'
@@ -232,7 +232,9 @@ def _draw_notice(view: GraphView) -> str:
         "No paths to show yet", centre, 146, size=16, fill=INK, anchor="middle", weight=600
     )
     words += draw_text_line(notice, centre, 170, size=12, fill=MUTED, anchor="middle")
-    words += draw_text_line(_name_graph(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
+    words += draw_text_line(
+        _name_picture_graph(view), centre, height - 18, size=11, fill=MUTED, anchor="middle"
+    )
     return _format_svg_document(view, width, height, drawn + words)
 
 
@@ -244,16 +246,16 @@ def _format_svg_document(view: GraphView, width: float, height: float, body: str
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
         f'aria-labelledby="title-{mark} desc-{mark}" font-family="{FONT}">'
         f'<title id="title-{mark}">Memory graph of {escape(one_line(view.workflow))}</title>'
-        f'<desc id="desc-{mark}">{escape(_describe_graph(view))}</desc>'
+        f'<desc id="desc-{mark}">{escape(_describe_picture(view))}</desc>'
         f'<rect width="100%" height="100%" rx="10" fill="{PAPER}"/>{body}</svg>\n'
     )
 
 
-def _describe_graph(view: GraphView) -> str:
+def _describe_picture(view: GraphView) -> str:
     """Return the picture in words, for those who do not see it."""
     labels = {node.node_id: one_line(node.label, 60) for node in view.nodes}
     success, error, abandoned = view.outcomes
-    sessions = format_session_count(view.sessions)
+    sessions = format_svg_session_count(view.sessions)
     summary = f"{sessions}: {success} succeeded, {error} failed, {abandoned} were abandoned."
     if view.spine:
         # It may go round in a loop thousands of times.
@@ -270,11 +272,11 @@ def _make_caption(view: GraphView, shown: GraphView) -> str:
         sum(edge.source is not None and edge.target is not None for edge in shown_view.edges)
         for shown_view in (view, shown)
     )
-    parts = [_name_graph(view), format_session_count(view.sessions), nodes]
+    parts = [_name_picture_graph(view), format_svg_session_count(view.sessions), nodes]
     if drawn != edges:
         parts.append(f"{drawn} of {edges} edges shown, those of most sessions")
     return " · ".join(parts)
 
 
-def _name_graph(view: GraphView) -> str:
+def _name_picture_graph(view: GraphView) -> str:
     return f"{one_line(view.workflow)} · graph version {view.version}"

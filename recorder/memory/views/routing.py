@@ -20,7 +20,7 @@ from recorder.memory.views.curves import (
     curve_between,
     find_rim_point,
 )
-from recorder.memory.views.geometry import Box, Layout, Spot
+from recorder.memory.views.geometry import Box, PictureGeometry, Spot
 from recorder.memory.views.graph_view import ViewEdge
 
 Floats = npt.NDArray[np.float64]
@@ -33,7 +33,7 @@ _CLEARANCE, _LEAST_CLEARANCE, _CORNER = 4.0, 1.0, 1.0
 _TURN_COST, _ROUNDING = 14.0, 8.0
 
 
-def route_edges(layout: Layout, edges: Iterable[ViewEdge]) -> dict[ViewEdge, Curve]:
+def route_edges(layout: PictureGeometry, edges: Iterable[ViewEdge]) -> dict[ViewEdge, Curve]:
     """Return the curves of edges between nodes."""
     router = _Router(layout)
     return {edge: router.route(edge) for edge in edges}
@@ -74,14 +74,16 @@ class _Router:
         clearance: lines stay so far from boxes.
     """
 
-    def __init__(self, layout: Layout, clearance: float = _CLEARANCE) -> None:
+    def __init__(self, layout: PictureGeometry, clearance: float = _CLEARANCE) -> None:
         self._layout = layout
         self._clearance = clearance
         spots = list(layout.spots.values())
-        self._words = _make_rows(box for spot in spots for box in spot.word_boxes())
-        self._circles = _make_rows(spot.round_box for spot in spots)
+        self._words = _make_edge_route_box_rows(box for spot in spots for box in spot.word_boxes())
+        self._circles = _make_edge_route_box_rows(spot.round_box for spot in spots)
         self._number = {spot.node.node_id: index for index, spot in enumerate(spots)}
-        self._boxes = _make_rows(box for spot in spots for box in (spot.circle_box, *spot.word_boxes()))
+        self._boxes = _make_edge_route_box_rows(
+            box for spot in spots for box in (spot.circle_box, *spot.word_boxes())
+        )
         self._distances: dict[int, Floats] = {}
 
     def route(self, edge: ViewEdge) -> Curve:
@@ -170,7 +172,7 @@ class _Router:
         return is_around
 
 
-def _make_rows(boxes: Iterable[Box]) -> Floats:
+def _make_edge_route_box_rows(boxes: Iterable[Box]) -> Floats:
     return np.array([(box.left, box.top, box.right, box.bottom) for box in boxes], dtype=np.float64)
 
 
@@ -194,25 +196,29 @@ def _round_corners(source: Spot, turns: list[Point], target: Spot, *, goes_back:
     stops = [start, *turns, end]
     points: list[Point] = [start]
     for before, here, after in zip(stops, stops[1:], stops[2:], strict=False):
-        entry, leaving = (_point_towards(here, other) for other in (before, after))
-        points += [*_divide_line(points[-1], entry), entry]
-        points += [_point_between(entry, here), _point_between(leaving, here), leaving]
-    points += [*_divide_line(points[-1], end), end]
+        entry, leaving = (_find_edge_route_point_towards(here, other) for other in (before, after))
+        points += [*_divide_edge_route_line(points[-1], entry), entry]
+        points += [
+            _find_edge_route_point_between(entry, here),
+            _find_edge_route_point_between(leaving, here),
+            leaving,
+        ]
+    points += [*_divide_edge_route_line(points[-1], end), end]
     return Curve(tuple(points), goes_back=goes_back)
 
 
-def _point_towards(here: Point, other: Point) -> Point:
+def _find_edge_route_point_towards(here: Point, other: Point) -> Point:
     """Return the point on the way to another where the rounding of a corner begins."""
     length = hypot(other[0] - here[0], other[1] - here[1]) or 1.0
     share = min(_ROUNDING, length / 2) / length
     return here[0] + share * (other[0] - here[0]), here[1] + share * (other[1] - here[1])
 
 
-def _point_between(outer: Point, corner: Point) -> Point:
+def _find_edge_route_point_between(outer: Point, corner: Point) -> Point:
     return (outer[0] + 2 * corner[0]) / 3, (outer[1] + 2 * corner[1]) / 3
 
 
-def _divide_line(start: Point, end: Point) -> tuple[Point, Point]:
+def _divide_edge_route_line(start: Point, end: Point) -> tuple[Point, Point]:
     """Return the inner points of a straight piece."""
     return (
         ((2 * start[0] + end[0]) / 3, (2 * start[1] + end[1]) / 3),

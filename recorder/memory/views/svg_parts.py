@@ -52,7 +52,7 @@ def draw_tooltip(words: str) -> str:
     return f"<title>{escape(words)}</title>"
 
 
-def format_session_count(count: int) -> str:
+def format_svg_session_count(count: int) -> str:
     """Return a number of sessions as text."""
     return "1 session" if count == 1 else f"{count:,} sessions"
 

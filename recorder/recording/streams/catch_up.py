@@ -23,7 +23,7 @@ from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads
-from recorder.recording.session_events import events_as_records, read_sealed_events
+from recorder.recording.session_events import list_session_event_records, read_sealed_events
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.messages import (
     Message,
@@ -113,7 +113,7 @@ class SealedCatchUp:
         with closing(read_sealed_events(self._lake, self._row, after=None)) as batches:
             for batch in batches:
                 for start in range(0, batch.num_rows, _ROWS):
-                    for record in events_as_records(batch.slice(start, _ROWS)):
+                    for record in list_session_event_records(batch.slice(start, _ROWS)):
                         yield record.t_ms, record.id, b"session.event", record.as_json()
 
     def _read_frames(self) -> Generator[_Item, None, None]:
@@ -166,7 +166,7 @@ class Opening:
         return self.is_sealed and self.position >= self.last_position
 
 
-def parse_last_event_id(text: str) -> int:
+def parse_catch_up_position(text: str) -> int:
     """Return the position that a `Last-Event-ID` holds.
 
     Raises:
@@ -203,14 +203,14 @@ def find_stream_opening(db: DbSession, caller: Caller, session_id: str, start: S
 
 def _is_within_resume_window(db: DbSession, row: SessionRow, after: int) -> bool:
     """Return whether all items after the position are younger than the resume window."""
-    if not row.is_hot and _count_kept(db, row.id, after) < row.last_position - after:
+    if not row.is_hot and _count_kept_catch_up_positions(db, row.id, after) < row.last_position - after:
         return False
-    oldest = _find_oldest_ms(db, row.id, after)
+    oldest = _find_oldest_catch_up_ms(db, row.id, after)
     window = timedelta(minutes=limits.STREAM_RESUME_MINUTES)
     return oldest is None or oldest >= clock.to_ms(clock.now() - window)
 
 
-def _count_kept(db: DbSession, session_id: str, after: int) -> int:
+def _count_kept_catch_up_positions(db: DbSession, session_id: str, after: int) -> int:
     """Count the positions after this one whose rows no sweep deletes."""
     counts = [
         select(func.count()).where(col(table.session_id) == session_id, col(table.position) > after)
@@ -219,7 +219,7 @@ def _count_kept(db: DbSession, session_id: str, after: int) -> int:
     return sum(db.exec(count).one() for count in counts)
 
 
-def _find_oldest_ms(db: DbSession, session_id: str, after: int) -> int | None:
+def _find_oldest_catch_up_ms(db: DbSession, session_id: str, after: int) -> int | None:
     """Return the time at which the first item after a position was stored; None if no row has it."""
     first, n = col(EventBatchRow.first_position), col(EventBatchRow.n)
     batch = (
@@ -229,18 +229,18 @@ def _find_oldest_ms(db: DbSession, session_id: str, after: int) -> int | None:
         .order_by(first)
         .limit(1)
     )
-    tagged_at = _read_first_after(db, TagRow, TagRow.created_at, session_id, after)
-    changed_at = _read_first_after(db, SessionStatusRow, SessionStatusRow.at, session_id, after)
+    tagged_at = _read_first_value_to_catch_up(db, TagRow, TagRow.created_at, session_id, after)
+    changed_at = _read_first_value_to_catch_up(db, SessionStatusRow, SessionStatusRow.at, session_id, after)
     stored_ms = [
         db.exec(batch).first(),
-        _read_first_after(db, FrameRow, FrameRow.received_ms, session_id, after),
+        _read_first_value_to_catch_up(db, FrameRow, FrameRow.received_ms, session_id, after),
         tagged_at and clock.to_ms(tagged_at),
         changed_at and clock.to_ms(changed_at),
     ]
     return min((ms for ms in stored_ms if ms is not None), default=None)
 
 
-def _read_first_after(
+def _read_first_value_to_catch_up(
     db: DbSession, table: type[_Positioned], column: Any, session_id: str, after: int
 ) -> Any:
     """Return a column of a table's first row after a position; the first row is the oldest."""

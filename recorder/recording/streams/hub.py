@@ -21,9 +21,15 @@ from recorder.models.session import SessionRow
 from recorder.recording.event_batches import EventBatch
 from recorder.recording.ingest import IngestBatch
 from recorder.recording.streams.catch_up import SealedCatchUp, StreamStart, find_stream_opening
-from recorder.recording.streams.messages import cut_messages_into_segments, make_event_messages
-from recorder.recording.streams.poll import Advance, read_advances
-from recorder.recording.streams.readers import Ending, Feed, Reader, StreamTimes, find_refused_keys
+from recorder.recording.streams.messages import cut_messages_into_segments, make_stream_event_messages
+from recorder.recording.streams.poll import Advance, poll_session_advances
+from recorder.recording.streams.readers import (
+    Ending,
+    Reader,
+    ReaderFeed,
+    StreamTimes,
+    find_refused_reader_keys,
+)
 from recorder.recording.streams.redis_pubsub import RedisWakeups
 from recorder.recording.whole_reads import WholeReads
 from recorder.runtime import Runtime
@@ -47,7 +53,7 @@ class Hub:
         self._runtime = runtime
         self._whole_reads = whole_reads
         self.pace = pace
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, ReaderFeed] = {}
         self._loop = asyncio.get_running_loop()
         self._poll_thread = ThreadPoolExecutor(1, thread_name_prefix="streams-poll")
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="streams-open")
@@ -128,7 +134,7 @@ class Hub:
                 held.enter_context(self._whole_reads.hold(caller))
             feed = self._feeds.get(session_id)
             if feed is None:
-                feed = Feed(session_id, opening.last_position, is_sealed=opening.is_sealed)
+                feed = ReaderFeed(session_id, opening.last_position, is_sealed=opening.is_sealed)
                 self._feeds[session_id] = feed
             replay = None
             if opening.swept is not None:
@@ -175,7 +181,7 @@ class Hub:
             return False
         feed.add(
             cut_messages_into_segments(
-                make_event_messages(batch.first_position, batch.range_id, batch.payload)
+                make_stream_event_messages(batch.first_position, batch.range_id, batch.payload)
             )
         )
         feed.wake()
@@ -221,7 +227,9 @@ class Hub:
         positions = {item: self._feeds[item].position for item in session_ids if item in self._feeds}
         if not positions:
             return False
-        advances = await self._run_transaction(lambda db: read_advances(db, positions), self._poll_thread)
+        advances = await self._run_transaction(
+            lambda db: poll_session_advances(db, positions), self._poll_thread
+        )
         for session_id, advance in advances.items():
             feed = self._feeds.get(session_id)
             if feed is not None:
@@ -234,7 +242,9 @@ class Hub:
         keys = {reader.key_id for reader in self.list_readers()}
         if not keys:
             return
-        refused = await self._run_transaction(lambda db: find_refused_keys(db, keys), self._poll_thread)
+        refused = await self._run_transaction(
+            lambda db: find_refused_reader_keys(db, keys), self._poll_thread
+        )
         for reader in self.list_readers():
             if reader.key_id in refused:
                 reader.cut(refused[reader.key_id])
@@ -242,7 +252,7 @@ class Hub:
     async def _read_after(self, session_id: str, position: int) -> Advance:
         """Read the messages after a position that the feed no longer holds."""
         advances: Mapping[str, Advance] = await self._run_transaction(
-            lambda db: read_advances(db, {session_id: position})
+            lambda db: poll_session_advances(db, {session_id: position})
         )
         return advances[session_id]
 

@@ -12,7 +12,7 @@ import orjson
 
 from recorder.ids import id_range
 from recorder.models.event import EventBatchBody
-from recorder.recording.stored_events import decompress, make_event_record
+from recorder.recording.stored_events import decompress_stored_events, make_event_record
 
 #: Position, name of the event, and the whole message as JSON.
 Message = tuple[int, bytes, bytes]
@@ -60,7 +60,7 @@ class StreamSegment:
         """All messages as WebSocket text frames (RFC 6455, from a server, without extensions)."""
         if self._frames is None:
             self._frames = b"".join(
-                [_make_frame_head(len(message[2])) + message[2] for message in self.messages]
+                [_make_stream_message_head(len(message[2])) + message[2] for message in self.messages]
             )
         return self._frames
 
@@ -91,21 +91,21 @@ def make_stream_message(position: int, name: bytes, data: bytes) -> Message:
     return position, name, b'{"id":%d,"event":"%b","data":%b}' % (position, name, data)
 
 
-def make_event_messages(first_position: int, first_id: str, payload: bytes) -> list[Message]:
+def make_stream_event_messages(first_position: int, first_id: str, payload: bytes) -> list[Message]:
     """Return the messages of one batch row: each event as the reads give it."""
-    items = _event_objects(first_id, decompress(payload))
+    items = _encode_stream_events(first_id, decompress_stored_events(payload))
     return [make_stream_message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
 
 
 def make_gap_segment(session_id: str, first: int, last: int) -> StreamSegment:
     """Return the message that these positions have expired; the reads of the session have them."""
-    data = _encode_message({"session_id": session_id, "from": first, "to": last})
+    data = _encode_stream_message({"session_id": session_id, "from": first, "to": last})
     return StreamSegment(first, [make_stream_message(last, b"stream.gap", data)], last=last)
 
 
 def make_end_segment(session_id: str, position: int) -> StreamSegment:
     """Return the message that a sealed session's stream is over."""
-    data = _encode_message({"session_id": session_id, "status": "sealed"})
+    data = _encode_stream_message({"session_id": session_id, "status": "sealed"})
     return StreamSegment(position, [make_stream_message(position, b"stream.end", data)])
 
 
@@ -131,7 +131,7 @@ def join_segments(segments: Sequence[StreamSegment]) -> StreamSegment:
     return whole
 
 
-def _make_frame_head(size: int) -> bytes:
+def _make_stream_message_head(size: int) -> bytes:
     if size < 126:
         return b"\x81%c" % size
     if size < 65_536:
@@ -139,7 +139,7 @@ def _make_frame_head(size: int) -> bytes:
     return b"\x81\x7f" + size.to_bytes(8, "big")
 
 
-def _event_objects(first_id: str, body: bytes) -> Iterator[bytes]:
+def _encode_stream_events(first_id: str, body: bytes) -> Iterator[bytes]:
     """Yield the events of a batch as JSON, most as they were sent, with their id put first."""
     items = _batch_decoder.decode(body).events
     ids = iter(id_range(first_id, len(items)))
@@ -153,5 +153,5 @@ def _event_objects(first_id: str, body: bytes) -> Iterator[bytes]:
             yield b'{"id":"%b",%b' % (next(ids).encode(), item[1:])
 
 
-def _encode_message(value: dict[str, Any]) -> bytes:
+def _encode_stream_message(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value)

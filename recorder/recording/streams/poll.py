@@ -22,8 +22,8 @@ from recorder.recording.streams.messages import (
     Message,
     StreamSegment,
     cut_messages_into_segments,
-    make_event_messages,
     make_gap_segment,
+    make_stream_event_messages,
     make_stream_message,
 )
 
@@ -76,7 +76,7 @@ class _PolledSession(NamedTuple):
         return [item for item in messages if self.after < item[0] <= self.until]
 
 
-def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Advance]:
+def poll_session_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Advance]:
     """Return the messages and state of each of these sessions after the position it was read to.
 
     Args:
@@ -93,8 +93,8 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
         advance.is_gone, advance.is_sealed = deleted_at is not None, status == "sealed"
         if not advance.is_gone and last_position > advance.position:
             unread.append(_PolledSession(session_id, advance.position, last_position))
-    for watched, messages in zip(unread, _read_messages(db, unread), strict=True):
-        _add_segments(advances[watched.session_id], watched, messages)
+    for watched, messages in zip(unread, _poll_session_messages(db, unread), strict=True):
+        _add_polled_segments(advances[watched.session_id], watched, messages)
     return advances
 
 
@@ -117,20 +117,20 @@ def make_status_message(row: SessionStatusRow) -> Message:
 
 
 def _poll_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterable[Any]:
-    cursors = _make_cursor_table(db)
+    cursors = _make_poll_cursor_table(db)
     statement = select(
         SessionRow.id, SessionRow.last_position, SessionRow.status, SessionRow.deleted_at
     ).join(cursors, col(SessionRow.id) == cursors.c.session_id)
     return db.connection().execute(statement, _make_poll_parameters(positions.items()))
 
 
-def _read_messages(db: DbSession, unread: list[_PolledSession]) -> list[list[Message]]:
+def _poll_session_messages(db: DbSession, unread: list[_PolledSession]) -> list[list[Message]]:
     """Return the messages of each session, by position; most sessions have only got events."""
     if not unread:
         return []
     messages: dict[str, list[Message]] = {watched.session_id: [] for watched in unread}
     for session_id, first_position, first_id, payload in _poll_event_batches(db, unread):
-        messages[session_id] += make_event_messages(first_position, first_id, payload)
+        messages[session_id] += make_stream_event_messages(first_position, first_id, payload)
     for watched in unread:
         messages[watched.session_id] = watched.select(messages[watched.session_id])
     # Positions that no batch of events holds belong to frames, tags or status changes.
@@ -138,18 +138,18 @@ def _read_messages(db: DbSession, unread: list[_PolledSession]) -> list[list[Mes
         watched for watched in unread if len(messages[watched.session_id]) < watched.until - watched.after
     ]
     if others:
-        for frame in _read_rows(db, FrameRow, others):
+        for frame in _poll_table_rows(db, FrameRow, others):
             messages[frame.session_id].append(make_frame_message(frame))
-        for tag in _read_rows(db, TagRow, others):
+        for tag in _poll_table_rows(db, TagRow, others):
             messages[tag.session_id].append(make_tag_message(tag))
-        for status in _read_rows(db, SessionStatusRow, others):
+        for status in _poll_table_rows(db, SessionStatusRow, others):
             messages[status.session_id].append(make_status_message(status))
     return [sorted(messages[watched.session_id]) for watched in unread]
 
 
 def _poll_event_batches(db: DbSession, unread: list[_PolledSession]) -> Iterable[Any]:
     """Return the batches of events that hold the positions of this poll."""
-    cursors, first, n = _make_cursor_table(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
+    cursors, first, n = _make_poll_cursor_table(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
     statement = (
         select(
             EventBatchRow.session_id,
@@ -166,11 +166,11 @@ def _poll_event_batches(db: DbSession, unread: list[_PolledSession]) -> Iterable
     return db.connection().execute(statement, _make_poll_parameters(unread))
 
 
-def _read_rows(
+def _poll_table_rows(
     db: DbSession, table: type[_Positioned], unread: list[_PolledSession]
 ) -> Iterable[_Positioned]:
     """Return the rows of another table at the positions of this poll."""
-    cursors, position = _make_cursor_table(db), col(table.position)
+    cursors, position = _make_poll_cursor_table(db), col(table.position)
     statement = (
         select(table)
         .join(cursors, col(table.session_id) == cursors.c.session_id)
@@ -179,7 +179,7 @@ def _read_rows(
     return db.execute(statement, _make_poll_parameters(unread)).scalars()
 
 
-def _make_cursor_table(db: DbSession) -> Subquery:
+def _make_poll_cursor_table(db: DbSession) -> Subquery:
     statement = text(_CURSORS[db.get_bind().dialect.name])
     return statement.columns(session_id=String, after=BigInteger).subquery("cursors")
 
@@ -189,7 +189,7 @@ def _make_poll_parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
     return {"cursors": orjson.dumps([session[:2] for session in watched]).decode()}
 
 
-def _add_segments(advance: Advance, watched: _PolledSession, messages: list[Message]) -> None:
+def _add_polled_segments(advance: Advance, watched: _PolledSession, messages: list[Message]) -> None:
     """Cut messages into segments; a gap message replaces positions that are missing."""
     run: list[Message] = []
     expected = watched.after + 1

@@ -55,7 +55,7 @@ class Ending(Enum):
     UNAVAILABLE = "A store does not answer; open the stream again."
 
 
-class Feed:
+class ReaderFeed:
     """Latest messages of one session, shared by its readers."""
 
     def __init__(self, session_id: str, position: int, *, is_sealed: bool) -> None:
@@ -143,7 +143,7 @@ class Reader:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: ReaderFeed,
         key_id: str,
         position: int,
         read_after: ReadAfter,
@@ -165,7 +165,7 @@ class Reader:
         #: Position of the last message given to the writer.
         self.position = position
         #: Cancels the task that writes, if it hangs; set by that task.
-        self.abort: Callable[[], object] = _do_nothing
+        self.abort: Callable[[], object] = _ignore_abort
         self.feed = feed
         self._backlog: deque[StreamSegment] = deque()
         self._read_after = read_after
@@ -234,7 +234,7 @@ class Reader:
 
     def abort_write(self) -> None:
         """Cancel a write that hangs."""
-        abort, self.abort = self.abort, _do_nothing
+        abort, self.abort = self.abort, _ignore_abort
         if self._writes_since is not None:
             abort()
 
@@ -288,11 +288,11 @@ class Reader:
             self._waiter = None
 
 
-def _do_nothing() -> None:
+def _ignore_abort() -> None:
     """Do nothing: no task writes."""
 
 
-def find_refused_keys(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:
+def find_refused_reader_keys(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:
     """Return the keys among these that are no longer valid, each with the reason."""
     statement = (
         select(KeyRow.id, KeyRow.revoked_at, KeyRow.expires_at, WorkspaceRow.status)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_redis
+from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_shared_redis
 
 _CHANNEL = "recorder:stream-wakeups"
 _GATHER_S = 0.01
@@ -31,8 +31,8 @@ class RedisWakeups:
             url: address of Redis.
             wake: is called with the sessions that others touched; with None if some may have been missed.
         """
-        self._redis = connect_redis(url)
-        self._listener = connect_redis(url, timeout_s=_SILENCE_S)
+        self._redis = connect_shared_redis(url)
+        self._listener = connect_shared_redis(url, timeout_s=_SILENCE_S)
         self._wake = wake
         # A process ignores the messages that carry its own name.
         self._name = secrets.token_hex(8).encode()
@@ -67,7 +67,7 @@ class RedisWakeups:
             self._is_touched.clear()
             touched, self._touched = self._touched, set()
             try:
-                await self._redis.publish(_CHANNEL, b" ".join([self._name, *_encode_ids(touched)]))
+                await self._redis.publish(_CHANNEL, b" ".join([self._name, *_encode_published_ids(touched)]))
             except AWAY as error:
                 self._presence.failed(error)
                 if len(touched) < _MOST_WAITING:
@@ -109,5 +109,5 @@ class RedisWakeups:
             self._wake([session_id.decode() for session_id in session_ids])
 
 
-def _encode_ids(session_ids: Iterable[str]) -> Iterable[bytes]:
+def _encode_published_ids(session_ids: Iterable[str]) -> Iterable[bytes]:
     return (session_id.encode() for session_id in session_ids)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from recorder.models.replay import ReplayRow
 from recorder.replay_service.dry.dry_process import DryProcess, DryTask, Outcome
 from recorder.replay_service.dry.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
-from recorder.replay_service.scheduling.long_tasks import LongTasks, wait_in_thread
+from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
 from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.runtime import Runtime
 
@@ -191,7 +191,7 @@ class DryComputation:
 
     def _begin_long(self, row: ReplayRow) -> Generator[ComputedReplay | None, None, None]:
         """Read and compute a replay in a process of its own; yield None until it is computed."""
-        (task,) = yield from wait_in_thread(
+        (task,) = yield from run_long_task_in_thread(
             lambda: read_dry_tasks(self._runtime, [row], leaves_huge=False), name="replay-read"
         )
         assert not isinstance(task, HugeTask)

@@ -13,9 +13,9 @@ import msgspec
 
 from recorder.errors import Unavailable
 from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
 from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
-from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording
+from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording_message
 from recorder.replays.dry_replay import ReplayStart, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import (
@@ -148,7 +148,7 @@ def serve_dry_replays(memory_bytes: int) -> None:
     """Compute the replays that standard input names, until it ends."""
     # Trees of pages hold themselves: they are freed by collections, which pass over the modules.
     with reduced_garbage_collection(MANY_REQUESTS, older=5):
-        serve_requests(_answer_dry_task, memory_bytes)
+        serve_limited_process(_answer_dry_task, memory_bytes)
 
 
 def serve_long_dry_replay(memory_bytes: int) -> None:
@@ -162,10 +162,10 @@ def _answer_dry_task(message: bytes) -> bytes:
 
 
 def _replay_task(task: DryTask) -> DryResult:
-    blobs = _open_blobs(task.blob_url, task.archive_url)
-    recording, start = open_recording(task.recording, blobs), None
+    blobs = _open_dry_process_blobs(task.blob_url, task.archive_url)
+    recording, start = open_recording_message(task.recording, blobs), None
     if task.start is not None:
-        other = open_recording(task.start.recording, blobs)
+        other = open_recording_message(task.start.recording, blobs)
         start = ReplayStart(other, find_anchor_event(other, ReplayAnchor("event", task.start.event_id)))
     return replay_dry(
         recording,
@@ -186,9 +186,9 @@ def _open_comparison(
     if isinstance(against, GraphMessage):
         shares = {(source, target): share for source, target, share in against.edges}
         return GraphEvidence(against.node_of, shares, against.labels)
-    return None if against is None else open_recording(against, blobs)
+    return None if against is None else open_recording_message(against, blobs)
 
 
 @lru_cache(maxsize=2)
-def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
+def _open_dry_process_blobs(blob_url: str, archive_url: str | None) -> Blobs:
     return Blobs(blob_url, archive_url=archive_url)

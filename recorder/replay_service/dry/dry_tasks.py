@@ -18,8 +18,8 @@ from recorder.replay_service.dry.graph_evidence import read_graph_evidence
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_messages import RecordingMessage
 from recorder.replay_service.recordings.recording_reads import (
-    FoundSessions,
-    is_huge_session,
+    SessionsWithRecordings,
+    is_huge_recording,
     is_small_session,
     read_recording,
     read_sessions_with_recordings,
@@ -67,7 +67,7 @@ def read_dry_tasks(
         of_task = [
             sessions.rows[id] for id in (row.session_id, row.against_session_id) if id in sessions.rows
         ]
-        if leaves_huge and any(map(is_huge_session, of_task)):
+        if leaves_huge and any(map(is_huge_recording, of_task)):
             tasks.append(HugeTask())
             continue
         against = row.spec["against"] or {}
@@ -91,7 +91,7 @@ def _make_task_refusal(row: ReplayRow, error: BaseException) -> Refusal:
     return ReplayNotComputed(type(error).__name__)
 
 
-def _make_dry_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) -> DryTask:
+def _make_dry_task(runtime: Runtime, sessions: SessionsWithRecordings, row: ReplayRow) -> DryTask:
     """Return the task of a dry replay.
 
     Raises:
@@ -118,22 +118,24 @@ def _make_dry_task(runtime: Runtime, sessions: FoundSessions, row: ReplayRow) ->
         against=other if start is None and other is not None else compared,
         start=None if start is None or other is None else StartMessage(other, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
-        anchor=_find_anchor(row),
+        anchor=_find_dry_task_anchor(row),
         until=make_anchor(row.spec["until"]),
-        policy=make_policy(row),
+        policy=make_task_policy(row),
         input_names=row.input_names,
         decisions={int(step): Decision(**decision) for step, decision in row.decisions.items()},
     )
 
 
-def _find_task_session(sessions: FoundSessions, tenant: Tenant, session_id: str) -> SessionRow:
+def _find_task_session(sessions: SessionsWithRecordings, tenant: Tenant, session_id: str) -> SessionRow:
     session = sessions.rows.get(session_id)
     if session is None or session.tenant != tenant:
         raise NotFound("session")
     return session
 
 
-def _read_task_recording(runtime: Runtime, sessions: FoundSessions, session: SessionRow) -> RecordingMessage:
+def _read_task_recording(
+    runtime: Runtime, sessions: SessionsWithRecordings, session: SessionRow
+) -> RecordingMessage:
     return sessions.recordings.get(session.id) or read_recording(runtime, session)
 
 
@@ -142,7 +144,7 @@ def needs_anchor_search(row: ReplayRow) -> bool:
     return "auto" in (row.spec["anchor"] or {}) and row.anchor_event is None
 
 
-def _find_anchor(row: ReplayRow) -> ReplayAnchor | None:
+def _find_dry_task_anchor(row: ReplayRow) -> ReplayAnchor | None:
     position = row.spec["anchor"]
     if position is None or "auto" not in position:
         return make_anchor(position)
@@ -167,7 +169,7 @@ def make_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
     return ReplayAnchor(member.removesuffix("_id"), name)  # type: ignore[arg-type]
 
 
-def make_policy(row: ReplayRow) -> ReplayPolicy:
+def make_task_policy(row: ReplayRow) -> ReplayPolicy:
     """Return the policy of a replay."""
     sent = dict(row.spec["policy"])
     thresholds, viewport = sent.pop("thresholds"), sent.pop("viewport")

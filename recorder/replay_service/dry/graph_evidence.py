@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 from sqlmodel import Session as DbSession
 
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, make_session_lookup
-from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.queries.recovery_anchors import Witness, list_visits
 from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.views.network import END, START, network_of
@@ -43,14 +43,14 @@ def read_graph_evidence(
     steps = read_recovery_point_steps(db, runtime.lake, scope, columns, list(nodes)) if nodes else {}
     node_of = {step.event_id: columns.nodes[nodes[witness]].node_id for witness, step in steps.items()}
     own_nodes = [columns.nodes[node].node_id for node in visits.node.tolist()]
-    chosen = _choose_sessions(columns, path_id)
+    chosen = _choose_evidence_sessions(columns, path_id)
     # The session's own steps say nothing about whether others go this way.
-    shares = _compute_shares(columns, chosen, own_nodes if chosen[row] else [])
+    shares = _compute_edge_evidence(columns, chosen, own_nodes if chosen[row] else [])
     labels = {node.node_id: node.label for node in columns.nodes}
     return GraphMessage(node_of, [(*edge, share) for edge, share in shares.items()], labels)
 
 
-def _choose_sessions(columns: GraphColumns, path_id: str | None) -> Mask:
+def _choose_evidence_sessions(columns: GraphColumns, path_id: str | None) -> Mask:
     """Return the sessions that are in the graph, of a path those counted on it or on the one it became."""
     chosen = columns.current()
     if path_id is not None:
@@ -59,7 +59,7 @@ def _choose_sessions(columns: GraphColumns, path_id: str | None) -> Mask:
     return chosen
 
 
-def _compute_shares(
+def _compute_edge_evidence(
     columns: GraphColumns, chosen: Mask, own_nodes: list[str]
 ) -> dict[tuple[str, str], float]:
     """Return the share of the crossings out of a node that take each edge, without those of one session."""

@@ -7,9 +7,9 @@ from sqlmodel import col, select
 
 from recorder.errors import NotFound, ValidationFailed
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
-from recorder.memory_service.recovery_points import read_tag_times
+from recorder.memory_service.recovery_points import read_recovery_tag_times
 from recorder.models.session import SessionRow, TagRow
-from recorder.recording.outcome_detection import read_rules
+from recorder.recording.outcome_detection import read_outcome_detection_rules
 from recorder.storage.conditions import in_tenant
 from recorder.tenant import GraphScope
 
@@ -44,7 +44,7 @@ def find_session_failure(
         ValidationFailed: if no tag is named and the session did not fail.
     """
     tag = TagRow
-    names = read_rules(db, session).error_tags if failure_tag is None else {failure_tag}
+    names = read_outcome_detection_rules(db, session).error_tags if failure_tag is None else {failure_tag}
     statement = select(tag.name, tag.t_ms).where(tag.session_id == session.id, col(tag.name).in_(names))
     last = db.exec(statement.order_by(col(tag.t_ms).desc(), col(tag.id).desc()).limit(1)).first()
     if last is not None:
@@ -62,7 +62,7 @@ def read_similar_failures(
 ) -> dict[int, int]:
     """Return when sessions of a graph failed in the same way, by row: by the tag, or by an error event."""
     if failure.tag is not None:
-        tagged = read_tag_times(db, scope, columns, frozenset({failure.tag}))
+        tagged = read_recovery_tag_times(db, scope, columns, frozenset({failure.tag}))
         failed_ms = {row: max(times) for row, times in tagged.items()}
     else:
         table = SessionRow

@@ -58,20 +58,20 @@ class RecordingMessage(msgspec.Struct, tag="recording"):
     tags: list[RecordedTag]
 
 
-def open_recording(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
+def open_recording_message(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     """Return a recording whose snapshots are read from the store when they are needed."""
     places = [frame.snapshot_place for frame in message.frames]
-    reader = _SnapshotReader(StoredSnapshots(blobs, filter(None, places)))
+    reader = _RecordingSnapshotReader(StoredSnapshots(blobs, filter(None, places)))
     frames = [
         RecordedFrame(
             frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(reader.read_dom, snapshot)
         )
         for frame, snapshot in zip(message.frames, places, strict=True)
     ]
-    return RecordedSession(message.session_id, open_events(message), frames, message.tags)
+    return RecordedSession(message.session_id, open_recording_message_events(message), frames, message.tags)
 
 
-def open_events(message: RecordingMessage) -> list[EventItem]:
+def open_recording_message_events(message: RecordingMessage) -> list[EventItem]:
     """Return the events of a recording."""
     events: list[EventItem] = []
     for event in message.events:
@@ -87,7 +87,7 @@ def open_events(message: RecordingMessage) -> list[EventItem]:
     return events
 
 
-class _SnapshotReader:
+class _RecordingSnapshotReader:
     """Reader of the snapshots of one recording as values."""
 
     def __init__(self, snapshots: StoredSnapshots) -> None:

@@ -12,12 +12,12 @@ from sqlmodel import col, select
 from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.item_reads import read_sealed_frames
-from recorder.recording.session_events import EventPortions
-from recorder.recording.stored_events import EventRecord, decode_event_batch
+from recorder.recording.session_events import SessionEventPortions
+from recorder.recording.stored_events import EventRecord, decode_stored_event_batch
 from recorder.replay_service.recordings.recording_messages import EventMessage, FrameMessage, RecordingMessage
 from recorder.replays.recorded_session import InvalidRecording, RecordedTag
 from recorder.runtime import Runtime
-from recorder.storage.lake_reads import read_sessions
+from recorder.storage.lake_reads import read_lake_sessions
 from recorder.tenant import Tenant
 
 #: Longer sessions are no recordings of one run, and would fill the memory of the run.
@@ -62,7 +62,7 @@ def read_recording(runtime: Runtime, row: SessionRow) -> RecordingMessage:
     if row.event_count > MOST_EVENTS:
         raise InvalidRecording(f"Sessions of more than {MOST_EVENTS:,} events are not replayed.")
     size = _Size()
-    portions = EventPortions(runtime.database, runtime.lake, row.tenant, row.id)
+    portions = SessionEventPortions(runtime.database, runtime.lake, row.tenant, row.id)
     events: list[EventMessage] = []
     try:
         while (batch := portions.read()) is not None:
@@ -75,11 +75,11 @@ def read_recording(runtime: Runtime, row: SessionRow) -> RecordingMessage:
         size.add(frames_batch.nbytes)
         frames.extend(FrameMessage(**frame) for frame in frames_batch.to_pylist())
     with runtime.database.transaction(write=False) as db:
-        return RecordingMessage(row.id, events, frames, _read_tags(db, [row.id])[row.id])
+        return RecordingMessage(row.id, events, frames, _read_recording_tags(db, [row.id])[row.id])
 
 
 @dataclass
-class FoundSessions:
+class SessionsWithRecordings:
     """Sessions by id that are not deleted, and the recordings of the small ones."""
 
     rows: dict[str, SessionRow] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class FoundSessions:
 
 def read_sessions_with_recordings(
     runtime: Runtime, session_ids: Collection[str], *, first_only: bool = False
-) -> FoundSessions:
+) -> SessionsWithRecordings:
     """Return sealed sessions, and the recordings of the small ones with a few queries for all of them.
 
     Args:
@@ -107,22 +107,22 @@ def read_sessions_with_recordings(
         rows = {row.id: row for row in db.exec(statement)}
         ordered = [rows[session_id] for session_id in session_ids if session_id in rows]
         small = [row for row in (_take_first(ordered) if first_only else ordered) if is_small_session(row)]
-        tags = _read_tags(db, [row.id for row in small])
-        events = _read_hot_events(db, [row.id for row in small if row.is_hot])
+        tags = _read_recording_tags(db, [row.id for row in small])
+        events = _read_hot_recording_events(db, [row.id for row in small if row.is_hot])
     swept = [row for row in small if not row.is_hot]
-    for row_id, read in _read_lake_rows(runtime, "events", swept, _EVENT_COLUMNS).items():
+    for row_id, read in _read_lake_recording_rows(runtime, "events", swept, _EVENT_COLUMNS).items():
         events[row_id] = [_make_recording_event(event.values()) for event in read]
-    frames = _read_lake_rows(runtime, "frames", small, _FRAME_COLUMNS)
+    frames = _read_lake_recording_rows(runtime, "frames", small, _FRAME_COLUMNS)
     recordings = {
         row.id: RecordingMessage(
             row.id, events[row.id], [FrameMessage(**frame) for frame in frames[row.id]], tags[row.id]
         )
         for row in small
     }
-    return FoundSessions(rows, recordings)
+    return SessionsWithRecordings(rows, recordings)
 
 
-def is_huge_session(row: SessionRow) -> bool:
+def is_huge_recording(row: SessionRow) -> bool:
     """Return whether a session is so large that others would wait while it is read."""
     return row.event_count > _HUGE_EVENTS or row.event_bytes > _HUGE_BYTES or row.frame_count > _HUGE_FRAMES
 
@@ -149,12 +149,12 @@ def is_small_session(row: SessionRow) -> bool:
     )
 
 
-def _read_hot_events(db: DbSession, session_ids: Collection[str]) -> dict[str, list[EventMessage]]:
+def _read_hot_recording_events(db: DbSession, session_ids: Collection[str]) -> dict[str, list[EventMessage]]:
     """Return the events of sessions that are in SQL by `(t_ms, id)`."""
     records: defaultdict[str, list[EventRecord]] = defaultdict(list)
     statement = select(EventBatchRow).where(col(EventBatchRow.session_id).in_(session_ids))
     for batch in db.exec(statement.order_by(col(EventBatchRow.first_position))):
-        records[batch.session_id] += decode_event_batch(batch)
+        records[batch.session_id] += decode_stored_event_batch(batch)
     events: defaultdict[str, list[EventMessage]] = defaultdict(list)
     for session_id, read in records.items():
         read.sort(key=lambda record: (record.t_ms, record.id))
@@ -165,7 +165,7 @@ def _read_hot_events(db: DbSession, session_ids: Collection[str]) -> dict[str, l
     return events
 
 
-def _read_lake_rows(
+def _read_lake_recording_rows(
     runtime: Runtime, kind: Literal["events", "frames"], rows: Iterable[SessionRow], columns: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the lake rows of small sessions in their order, with one read of each partition."""
@@ -176,7 +176,7 @@ def _read_lake_rows(
     for (tenant, workflow, date), session_ids in partitions.items():
         table = runtime.lake.stored_table(kind, tenant)
         names = ("session_id", *columns)
-        for batch in read_sessions(table, kind, workflow, date, session_ids, columns=names):
+        for batch in read_lake_sessions(table, kind, workflow, date, session_ids, columns=names):
             for item in batch.to_pylist():
                 items[item.pop("session_id")].append(item)
     return items
@@ -185,14 +185,14 @@ def _read_lake_rows(
 def _make_recording_event(values: Iterable[Any]) -> EventMessage:
     """Return an event from its values, in the order of `_EVENT_COLUMNS`."""
     event_id, t_ms, type, frame_id, payload = values
-    return EventMessage(event_id, t_ms, type, frame_id, _to_raw(payload))
+    return EventMessage(event_id, t_ms, type, frame_id, _make_raw_recording_data(payload))
 
 
-def _to_raw(payload: str | bytes) -> msgspec.Raw:
+def _make_raw_recording_data(payload: str | bytes) -> msgspec.Raw:
     return msgspec.Raw(payload.encode() if isinstance(payload, str) else payload)
 
 
-def _read_tags(db: DbSession, session_ids: Collection[str]) -> dict[str, list[RecordedTag]]:
+def _read_recording_tags(db: DbSession, session_ids: Collection[str]) -> dict[str, list[RecordedTag]]:
     statement = select(TagRow).where(col(TagRow.session_id).in_(session_ids))
     tags: defaultdict[str, list[RecordedTag]] = defaultdict(list)
     for row in db.exec(statement.order_by(col(TagRow.t_ms), col(TagRow.id))):

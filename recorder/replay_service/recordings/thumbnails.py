@@ -8,7 +8,7 @@ import io
 
 from PIL import Image
 
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
 _MOST_PIXELS = 16_000_000
@@ -45,19 +45,19 @@ class ThumbnailProcess:
 
 def serve_thumbnails(memory_bytes: int) -> None:
     """Make thumbnails of the pictures on standard input, until it ends."""
-    serve_requests(_answer_thumbnail_request, memory_bytes)
+    serve_limited_process(_answer_thumbnail_request, memory_bytes)
 
 
 def _answer_thumbnail_request(message: bytes) -> bytes:
     try:
-        return base64.b64encode(_shrink_picture(base64.b64decode(message)))
+        return base64.b64encode(_make_picture_thumbnail(base64.b64decode(message)))
     except MemoryError:
         raise
     except Exception:  # decoders raise errors of any kind
         return b""
 
 
-def _shrink_picture(data: bytes) -> bytes:
+def _make_picture_thumbnail(data: bytes) -> bytes:
     """Return a small JPEG of a picture; nothing if it has too many pixels or bytes.
 
     Raises:

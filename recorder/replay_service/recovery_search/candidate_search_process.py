@@ -16,7 +16,7 @@ import msgspec
 from polars.exceptions import PanicException
 
 from recorder.errors import NotFound, Unavailable
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
 from recorder.recording.sessions import find_session
 from recorder.replay_service.recordings.failed_sessions import SessionFailure
 from recorder.replay_service.recovery_search.candidates import PointTime, list_recovery_candidates
@@ -113,7 +113,7 @@ class SearchProcess:
 
 def serve_candidate_searches(memory_bytes: int) -> None:
     """Search for what standard input names, until it ends."""
-    serve_requests(_answer_search, memory_bytes)
+    serve_limited_process(_answer_search, memory_bytes)
 
 
 def _answer_search(message: bytes) -> bytes:
@@ -135,7 +135,7 @@ def _answer_search(message: bytes) -> bytes:
 
 
 def _search_candidates(task: SearchTask) -> list[dict[str, Any]]:
-    runtime = _open_runtime(task.stores)
+    runtime = _open_candidate_search_stores(task.stores)
     with runtime.database.transaction(write=False) as db:
         session = find_session(db, task.tenant, task.session_id)
     point = None
@@ -146,7 +146,7 @@ def _search_candidates(task: SearchTask) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=1)
-def _open_runtime(stores: SearchStores) -> Runtime:
+def _open_candidate_search_stores(stores: SearchStores) -> Runtime:
     """Return the stores that the parent has open, which has checked schema and region."""
     settings = Settings(
         data_dir=Path(stores.data_dir),

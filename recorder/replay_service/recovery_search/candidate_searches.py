@@ -136,7 +136,7 @@ class CandidateSearches:
         del self._waiting[row.id]
         self._turns[row.tenant] = max(self._turns.values(), default=0) + 1
         with held.transaction(self._runtime.database) as db:
-            current = _lock(db, row)
+            current = _lock_searched_row(db, row)
             if current is None:
                 return True
             current.searches += 1
@@ -204,7 +204,7 @@ class CandidateSearches:
             return
         if reply.is_unavailable and not self._pauses.has_waited(row.id):
             with held.transaction(self._runtime.database) as db:
-                current = _lock(db, row)
+                current = _lock_searched_row(db, row)
                 if current is not None:
                     current.searches = 0
                     db.add(current)
@@ -242,7 +242,7 @@ class CandidateSearches:
         self._report.count(current)
 
 
-def _lock(db: DbSession, row: SearchedRow) -> SearchedRow | None:
+def _lock_searched_row(db: DbSession, row: SearchedRow) -> SearchedRow | None:
     """Return the current row, locked; None if it was ended, steered or removed since."""
     return (
         lock_recovery(db, row) if isinstance(row, RecoveryRow) else lock_open_replays(db, [row]).get(row.id)

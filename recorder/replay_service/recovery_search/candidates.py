@@ -13,17 +13,21 @@ from sqlmodel import col, select
 
 from recorder.errors import NotFound, Unavailable
 from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
-from recorder.memory.queries.common_paths import read_newest_columns
 from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_passed_node
 from recorder.memory.queries.recovery_anchors import Witness
 from recorder.memory.storage.graph_store import graph_scope_of
-from recorder.memory_service.recovery_points import RecordedStepIds, read_recovery_point_steps, read_tag_times
+from recorder.memory_service.recovery_points import (
+    RecordedStepIds,
+    read_recovery_point_steps,
+    read_recovery_tag_times,
+)
 from recorder.models.session import SessionRow, TagRow
-from recorder.recording.outcome_detection import read_rules
+from recorder.recording.outcome_detection import read_outcome_detection_rules
 from recorder.recording.sessions import find_session
 from recorder.replay_service.recordings.failed_sessions import SessionFailure, read_similar_failures
-from recorder.replay_service.recordings.recording_messages import open_recording
+from recorder.replay_service.recordings.recording_messages import open_recording_message
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replays.budget import Budget
 from recorder.replays.consequences import list_consequential
@@ -109,9 +113,9 @@ def list_recovery_candidates(
         counted = _find_candidate_nodes(db, runtime, session, failure, point)
     if not counted:
         return []
-    acts = _list_acts(runtime, session, failure.t_ms)
+    acts = _list_candidate_acts(runtime, session, failure.t_ms)
     with runtime.database.transaction(write=False) as db:
-        success_tags = read_rules(db, session).success_tags
+        success_tags = read_outcome_detection_rules(db, session).success_tags
     suffixes = _SuffixReader(runtime, session.tenant, success_tags, skip_unavailable)
     ranked = rank_recovery_candidates(_describe_candidate(acts, entry) for entry in counted)
     by_node = {entry.node_id: entry for entry in counted}
@@ -137,18 +141,18 @@ def _find_candidate_nodes(
     (row,) = make_session_lookup(columns).find([session.id]).tolist()
     if row == NOWHERE:
         return []  # sealed while the graph was paused
-    rules = read_rules(db, session)
+    rules = read_outcome_detection_rules(db, session)
 
     def read_successes(_: Ints) -> Mapping[int, Sequence[int]]:
         return success_times
 
-    success_times = read_tag_times(db, scope, columns, rules.success_tags)
+    success_times = read_recovery_tag_times(db, scope, columns, rules.success_tags)
     failed_ms = read_similar_failures(db, scope, columns, session, failure)
     nodes = PassedNodes(columns, row, failed_ms, read_successes)
     if point is None:
-        passed = nodes.list_candidates(_read_tag_times(db, session, failure, rules.error_tags))
+        passed = nodes.list_candidates(_read_candidate_tag_times(db, session, failure, rules.error_tags))
     else:
-        passed = [nodes.describe(node) for node in _find_point(columns, point)]
+        passed = [nodes.describe(node) for node in _find_candidate_point_node(columns, point)]
     wanted = {witness for node in passed for witness in node.donors}
     wanted |= {Witness(row, node.pos) for node in passed if node.pos is not None}
     steps = read_recovery_point_steps(db, runtime.lake, scope, columns, sorted(wanted)) if wanted else {}
@@ -167,13 +171,13 @@ def _find_candidate_nodes(
     ]
 
 
-def _find_point(columns: GraphColumns, point: PointTime) -> list[int]:
+def _find_candidate_point_node(columns: GraphColumns, point: PointTime) -> list[int]:
     (row,) = make_session_lookup(columns).find([point.session_id]).tolist()
     node = None if row == NOWHERE else find_passed_node(columns, row, point.t_ms)
     return [] if node is None else [node]
 
 
-def _read_tag_times(
+def _read_candidate_tag_times(
     db: DbSession, session: SessionRow, failure: SessionFailure, error_tags: frozenset[str]
 ) -> list[int]:
     """Return the times of the tags before the failure that mark no failure themselves."""
@@ -183,9 +187,9 @@ def _read_tag_times(
     return [t_ms for name, t_ms in tags if name not in names]
 
 
-def _list_acts(runtime: Runtime, session: SessionRow, until_ms: int) -> list[_Act]:
+def _list_candidate_acts(runtime: Runtime, session: SessionRow, until_ms: int) -> list[_Act]:
     """Return the actions of a session up to a time, in order."""
-    recording = open_recording(read_recording(runtime, session), runtime.blobs)
+    recording = open_recording_message(read_recording(runtime, session), runtime.blobs)
     consequential = list_consequential(recording)
     acts = [step.event for step in list_recorded_steps(recording) if step.event["t_ms"] <= until_ms]
     return [_Act(EventPosition(act["t_ms"], act["id"]), act["id"] in consequential) for act in acts]
@@ -264,7 +268,7 @@ class _SuffixReader:
                 row = find_session(db, self._tenant, session_id)
             if row.event_count > _DONOR_EVENTS or row.event_bytes > _DONOR_BYTES:
                 raise InvalidRecording("The session is too large for a donor.")
-            self._last = open_recording(read_recording(self._runtime, row), self._runtime.blobs)
+            self._last = open_recording_message(read_recording(self._runtime, row), self._runtime.blobs)
         return self._last
 
 

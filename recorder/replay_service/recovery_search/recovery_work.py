@@ -19,7 +19,7 @@ from recorder.models.session import SessionRow
 from recorder.recording.sessions import find_session
 from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs, encrypt_inputs
 from recorder.replay_service.requests.recoveries import end_recovery
-from recorder.replay_service.requests.replay_rows import undeleted_session_conditions
+from recorder.replay_service.requests.replay_rows import make_undeleted_replay_conditions
 from recorder.replay_service.requests.replays import create_attempt_replay
 from recorder.replay_service.scheduling.open_tenants import OPEN_RECOVERIES, list_open_rows_by_tenant
 from recorder.runtime import Runtime
@@ -39,7 +39,7 @@ def list_due_recoveries(
     Those of suspended workspaces wait.
     """
     attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
-    due = [~attempt, col(RecoveryRow.id).not_in(without), *undeleted_session_conditions(RecoveryRow)]
+    due = [~attempt, col(RecoveryRow.id).not_in(without), *make_undeleted_replay_conditions(RecoveryRow)]
     return list_open_rows_by_tenant(db, OPEN_RECOVERIES, due, limit=limit)
 
 
@@ -70,7 +70,7 @@ def continue_recovery(
             return None
         if current.candidates is None:
             current.candidates = candidates or []
-        _continue_attempts(db, runtime, current)
+        _continue_recovery_attempts(db, runtime, current)
         return current if current.finished_at is not None else None
 
 
@@ -96,10 +96,10 @@ def lock_recovery(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:
     return None if current is None or current.finished_at is not None else current
 
 
-def _continue_attempts(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
+def _continue_recovery_attempts(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
     """Start the attempt that follows the last one, or end the recovery."""
     assert row.candidates is not None
-    last = _read_last_attempt(db, row)
+    last = _read_last_recovery_attempt(db, row)
     if last is None and row.went_live:
         # The purge of its donor removed the live attempt, which may have changed something.
         end_recovery(db, row, reason="live_replay_ended")
@@ -176,6 +176,6 @@ def _start_recovery_attempt(
     return True
 
 
-def _read_last_attempt(db: DbSession, row: RecoveryRow) -> ReplayRow | None:
+def _read_last_recovery_attempt(db: DbSession, row: RecoveryRow) -> ReplayRow | None:
     """Return the last attempt; None before the first, and where the purge of its donor removed it."""
     return db.get(ReplayRow, row.replay_ids[-1]) if row.replay_ids else None

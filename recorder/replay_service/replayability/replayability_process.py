@@ -13,9 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from recorder.errors import Unavailable
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_requests
+from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
 from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
-from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording
+from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording_message
 from recorder.replays.dry_replay import compute_replayability
 from recorder.replays.recorded_session import InvalidRecording
 from recorder.storage.blobs import Blobs
@@ -96,14 +96,14 @@ class ReplayabilityProcess:
                 if isinstance(answer, ProcessEnded):
                     yield Replayability(error=answer)
                 else:
-                    yield None if answer is None else _read_answer(answer)
+                    yield None if answer is None else _read_replayability_answer(answer)
 
     def end(self) -> None:
         """End the process."""
         self._process.end()
 
 
-def _read_answer(answer: bytes) -> Replayability:
+def _read_replayability_answer(answer: bytes) -> Replayability:
     try:
         return Replayability(decode_reply(answer, float))
     except (InvalidRecording, ReplayNotComputed, Unavailable) as error:
@@ -113,7 +113,7 @@ def _read_answer(answer: bytes) -> Replayability:
 def serve_replayability(memory_bytes: int) -> None:
     """Compute the values that standard input asks for, until it ends."""
     os.nice(_NICENESS)
-    serve_requests(_answer_replayability_task, memory_bytes)
+    serve_limited_process(_answer_replayability_task, memory_bytes)
 
 
 def _answer_replayability_task(message: bytes) -> bytes:
@@ -121,9 +121,11 @@ def _answer_replayability_task(message: bytes) -> bytes:
 
 
 def _compute_replayability(task: ReplayabilityTask) -> float | None:
-    return compute_replayability(open_recording(task.recording, _open_blobs(task.blob_url, task.archive_url)))
+    return compute_replayability(
+        open_recording_message(task.recording, _open_replayability_blobs(task.blob_url, task.archive_url))
+    )
 
 
 @lru_cache(maxsize=2)
-def _open_blobs(blob_url: str, archive_url: str | None) -> Blobs:
+def _open_replayability_blobs(blob_url: str, archive_url: str | None) -> Blobs:
     return Blobs(blob_url, archive_url=archive_url)

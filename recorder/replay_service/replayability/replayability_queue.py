@@ -48,15 +48,15 @@ _FIRST_OF_EACH_TENANT = text("""
 """).columns(*_TENANT_COLUMNS)
 
 
-def has_waiting_sessions(db: DbSession, lease: str) -> bool:
+def has_queued_replayability(db: DbSession, lease: str) -> bool:
     """Return whether sessions of active workspaces have waited long enough, and no run holds this lease."""
     if is_lease_held(db, lease, now_ms=clock.now_ms()):
         return False
     before = clock.now() - _START_AFTER
-    return any(sealed_at <= before for _, sealed_at in list_waiting_tenants(db))
+    return any(sealed_at <= before for _, sealed_at in list_replayability_queue_tenants(db))
 
 
-def list_waiting_tenants(db: DbSession) -> list[tuple[Tenant, datetime]]:
+def list_replayability_queue_tenants(db: DbSession) -> list[tuple[Tenant, datetime]]:
     """Return each active workspace and mode with waiting sessions, and when its oldest was sealed.
 
     It costs an index look-up for each, however many sessions wait.
@@ -65,7 +65,7 @@ def list_waiting_tenants(db: DbSession) -> list[tuple[Tenant, datetime]]:
     return [(Tenant(workspace_id, mode), sealed_at) for workspace_id, mode, sealed_at in rows]
 
 
-def store_replayability(db: DbSession, values: dict[str, float | None]) -> None:
+def store_queued_replayability(db: DbSession, values: dict[str, float | None]) -> None:
     """Store values of sessions that still wait for one."""
     waits = (col(SessionRow.id) == bindparam("session_id"), WAITS_FOR_REPLAYABILITY)
     changed = {"replayability": bindparam("value"), "replayability_at": clock.now()}

@@ -21,7 +21,7 @@ from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_messages import RecordingMessage
 from recorder.replay_service.recordings.recording_reads import (
-    is_huge_session,
+    is_huge_recording,
     read_recording,
     read_sessions_with_recordings,
 )
@@ -31,10 +31,10 @@ from recorder.replay_service.replayability.replayability_process import (
     ReplayabilityTask,
 )
 from recorder.replay_service.replayability.replayability_queue import (
-    list_waiting_tenants,
-    store_replayability,
+    list_replayability_queue_tenants,
+    store_queued_replayability,
 )
-from recorder.replay_service.scheduling.long_tasks import LongTasks, wait_in_thread
+from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
 from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.replays.recorded_session import InvalidRecording
 from recorder.runtime import Runtime
@@ -139,7 +139,7 @@ class ReplayabilityWork:
         values = self._compute(rows, began + self._turn_s)
         if values:
             with held.transaction(self._runtime.database) as db:
-                store_replayability(db, values)
+                store_queued_replayability(db, values)
         ended = time.monotonic()
         self._next_s = ended + max(_TURN_EVERY_S, self._turn_pauses * (ended - began))
         self._turns.add_time(tenant, ended - began)
@@ -153,13 +153,13 @@ class ReplayabilityWork:
             self._add_value(row, computed, values, is_last=isinstance(computed.error, ProcessEnded))
             if values:
                 with held.transaction(self._runtime.database) as db:
-                    store_replayability(db, values)
+                    store_queued_replayability(db, values)
 
     def _begin_long(self, row: SessionRow) -> Generator[Replayability | None, None, None]:
         """Read a session and compute its value in a process of its own; yield None until it is computed."""
         try:
-            recordings = yield from wait_in_thread(
-                lambda: _read_recordings(self._runtime, [row]), name="replayability-read"
+            recordings = yield from run_long_task_in_thread(
+                lambda: _read_replayability_recordings(self._runtime, [row]), name="replayability-read"
             )
         except (Unavailable, OSError):
             yield Replayability(error=Unavailable("A store"))
@@ -179,7 +179,7 @@ class ReplayabilityWork:
 
     def _choose_sessions(self, db: DbSession, now_s: float) -> tuple[Tenant | None, list[SessionRow]]:
         """Return the workspace and mode that used the least time, of those with sessions to compute now."""
-        waiting = [tenant for tenant, _ in list_waiting_tenants(db)]
+        waiting = [tenant for tenant, _ in list_replayability_queue_tenants(db)]
         self._turns.set_waiting(waiting)
         full = self._long.list_full_tenants()
         ready = [
@@ -217,8 +217,8 @@ class ReplayabilityWork:
     def _compute(self, rows: Sequence[SessionRow], until_s: float) -> dict[str, float | None]:
         """Return the values of the sessions for which the turn had time; a failed one has none yet."""
         values: dict[str, float | None] = {}
-        quick = [row for row in rows if not is_huge_session(row)]
-        for row in filter(is_huge_session, rows):
+        quick = [row for row in rows if not is_huge_recording(row)]
+        for row in filter(is_huge_recording, rows):
             self._long.add(row)
         recordings = self._read(quick, values) if quick else {}
         for row in quick:
@@ -264,7 +264,7 @@ class ReplayabilityWork:
     ) -> dict[str, RecordingMessage | None]:
         """Return the recordings that can be read; the rows of one session alone may be damaged."""
         try:
-            return _read_recordings(self._runtime, rows)
+            return _read_replayability_recordings(self._runtime, rows)
         except (Unavailable, OSError):
             self._pause(rows[0])
             return {}
@@ -331,7 +331,9 @@ class _FramesMissing(Exception):
     """The lake lacks frames of a sealed session."""
 
 
-def _read_recordings(runtime: Runtime, rows: Sequence[SessionRow]) -> dict[str, RecordingMessage | None]:
+def _read_replayability_recordings(
+    runtime: Runtime, rows: Sequence[SessionRow]
+) -> dict[str, RecordingMessage | None]:
     """Return recordings by session; None without snapshots, and for one that is too large to be replayed.
 
     Raises:

@@ -14,15 +14,15 @@ from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, R
 from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
 from recorder.replay_service.recordings.failed_sessions import find_session_failure
 from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
-from recorder.replay_service.requests.replay_rows import check_open_limit, find_replay_row
-from recorder.replay_service.requests.replay_wire_objects import select_effective_policy
+from recorder.replay_service.requests.replay_rows import check_open_replay_limit, find_replay_row
+from recorder.replay_service.requests.replay_wire_objects import make_wire_policy
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.request_checks import (
     check_replay_hosts,
-    find_place_time,
-    find_sealed_session,
-    require_live_hosts,
+    find_requested_place_time,
+    require_live_replay_hosts,
     require_replay_scope,
+    require_sealed_replay_session,
 )
 from recorder.request_context import continue_request_context, current_request_id
 from recorder.runtime import Runtime
@@ -44,19 +44,19 @@ def create_recovery(
         LimitReached: if too many recoveries of the workspace have not ended.
     """
     tenant = caller.tenant
-    session = find_sealed_session(db, tenant, body.session_id)
+    session = require_sealed_replay_session(db, tenant, body.session_id)
     failure = find_session_failure(db, session, body.failure_tag, pointer="/session_id")
     if body.sandbox == "live":
-        check_replay_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
+        check_replay_hosts(require_live_replay_hosts(db, tenant), body.policy, body.inputs)
     point_t_ms = None
     if body.recovery_point is not None:
-        other = find_sealed_session(db, tenant, body.recovery_point.session_id)
+        other = require_sealed_replay_session(db, tenant, body.recovery_point.session_id)
         if other.workflow != session.workflow:
             text = "The recovery point must be in a session of the same workflow as the failed one."
             raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
         named = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
-        point_t_ms = find_place_time(db, runtime, other, ReplayPlace(**named))
-    check_open_limit(db, RecoveryRow, tenant)
+        point_t_ms = find_requested_place_time(db, runtime, other, ReplayPlace(**named))
+    check_open_replay_limit(db, RecoveryRow, tenant)
     recovery_id, now = new_timed_id("rcv")
     inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing
     row = RecoveryRow(
@@ -116,7 +116,7 @@ def end_recovery(db: DbSession, row: RecoveryRow, *, reason: RecoveryReason | No
     if reason is None:
         row.recovery_ms = clock.to_ms(row.finished_at) - clock.to_ms(row.created_at)
     # The attempts show their sessions; here the ids of other sessions would outlive them.
-    row.candidates = _list_without_donors(row)
+    row.candidates = _list_recovery_wire_candidates(row)
     db.add(row)
     _emit_recovery_event(db, row)
 
@@ -125,14 +125,14 @@ def recovery_to_wire(row: RecoveryRow) -> Recovery:
     """Return the recovery object."""
     policy = row.policy or ReplayPolicyBody().model_dump(mode="json")
     named = {
-        "candidates": _list_without_donors(row),
+        "candidates": _list_recovery_wire_candidates(row),
         "inputs": row.input_names or [],
-        "policy": select_effective_policy(policy, row.sandbox),
+        "policy": make_wire_policy(policy, row.sandbox),
     }
     return Recovery.model_validate({**row.model_dump(include=_COLUMNS), **named})
 
 
-def _list_without_donors(row: RecoveryRow) -> list[dict[str, Any]]:
+def _list_recovery_wire_candidates(row: RecoveryRow) -> list[dict[str, Any]]:
     """Return the candidates of a recovery as clients see them."""
     return [
         {name: value for name, value in candidate.items() if name != "donor"}

@@ -37,7 +37,7 @@ def find_replay_row(
     if not is_id(row_id, prefix):
         raise NotFound(name)
     statement = select(table).where(
-        table.id == row_id, *in_tenant(table, tenant), *undeleted_session_conditions(table)
+        table.id == row_id, *in_tenant(table, tenant), *make_undeleted_replay_conditions(table)
     )
     row = db.exec(statement.with_for_update(of=table) if lock else statement).one_or_none()
     if row is None:
@@ -66,7 +66,7 @@ def list_replay_rows(
         before_id: the last id of the page before.
         limit: most rows of a page.
     """
-    statement = select(table).where(*in_tenant(table, tenant), *undeleted_session_conditions(table))
+    statement = select(table).where(*in_tenant(table, tenant), *make_undeleted_replay_conditions(table))
     for name, value in filters.items():
         if value is not None:
             statement = statement.where(has_text(getattr(table, name), value))
@@ -81,7 +81,7 @@ def list_replay_rows(
     )
 
 
-def undeleted_session_conditions(table: type[Row]) -> list[Any]:
+def make_undeleted_replay_conditions(table: type[Row]) -> list[Any]:
     """Return the conditions that the sessions of a replay or a recovery are not deleted."""
     other_session = col(_OTHER_SESSION[table])
     alive = col(SessionRow.deleted_at).is_(None)
@@ -90,7 +90,7 @@ def undeleted_session_conditions(table: type[Row]) -> list[Any]:
     return [first, or_(other_session.is_(None), other)]
 
 
-def check_open_limit(db: DbSession, table: type[Row], tenant: Tenant) -> None:
+def check_open_replay_limit(db: DbSession, table: type[Row], tenant: Tenant) -> None:
     """Check that a workspace may have one more replay, or recovery, that has not ended.
 
     Raises:

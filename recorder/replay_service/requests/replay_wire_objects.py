@@ -45,7 +45,7 @@ def replay_to_wire(row: ReplayRow) -> Replay:
             "mode": row.kind,
             "anchor": row.spec["anchor"],
             "until": row.spec["until"],
-            "policy": select_effective_policy(row.spec["policy"], row.sandbox, is_compared=is_compared),
+            "policy": make_wire_policy(row.spec["policy"], row.sandbox, is_compared=is_compared),
             "against": row.spec["against"],
             "start": row.spec.get("start"),
             "anchor_event": None if row.anchor_event is None else AnchorEvent(**row.anchor_event),
@@ -56,9 +56,7 @@ def replay_to_wire(row: ReplayRow) -> Replay:
     )
 
 
-def select_effective_policy(
-    policy: dict[str, Any], sandbox: str, *, is_compared: bool = False
-) -> dict[str, Any]:
+def make_wire_policy(policy: dict[str, Any], sandbox: str, *, is_compared: bool = False) -> dict[str, Any]:
     """Return the members of a policy that have an effect in a sandbox.
 
     Args:
@@ -72,10 +70,10 @@ def select_effective_policy(
 
 def queue_replay_events(db: DbSession, *rows: ReplayRow) -> None:
     """Queue the events of the statuses that replays have just taken, with the whole objects."""
-    add_outbox_events(db, [_describe_event(row) for row in rows])
+    add_outbox_events(db, [_describe_replay_event(row) for row in rows])
 
 
-def _describe_event(row: ReplayRow) -> dict[str, Any]:
+def _describe_replay_event(row: ReplayRow) -> dict[str, Any]:
     with continue_request_context(row.request_id):
         return describe_outbox_event(
             tenant=row.tenant,

@@ -28,16 +28,16 @@ from recorder.models.replay import (
 from recorder.models.session import SessionRow
 from recorder.recording.stops import stop_session
 from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
-from recorder.replay_service.requests.replay_rows import check_open_limit, find_replay_row
+from recorder.replay_service.requests.replay_rows import check_open_replay_limit, find_replay_row
 from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.request_checks import (
+    check_compared_replay_session,
     check_replay_hosts,
-    check_replay_range,
     check_replay_settings,
-    find_compared_session,
-    find_sealed_session,
-    require_live_hosts,
+    check_requested_replay_range,
+    require_live_replay_hosts,
     require_replay_scope,
+    require_sealed_replay_session,
 )
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
@@ -143,12 +143,12 @@ def create_replay(
         LimitReached: if too many replays of the workspace have not ended.
     """
     tenant = caller.tenant
-    session = find_sealed_session(db, tenant, body.session_id)
-    other = find_compared_session(db, session, body)
+    session = require_sealed_replay_session(db, tenant, body.session_id)
+    other = check_compared_replay_session(db, session, body)
     if body.sandbox == "live":
-        check_replay_hosts(require_live_hosts(db, tenant), body.policy, body.inputs)
-    anchor_event = check_replay_range(db, runtime, session, body)
-    check_open_limit(db, ReplayRow, tenant)
+        check_replay_hosts(require_live_replay_hosts(db, tenant), body.policy, body.inputs)
+    anchor_event = check_requested_replay_range(db, runtime, session, body)
+    check_open_replay_limit(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
     inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing
     row = ReplayRow(
@@ -161,8 +161,8 @@ def create_replay(
         kind=body.mode,
         status="queued",
         spec={
-            "anchor": _describe_place(body.anchor),
-            "until": _describe_place(body.until),
+            "anchor": _describe_replay_place(body.anchor),
+            "until": _describe_replay_place(body.until),
             "policy": body.policy.model_dump(mode="json"),
             "against": None if body.against is None else body.against.model_dump(exclude_none=True),
         },
@@ -185,7 +185,7 @@ def create_replay(
     return row
 
 
-def list_steps(
+def list_stored_replay_steps(
     db: DbSession, row: ReplayRow, *, after: int | None, limit: int
 ) -> FetchedPage[ReplayStep, int]:
     """Return a page of the steps of a replay, in their order."""
@@ -271,5 +271,5 @@ def set_replay_ended(row: ReplayRow, status: str) -> None:
     row.input_values = row.awaiting_step = row.awaiting_until = None
 
 
-def _describe_place(position: ReplayPlace | None) -> dict[str, Any] | None:
+def _describe_replay_place(position: ReplayPlace | None) -> dict[str, Any] | None:
     return None if position is None else position.model_dump(exclude_none=True)

@@ -26,7 +26,7 @@ from recorder.models.memory import GraphPathRow
 from recorder.models.replay import DRY_POLICY, ReplayCreate, ReplayPlace, ReplayPolicyBody
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.net.addresses import parse_request_target
+from recorder.net.addresses import parse_called_address
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.item_reads import find_anchor_time
 from recorder.recording.session_events import read_session_events_page
@@ -44,7 +44,7 @@ from recorder.tenant import Tenant
 _FILES = re.compile(r'(?:\s*\[\s*")?data:')
 
 
-def find_sealed_session(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
+def require_sealed_replay_session(db: DbSession, tenant: Tenant, session_id: str) -> SessionRow:
     """Return a sealed session of the caller's workspace and mode.
 
     Raises:
@@ -56,7 +56,7 @@ def find_sealed_session(db: DbSession, tenant: Tenant, session_id: str) -> Sessi
     return row
 
 
-def require_live_hosts(db: DbSession, tenant: Tenant) -> list[str]:
+def require_live_replay_hosts(db: DbSession, tenant: Tenant) -> list[str]:
     """Return the hosts that live replays of a workspace may reach.
 
     Raises:
@@ -104,7 +104,7 @@ def check_replay_settings(
         ValidationFailed: if a member of the policy has no effect, or an input is too long.
         InsufficientScope: if the sandbox is live and the key lacks its scope.
     """
-    check_replay_policy(policy, sandbox, is_compared=is_compared)
+    check_requested_policy(policy, sandbox, is_compared=is_compared)
     check_replay_inputs(inputs, policy.storage_state_ref)
     require_replay_scope(caller, sandbox)
 
@@ -119,7 +119,7 @@ def require_replay_scope(caller: Caller, sandbox: str) -> None:
         raise InsufficientScope(LIVE_REPLAY)
 
 
-def check_replay_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:
+def check_requested_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: bool = False) -> None:
     """Check that each member of a policy that was sent has an effect, and that its origins can be read.
 
     Args:
@@ -145,7 +145,7 @@ def check_replay_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: 
             continue
         problems.append(Problem("body", json_pointer("policy", name), "invalid_value", text))
     for recorded, live in policy.base_url_map.items():
-        if not (_is_origin(recorded) and _is_origin(live)):
+        if not (_is_replay_policy_origin(recorded) and _is_replay_policy_origin(live)):
             pointer = json_pointer("policy", "base_url_map", recorded)
             text = "Takes origins such as https://shop.example.com, with a port if you like."
             problems.append(Problem("body", pointer, "invalid_value", text))
@@ -153,9 +153,9 @@ def check_replay_policy(policy: ReplayPolicyBody, sandbox: str, *, is_compared: 
         raise ValidationFailed(problems)
 
 
-def _is_origin(address: str) -> bool:
+def _is_replay_policy_origin(address: str) -> bool:
     try:
-        parse_request_target(address)
+        parse_called_address(address)
     except InvalidUrl:
         return False
     return True  # the model refuses paths and queries
@@ -189,7 +189,9 @@ def check_replay_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Map
             raise UrlNotAllowed(text, json_pointer("inputs", name))
 
 
-def find_compared_session(db: DbSession, session: SessionRow, body: ReplayCreate) -> SessionRow | None:
+def check_compared_replay_session(
+    db: DbSession, session: SessionRow, body: ReplayCreate
+) -> SessionRow | None:
     """Return the session of `against`, if it names one; a path must be one of the workflow.
 
     Raises:
@@ -199,7 +201,7 @@ def find_compared_session(db: DbSession, session: SessionRow, body: ReplayCreate
     if against is None:
         return None
     if against.session_id is not None:
-        return find_sealed_session(db, session.tenant, against.session_id)
+        return require_sealed_replay_session(db, session.tenant, against.session_id)
     if against.path_id is not None:
         path = GraphPathRow
         mine = (*in_scope(path, graph_scope_of(session)), col(path.path_id) == against.path_id)
@@ -210,7 +212,7 @@ def find_compared_session(db: DbSession, session: SessionRow, body: ReplayCreate
     return None
 
 
-def check_replay_range(
+def check_requested_replay_range(
     db: DbSession, runtime: Runtime, session: SessionRow, body: ReplayCreate
 ) -> dict[str, Any] | None:
     """Check anchor and until of a request; return the event with which the replay begins, if it is known.
@@ -220,12 +222,12 @@ def check_replay_range(
         ValidationFailed: if an automatic anchor is asked for and the session did not fail.
         InvalidRange: if the replay would end before it begins.
     """
-    until = None if body.until is None else find_place_time(db, runtime, session, body.until)
+    until = None if body.until is None else find_requested_place_time(db, runtime, session, body.until)
     if body.anchor is not None and body.anchor.auto:
         # The best candidate is known once the replay runs.
         find_session_failure(db, session, None, pointer="/anchor/auto")
         return None
-    anchor = None if body.anchor is None else find_place_time(db, runtime, session, body.anchor)
+    anchor = None if body.anchor is None else find_requested_place_time(db, runtime, session, body.anchor)
     if anchor is not None and until is not None and until < anchor:
         raise InvalidRange("/until", "/anchor", where="body", detail="until is before anchor.")
     if anchor is None:
@@ -241,7 +243,9 @@ def check_replay_range(
     return {"event_id": first.id, "t_ms": first.t_ms}
 
 
-def find_place_time(db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace) -> int:
+def find_requested_place_time(
+    db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace
+) -> int:
     """Return the time of a tag, frame or event of a session; of tags of one name that of the last.
 
     Raises:

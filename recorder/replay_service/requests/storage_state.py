@@ -7,13 +7,13 @@ from typing import Any, Literal
 import msgspec
 
 from recorder.errors import InvalidUrl
-from recorder.net.addresses import parse_request_target
+from recorder.net.addresses import parse_called_address
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.replay_service.requests.stored_databases import (
     StoredDatabase,
     are_databases_within_limits,
-    describe_database_limits,
-    list_binary_texts,
+    describe_stored_database_limits,
+    list_stored_binary_texts,
 )
 
 #: Texts of one state that pages must not show: each is looked for in every page that is read.
@@ -74,7 +74,7 @@ class StorageState(msgspec.Struct):
         """Return the part of the state that belongs to some hosts."""
         return StorageState(
             [cookie for cookie in self.cookies if hosts.match_domain(cookie.domain)],
-            [stored for stored in self.origins if hosts.contains_target(parse_request_target(stored.origin))],
+            [stored for stored in self.origins if hosts.contains_target(parse_called_address(stored.origin))],
         )
 
     def to_browser(self) -> dict[str, Any]:
@@ -93,11 +93,11 @@ class StorageState(msgspec.Struct):
         readable = [cookie.value for cookie in self.cookies if not cookie.http_only]
         for stored in self.origins:
             for item in stored.local_storage:
-                readable += _list_texts(item.value)
+                readable += _list_stored_state_texts(item.value)
             for database in stored.indexed_db:
                 for value in database.list_values():
-                    readable += _list_texts(value)
-        hidden.update(text for text in readable if _may_be_secret(text))
+                    readable += _list_stored_state_texts(value)
+        hidden.update(text for text in readable if _may_be_stored_secret(text))
         return {f"storage state {number}": text for number, text in enumerate(sorted(hidden))}
 
 
@@ -120,7 +120,7 @@ def read_storage_state(text: str) -> StorageState:
             )
     for number, stored in enumerate(state.origins):
         try:
-            is_origin = parse_request_target(stored.origin).path == "/" and "?" not in stored.origin
+            is_origin = parse_called_address(stored.origin).path == "/" and "?" not in stored.origin
         except InvalidUrl:
             is_origin = False
         if not is_origin:
@@ -130,7 +130,7 @@ def read_storage_state(text: str) -> StorageState:
     if not are_databases_within_limits(
         [database for stored in state.origins for database in stored.indexed_db]
     ):
-        raise InvalidStorageState(describe_database_limits())
+        raise InvalidStorageState(describe_stored_database_limits())
     if len(state.origins) > _MOST_ORIGINS or len(state.list_secrets()) > MOST_SECRETS:
         raise InvalidStorageState(
             f"A storage state takes at most {_MOST_ORIGINS} origins and {MOST_SECRETS:,} texts that must be "
@@ -151,11 +151,11 @@ def _is_valid_cookie(cookie: StoredCookie) -> bool:
     )
 
 
-def _may_be_secret(text: str) -> bool:
+def _may_be_stored_secret(text: str) -> bool:
     return len(text) >= _LEAST_SECRET_CHARACTERS and not any(map(str.isspace, text))
 
 
-def _list_texts(stored: Any) -> Iterator[str]:
+def _list_stored_state_texts(stored: Any) -> Iterator[str]:
     """Yield the texts inside a value of JSON types, and inside those that are JSON themselves."""
     waiting = [(stored, True)]
     while waiting:
@@ -167,6 +167,6 @@ def _list_texts(stored: Any) -> Iterator[str]:
                     waiting.append((msgspec.json.decode(value.encode()), False))
         elif isinstance(value, dict):
             waiting.extend((member, may_hold_more) for member in value.values())
-            waiting.extend((shown, may_hold_more) for shown in list_binary_texts(value))
+            waiting.extend((shown, may_hold_more) for shown in list_stored_binary_texts(value))
         elif isinstance(value, list):
             waiting.extend((member, may_hold_more) for member in value)

@@ -67,7 +67,7 @@ class StoredDatabase(msgspec.Struct):
                         yield value
 
 
-def list_binary_texts(value: Mapping[str, Any]) -> list[str]:
+def list_stored_binary_texts(value: Mapping[str, Any]) -> list[str]:
     """Return the texts by which pages may show a binary value; none if a value is not binary.
 
     Those are the characters that its bytes encode, hexadecimal digits, base64 in both alphabets, and numbers
@@ -100,11 +100,11 @@ def are_databases_within_limits(databases: list[StoredDatabase]) -> bool:
         and sum(len(store.indexes) for store in stores) <= _MOST_INDEXES
         and sum(len(store.records) for store in stores) <= _MOST_RECORDS
         and all(0 < database.version <= _LAST_VERSION for database in databases)
-        and not any(_is_too_deep(list(database.list_values())) for database in databases)
+        and not any(_are_stored_values_too_deep(list(database.list_values())) for database in databases)
     )
 
 
-def _is_too_deep(values: list[Any]) -> bool:
+def _are_stored_values_too_deep(values: list[Any]) -> bool:
     """Return whether some of these values have more levels than the JSON of requests."""
     level = values
     for _ in range(limits.JSON_DEPTH):
@@ -119,7 +119,7 @@ def _is_too_deep(values: list[Any]) -> bool:
     return True
 
 
-def describe_database_limits() -> str:
+def describe_stored_database_limits() -> str:
     """Return the limits as a sentence."""
     return (
         f"The IndexedDB of a storage state takes at most {MOST_DATABASES} databases, {_MOST_STORES} stores, "

@@ -112,7 +112,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
         return next(row for row in self._waiting.values() if row.tenant == tenant)
 
 
-def wait_in_thread(call: Callable[[], Outcome], *, name: str) -> Generator[None, None, Outcome]:
+def run_long_task_in_thread(call: Callable[[], Outcome], *, name: str) -> Generator[None, None, Outcome]:
     """Call a function in a thread; yield None until it ends, and return its result.
 
     A caller that leaves before does not wait for it.

@@ -11,7 +11,7 @@ import pytest
 from recorder.exports.destinations import open_destination_directory
 from recorder.exports.runner.run import run_export
 from recorder.models.operations import LeaseRow
-from recorder.settings import environment_with
+from recorder.settings import extend_program_environment
 from tests.exports.destinations.test_stores import require_right_objects, target_in
 from tests.support.export_runs import ask
 from tests.support.object_stores import BUCKET, ROOT, EmulatedS3
@@ -45,7 +45,7 @@ def test_a_run_killed_in_mid_upload_is_carried_on_and_leaves_no_upload(
     killed = subprocess.run(
         [sys.executable, "-c", _KILLED, str(tmp_path), row.id, s3.url],
         cwd=ROOT,
-        env=environment_with({}),
+        env=extend_program_environment({}),
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL

@@ -24,9 +24,9 @@ import pytest
 
 from pipelines.exports import PARTITIONS
 from recorder.access.dagster_login import LoginLinks
-from recorder.settings import Settings, environment_with
+from recorder.settings import Settings, extend_program_environment
 from recorder.supervisor import Service, run_service
-from recorder.supervisor.child_commands import choose_port, environment
+from recorder.supervisor.child_commands import choose_child_port, environment
 from tests.support.browser import Page, chromium
 
 ROOT = Path(__file__).parents[3]
@@ -187,10 +187,10 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @contextmanager
 def bare_webserver(settings: Settings) -> Iterator[str]:
     """Dagster's own webserver, as it comes."""
-    port = choose_port("127.0.0.1", 0, option="--port")
+    port = choose_child_port("127.0.0.1", 0, option="--port")
     workspace = settings.data_dir / "dagster" / "workspace.yaml"
     arguments = ["-m", "dagster_webserver", "--port", str(port), "--workspace", str(workspace)]
-    variables = environment_with(environment(settings, ROOT))
+    variables = extend_program_environment(environment(settings, ROOT))
     with (settings.data_dir / "bare.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, *arguments], env=variables, stdout=log, stderr=log)
     try:
