@@ -29,7 +29,7 @@ from api.gate import idempotency
 from api.gate.access_log import AccessLog
 from api.gate.authentication import CallerCache, ScopeDenialAudit
 from api.gate.early_middleware import AssetsWithoutRanges, HeadRequests, HostCheck
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from api.gate.request_gate import RequestGate
 from api.lifespan import lifespan
 from api.openapi.document import complete_openapi_document

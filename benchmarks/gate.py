@@ -9,7 +9,7 @@ import uvloop
 from starlette.types import Message, Receive, Scope, Send
 
 from api.gate.authentication import CallerCache, ScopeDenialAudit
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from api.gate.request_gate import RequestGate
 from benchmarks.figures import Figure, at_most
 from benchmarks.limiter import decision_us

@@ -12,7 +12,7 @@ from recorder import limits
 from recorder.errors import Overloaded, PayloadTooLarge, RequestTimeout
 
 if TYPE_CHECKING:
-    from api.gate.rate_limits import RateLimitCharge
+    from api.gate.rate_limiter import RateLimitCharge
 
 #: Name that the server sets in the state of a request whose body is late.
 IS_LATE = "body_is_late"

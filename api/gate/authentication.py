@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import RateLimiter, find_client_network
+from api.gate.rate_limiter import RateLimiter, find_client_network
 from api.gate.responses import read_client_address
 from recorder import clock
 from recorder.access.keys import Caller, authenticate_key, is_well_formed_key

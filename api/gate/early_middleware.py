@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import make_problem_response
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from api.gate.responses import GateSend, common_answer_headers, send_refusal
 from recorder.errors import InvalidHost
 from recorder.ids import IdCounter

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from api.gate.held_bytes import HeldBytes
 from api.gate.lingering_close import LingeringConnections
-from api.gate.rate_limits import find_client_network
+from api.gate.rate_limiter import find_client_network
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
 from recorder.errors import NoFreeConnection, TooManyConnections

@@ -17,7 +17,7 @@ from api.errors import make_internal_problem_response, make_problem_response
 from api.gate.authentication import CallerCache, KeyGuessThrottle, ScopeDenialAudit
 from api.gate.bucket_decisions import BucketDecision, CallerPlan, Header, show_refusing_limit
 from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
-from api.gate.rate_limits import RateLimitCharge, RateLimiter
+from api.gate.rate_limiter import RateLimitCharge, RateLimiter
 from api.gate.refusal_pace import RefusalPace
 from api.gate.responses import GateSend, common_answer_headers, read_client_address, send_refusal
 from api.gate.versions import check_interface_release

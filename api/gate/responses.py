@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from api.bodies.body_limits import LargeBody
 from api.gate.bucket_decisions import BucketDecision, Header
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from api.gate.versions import DEPRECATIONS, VERSION_HEADER
 
 _FIRST_MESSAGES = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})

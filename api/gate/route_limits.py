@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import Depends, Request
 
 from api.gate.bucket_decisions import BucketDecision
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 
 _WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")
 

@@ -16,7 +16,7 @@ from api.gate.bucket_decisions import Header, make_limit_headers
 from api.gate.http_upgrades import UpgradeIgnoringProtocol
 from api.gate.lingering_close import LingeringTransport
 from api.gate.open_connections import CONNECTIONS, OpenConnections
-from api.gate.rate_limits import RateLimiter, find_client_network
+from api.gate.rate_limiter import RateLimiter, find_client_network
 from api.gate.responses import serialize_answer
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits

@@ -55,7 +55,7 @@ def open_tables_with_pyarrow(
         NotInDataset: if the files are archives.
     """
     if format in ("jsonl", "webdataset") or not paths:
-        return _open_batch_reader(scan_dataset_tables(paths, format, fields, split))
+        return _open_dataset_batch_reader(scan_dataset_tables(paths, format, fields, split))
     import pyarrow.dataset as pads  # with pandas: a fifth of a second, in each process of a Dagster run
 
     files = pads.dataset([str(path) for path in paths], format="ipc" if format == "arrow" else format)
@@ -130,7 +130,7 @@ def open_files_with_webdataset(paths: list[Path], split: str | None, options: di
     return pipeline.select(lambda sample: orjson.loads(sample["json"])[SPLIT] == split)
 
 
-def _open_batch_reader(rows: pl.LazyFrame) -> pa.RecordBatchReader:
+def _open_dataset_batch_reader(rows: pl.LazyFrame) -> pa.RecordBatchReader:
     schema = rows.limit(0).collect().to_arrow().schema
 
     def read_batches() -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from recorder.replays.recorded_session import (
     find_recorded_input_name,
     list_recorded_steps,
 )
-from recorder.replays.replay_comparisons import GraphEvidence, GraphWalk, SessionWalk
+from recorder.replays.replay_comparisons import ComparedGraph, GraphComparison, SessionComparison
 from recorder.replays.replay_range import EventPosition
 from recorder.replays.replay_results import (
     Decision,
@@ -54,7 +54,7 @@ def replay_dry(
     until: EventPosition | None,
     policy: ReplayPolicy,
     input_names: frozenset[str],
-    against: RecordedSession | GraphEvidence | None = None,
+    against: RecordedSession | ComparedGraph | None = None,
     start: ReplayStart | None = None,
     decisions: Mapping[int, Decision] | None = None,
 ) -> DryResult:
@@ -137,7 +137,7 @@ class _DryRun:
     steps: Sequence[RecordedStep]
     mode: Mode
     policy: ReplayPolicy
-    against: RecordedSession | GraphEvidence | None
+    against: RecordedSession | ComparedGraph | None
     start: ReplayStart | None
     decisions: Mapping[int, Decision]
     budget: Budget
@@ -183,16 +183,18 @@ class _DryRun:
         """Return the divergence of the first step from the page on which the replay begins, if any."""
         if self.start is None or step is not self.steps[0]:
             return None
-        walk = SessionWalk(self.start.recording, self.policy, self.budget)
+        walk = SessionComparison(self.start.recording, self.policy, self.budget)
         walk.begin_before(self.start.position)
         return check_first_step(step, pages, walk, self.policy)
 
-    def _make_walk(self, pages: RecordedPages, is_partial: bool) -> SessionWalk | GraphWalk | None:
-        if isinstance(self.against, GraphEvidence):
-            return GraphWalk(self.against, self.policy)
+    def _make_walk(
+        self, pages: RecordedPages, is_partial: bool
+    ) -> SessionComparison | GraphComparison | None:
+        if isinstance(self.against, ComparedGraph):
+            return GraphComparison(self.against, self.policy)
         if self.against is None:
             return None
-        walk = SessionWalk(self.against, self.policy, self.budget)
+        walk = SessionComparison(self.against, self.policy, self.budget)
         if is_partial:
             before = pages.get_frame(self.steps[0].before)
             walk.begin_at(before.state_tokens if before else ())

@@ -17,7 +17,7 @@ QUIET_TYPES = frozenset(("scroll", "hover", "focus", "window_focus", "copy"))
 
 
 @dataclass(frozen=True)
-class GraphEvidence:
+class ComparedGraph:
     """The part of a memory graph that a replay is compared with."""
 
     #: Event id → node id.
@@ -27,10 +27,10 @@ class GraphEvidence:
     labels: Mapping[str, str]
 
 
-class GraphWalk:
+class GraphComparison:
     """The way of a replay through the graph."""
 
-    def __init__(self, evidence: GraphEvidence, policy: ReplayPolicy) -> None:
+    def __init__(self, evidence: ComparedGraph, policy: ReplayPolicy) -> None:
         self._evidence = evidence
         self._min_support = policy.min_support
         self._at: str | None = None
@@ -58,7 +58,7 @@ class GraphWalk:
         self._at = self._evidence.node_of.get(event["id"], self._at)
 
 
-class SessionWalk:
+class SessionComparison:
     """The way of a replay through the steps and snapshots of another session."""
 
     def __init__(self, other: RecordedSession, policy: ReplayPolicy, budget: Budget) -> None:

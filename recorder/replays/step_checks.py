@@ -11,7 +11,7 @@ from recorder.replays.drops import read_drop_target
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages, find_page_obstacle
 from recorder.replays.recorded_session import RecordedFrame, RecordedStep
-from recorder.replays.replay_comparisons import QUIET_TYPES, GraphWalk, SessionWalk
+from recorder.replays.replay_comparisons import QUIET_TYPES, GraphComparison, SessionComparison
 from recorder.replays.replay_results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
 from recorder.replays.selectors import find_single_element_by_selector
 from recorder.replays.states import compare_page_states, hash_page_state, list_state_differences
@@ -122,7 +122,7 @@ class StepScene:
 def check_step(
     step: RecordedStep,
     pages: RecordedPages,
-    walk: SessionWalk | GraphWalk | None,
+    walk: SessionComparison | GraphComparison | None,
     policy: ReplayPolicy,
     decision: Decision | None,
 ) -> StepCheck:
@@ -138,7 +138,7 @@ def check_step(
     Raises:
         InvalidRecording, BudgetSpent: if the recording cannot be read within the budget.
     """
-    other = walk if isinstance(walk, SessionWalk) else None
+    other = walk if isinstance(walk, SessionComparison) else None
     recorded = pages.get_frame(step.before)
     scene = StepScene(
         step,
@@ -148,7 +148,7 @@ def check_step(
     )
     if other is not None and not other.is_reached:
         return scene.diverge("anchor_unreachable")
-    if isinstance(walk, GraphWalk):
+    if isinstance(walk, GraphComparison):
         unseen = walk.find_unseen(step.event)
         walk.move(step.event)
         if unseen is not None:
@@ -169,7 +169,7 @@ def check_step(
 
 
 def check_first_step(
-    step: RecordedStep, pages: RecordedPages, start: SessionWalk, policy: ReplayPolicy
+    step: RecordedStep, pages: RecordedPages, start: SessionComparison, policy: ReplayPolicy
 ) -> StepCheck | None:
     """Check that the first step can be done on the page of the session where the replay begins.
 
@@ -229,7 +229,7 @@ def find_retargeted_step_element(
 
 
 def _compare_next_steps(
-    scene: StepScene, pages: RecordedPages, other: SessionWalk, policy: ReplayPolicy
+    scene: StepScene, pages: RecordedPages, other: SessionComparison, policy: ReplayPolicy
 ) -> StepCheck:
     """Compare what both sessions do next, and where it leads."""
     if scene.step.event["type"] in QUIET_TYPES:

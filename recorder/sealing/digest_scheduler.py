@@ -177,7 +177,9 @@ class DigestScheduler:
             self._answer_fetched_item(worker, worker.item, message)
         elif isinstance(message, DigestFetchFailedMessage):
             worker.todo = deque()
-            describe = _describe_missing if message.reason == "missing" else _describe_unreadable
+            describe = (
+                _describe_missing_content if message.reason == "missing" else _describe_unreadable_content
+            )
             self._fail_submission(worker.item.submission, worker.item.tasks, describe(worker.item))
         elif isinstance(message, DigestItemFinishedMessage):
             rest, worker.item, worker.todo = worker.todo, None, None
@@ -235,7 +237,7 @@ class DigestScheduler:
         if is_out_of_time:
             self._complete_task(task, None if task.message.kind == "picture" else OVER_BUDGET)
         elif task.deaths >= MAX_DEATHS:
-            self._fail_submission(task.submission, [task], _describe_killed(task))
+            self._fail_submission(task.submission, [task], _describe_killed_digest(task))
         else:
             self._requeue_item(DigestSubmissionItem.of_tasks([task], needs_new_worker=True))
 
@@ -256,7 +258,7 @@ class DigestScheduler:
 
     def _settle_task(self, task: DigestSubmissionTask, digest: Digest) -> None:
         if isinstance(digest, DigestSubmissionOverBudget):
-            task.submission.fail(_describe_over_budget(task))
+            task.submission.fail(_describe_digest_over_budget(task))
         else:
             task.submission.settle(task, digest)
 
@@ -283,7 +285,7 @@ class DigestScheduler:
         return sum(worker.item is not None and worker.item.is_large for worker in self.workers)
 
 
-def _describe_missing(item: DigestSubmissionItem) -> ContentError:
+def _describe_missing_content(item: DigestSubmissionItem) -> ContentError:
     text = (
         f"The stored object with frame {item.frame_id} is missing or incomplete; restore the blob "
         "store, then seal the session again, or delete it."
@@ -291,7 +293,7 @@ def _describe_missing(item: DigestSubmissionItem) -> ContentError:
     return ContentError(item.submission.session_id, "content_missing", text)
 
 
-def _describe_unreadable(item: DigestSubmissionItem) -> ContentError:
+def _describe_unreadable_content(item: DigestSubmissionItem) -> ContentError:
     text = (
         f"The stored object with frame {item.frame_id} cannot be read, and the blob store answers; "
         "repair or restore the object, then seal the session again, or delete it."
@@ -307,7 +309,7 @@ def _describe_fetch_deaths(item: DigestSubmissionItem) -> ContentError:
     return ContentError(item.submission.session_id, "worker_killed", text, fault="killed worker")
 
 
-def _describe_over_budget(task: DigestSubmissionTask) -> ContentError:
+def _describe_digest_over_budget(task: DigestSubmissionTask) -> ContentError:
     text = (
         f"The DOM snapshot of frame {task.frame_id} takes more bytes, nodes or time than sealing allows; "
         "record the page with a smaller snapshot, and delete the session."
@@ -315,7 +317,7 @@ def _describe_over_budget(task: DigestSubmissionTask) -> ContentError:
     return ContentError(task.submission.session_id, "over_budget", text)
 
 
-def _describe_killed(task: DigestSubmissionTask) -> ContentError:
+def _describe_killed_digest(task: DigestSubmissionTask) -> ContentError:
     text = (
         f"The {task.message.kind} of frame {task.frame_id} ended {task.deaths} worker processes; check the "
         "machine's memory, then seal the session again, or delete it."

@@ -139,7 +139,7 @@ class LaneScheduler:
 
     def release_lane(self, db: DbSession, work: LaneWork) -> None:
         """Release the lane in the caller's transaction, which holds its lease."""
-        lanes.store_served_time(db, work.lane)
+        lanes.store_lane_service_time(db, work.lane)
         work.lease.release(db)
         self.current = None
 

@@ -223,7 +223,7 @@ def held_lanes(db: DbSession, *, except_owner: str | None = None) -> dict[Lane, 
     return {Lane.of_name(row.name): row.owner for row in rows if row.owner != except_owner}
 
 
-def store_served_time(db: DbSession, lane: Lane) -> None:
+def store_lane_service_time(db: DbSession, lane: Lane) -> None:
     """Store that a run releases the lane now."""
     counter = db.get(SealCounterRow, (lane.tenant.workspace_id, lane.tenant.mode, lane.slot))
     if counter is not None:

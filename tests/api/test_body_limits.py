@@ -24,7 +24,7 @@ from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_checks import check_json_body_file
 from api.bodies.worker_pool import BodyWorkers, open_body_file_for_workers
 from api.gate.bucket_decisions import BucketDecision, CallerPlan
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from recorder import limits
 from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, RateLimited, ValidationFailed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from api.gate.authentication import CallerCache, KeyGuessThrottle
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from recorder import clock
 from recorder.access.keys import Caller as Known
 from recorder.access.keys import NewKey

@@ -51,7 +51,7 @@ LATER = {
 }
 _ELSEWHERE_NUMBERS = {number for number, _, _ in ELSEWHERE}
 #: Its workers are started by the process they speak with, over a socket that nobody else has.
-_OWN_WORKERS = ROOT / "recorder" / "exports" / "executor" / "worker.py"
+_OWN_WORKERS = ROOT / "recorder" / "exports" / "executor" / "pool_worker.py"
 _UNSAFE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from benchmarks.redis_server import RedisServer
 from recorder.access import keys
 from recorder.access.rate_tiers import STRANGERS, TIERS

@@ -158,7 +158,7 @@ def test_sessions_that_come_while_it_computes_are_built_in(
             index(database, indexer, scope, vague(rng))
         return recorded
 
-    monkeypatch.setattr(rebuilds, "read_recorded", read_late)
+    monkeypatch.setattr(rebuilds, "read_rebuild_input", read_late)
     report = rebuild_graph(database, scope, "fresh")
     assert report is not None and (report.sessions, looks) == (10, 3)
     with database.transaction(write=False) as db:
@@ -177,7 +177,7 @@ def test_a_large_busy_graph_is_left_for_a_quieter_hour(
         index(database, indexer, scope, vague(rng))
         return recorded
 
-    monkeypatch.setattr(rebuilds, "read_recorded", read_while_sealing)
+    monkeypatch.setattr(rebuilds, "read_rebuild_input", read_while_sealing)
     assert rebuild_graph(database, scope, "anchored", most_locked_s=0.0) is None
     assert len(read(database, scope).session_id) == 5
 

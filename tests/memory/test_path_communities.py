@@ -62,7 +62,7 @@ def test_later_variants_are_compared_with_those_of_some_rounds_alone(monkeypatch
         compared.append(vectors.shape[0])
         return find_nearest_neighbours(known, vectors)
 
-    monkeypatch.setattr(communities, "find_nearest", find)
+    monkeypatch.setattr(communities, "find_nearest_neighbours", find)
     bounds = GraphBounds(grouped=10, rounds=2)
     assert sorted(groups_of(csr_array(np.identity(200)), bounds)) == list(range(200))
     assert compared == [190, 180]

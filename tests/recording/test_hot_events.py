@@ -43,7 +43,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(body))
         return body
 
-    monkeypatch.setattr(stored_events, "decompress", noted)
+    monkeypatch.setattr(stored_events, "decompress_stored_events", noted)
     return sizes
 
 
@@ -135,7 +135,7 @@ def test_a_page_of_batches_that_all_overlap_builds_few_events(
         built.append(event_id)
         return real(item, event_id)
 
-    monkeypatch.setattr(stored_events, "record_of", noted)
+    monkeypatch.setattr(stored_events, "make_event_record", noted)
     with runtime.database.transaction(write=False) as db:
         page, _ = read_stored_events(db, session_id, limit=2)
     assert [record.t_ms for record in page] == [0, 0] and len(built) <= 4

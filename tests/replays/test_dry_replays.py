@@ -9,7 +9,7 @@ import pytest
 from recorder.replays.dry_replay import MOST_STEPS, compute_replayability, replay_dry
 from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import RecordedSession
-from recorder.replays.replay_comparisons import GraphEvidence
+from recorder.replays.replay_comparisons import ComparedGraph
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.replay_results import Decision, DryResult
 from tests.support.dom_snapshots import snapshot
@@ -188,7 +188,7 @@ def test_rare_edges_of_the_graph_diverge() -> None:
         ("nod_3", "nod_4"): 0.005,
         ("nod_3", "nod_9"): 0.9,
     }
-    evidence = GraphEvidence(nodes, shares, {"nod_4": "Confirm", "nod_9": "Send to second approver"})
+    evidence = ComparedGraph(nodes, shares, {"nod_4": "Confirm", "nod_9": "Send to second approver"})
     session = approval(dom=False)
     result = replay(session, against=evidence)
     assert result.divergence is not None

@@ -455,7 +455,7 @@ def test_batches_that_all_overlap_are_decoded_once(bench: Bench, monkeypatch: py
         decoded.append(len(payload))
         return real(payload)
 
-    monkeypatch.setattr("recorder.recording.batch_items.decompress", decompress)
+    monkeypatch.setattr("recorder.recording.batch_items.decompress_stored_events", decompress)
     preparation = bench.start(session_id, limits=PortionLimits(**{**TINY.__dict__, "events": 12}))
     # Ten runs of four batches, ten portions of events, one more that finds no event left, and the steps.
     assert finish(preparation) <= 22

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import RateLimiter
+from api.gate.rate_limiter import RateLimiter
 from recorder.access import keys
 from recorder.access.rate_limits.token_buckets import InProcessBuckets
 from recorder.access.rate_tiers import TIERS, SurfaceRates

@@ -92,7 +92,7 @@ def claim_next_small_export(
     with database.transaction(write=False) as db:
         if not _has_queued_small_exports(db):
             return None
-        waiting = _list_first_tries(db)
+        waiting = _list_first_export_tries(db)
     workspaces = [row.workspace_id for row in at_work]
     clouds = sum(is_small_export_in_cloud(row) for row in at_work)
     for row in sorted(waiting, key=lambda row: (served.get(row.workspace_id, -1.0), row.id)):
@@ -165,7 +165,7 @@ def _has_queued_small_exports(db: DbSession) -> bool:
     return db.exec(select(ExportRow.id).where(ExportRow.status == "queued").limit(1)).first() is not None
 
 
-def _list_first_tries(db: DbSession) -> list[ExportRow]:
+def _list_first_export_tries(db: DbSession) -> list[ExportRow]:
     """Return the oldest first tries of each workspace."""
     rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=col(ExportRow.id))
     ranked = (

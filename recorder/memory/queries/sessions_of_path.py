@@ -74,10 +74,10 @@ def select_path(
     """
     selections = []
     if path is not None:
-        workflow, columns, number = _read_path(db, tenant, path)
+        workflow, columns, number = _read_memory_path(db, tenant, path)
         selections.append(PathSelection(workflow, columns, columns.variant_path == number))
     if subpath is not None:
-        workflow, columns, number = _read_path(db, tenant, subpath)
+        workflow, columns, number = _read_memory_path(db, tenant, subpath)
         held = find_variants_with_subpath(columns, columns.paths[number].nodes)
         selections.append(PathSelection(workflow, columns, held))
     if not selections:
@@ -88,7 +88,7 @@ def select_path(
     return replace(first, variants=first.variants & last.variants)
 
 
-def _read_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, GraphColumns, int]:
+def _read_memory_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, GraphColumns, int]:
     """Return the workflow and the graph of a path, and the number of the path that represents it."""
     workflow, number = _find_path(db, tenant, path_id)
     columns = read_newest_columns(db, GraphScope(tenant, workflow))

@@ -130,7 +130,9 @@ def save_change(
     insert_graph_rows(
         db, GraphVariantRow, [{**made, **variant_values(variant)} for variant in change.variants]
     )
-    insert_graph_rows(db, GraphTraceRow, [{**made, "n": 0, **trace_values(trace)} for trace in change.traces])
+    insert_graph_rows(
+        db, GraphTraceRow, [{**made, "n": 0, **make_graph_trace_values(trace)} for trace in change.traces]
+    )
     by_id = {row.id: row for row in rows}
     paths = [
         _make_graph_session_path_row(by_id[trace.session_id], trace, version) for trace in change.sessions
@@ -320,7 +322,7 @@ def micro_state_values(state: MicroState) -> dict[str, Any]:
     return {"micro_key": state.micro_key, "node": state.node, "features": features}
 
 
-def trace_values(trace: StateTrace) -> dict[str, Any]:
+def make_graph_trace_values(trace: StateTrace) -> dict[str, Any]:
     """Return the columns of a trace, but for its count."""
     return {
         "trace_key": trace.trace_key,

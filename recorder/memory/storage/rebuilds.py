@@ -21,6 +21,7 @@ from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, re
 from recorder.memory.storage.graph_store import (
     graph_table_columns,
     insert_graph_rows,
+    make_graph_trace_values,
     micro_state_of,
     micro_state_values,
     node_of_row,
@@ -28,7 +29,6 @@ from recorder.memory.storage.graph_store import (
     path_of_row,
     path_values,
     read_graph_rows,
-    trace_values,
     unpack_numbers,
     variant_values,
 )
@@ -162,7 +162,7 @@ def _store_rebuilt_graph(
     nodes = [node_values(node) for node in graph.nodes]
     paths = [path_values(path) for path in graph.paths]
     states = [micro_state_values(state) for state in rebuilt.micro_states]
-    traces = [trace_values(trace) for trace in rebuilt.traces]
+    traces = [make_graph_trace_values(trace) for trace in rebuilt.traces]
     variants = [variant_values(variant) for variant in graph.path_index.variants.values()]
     stored_variants = [
         {"variant_key": key, "nodes": nodes, "path": path} for key, (nodes, path) in recorded.variants.items()
@@ -177,7 +177,7 @@ def _store_rebuilt_graph(
             [micro_state_values(state) for state in recorded.micro_states],
         ),
         _RebuiltTableRows(
-            GraphTraceRow, "trace_key", traces, [trace_values(trace) for trace in recorded.traces]
+            GraphTraceRow, "trace_key", traces, [make_graph_trace_values(trace) for trace in recorded.traces]
         ),
         _RebuiltTableRows(GraphVariantRow, "variant_key", variants, stored_variants),
     ]

@@ -22,7 +22,7 @@ from recorder.replays.recorded_session import (
     InvalidRecording,
     RecordedSession,
 )
-from recorder.replays.replay_comparisons import GraphEvidence
+from recorder.replays.replay_comparisons import ComparedGraph
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.replay_results import Decision, DryResult, Mode
 from recorder.storage.blobs import Blobs
@@ -38,7 +38,7 @@ _NICENESS = 10
 
 
 class GraphMessage(msgspec.Struct, tag="graph"):
-    """`GraphEvidence`, whose edges are `(source, target, share)`."""
+    """`ComparedGraph`, whose edges are `(source, target, share)`."""
 
     node_of: dict[str, str]
     edges: list[tuple[str, str, float]]
@@ -182,10 +182,10 @@ def _replay_task(task: DryTask) -> DryResult:
 
 def _open_comparison(
     against: RecordingMessage | GraphMessage | None, blobs: Blobs
-) -> RecordedSession | GraphEvidence | None:
+) -> RecordedSession | ComparedGraph | None:
     if isinstance(against, GraphMessage):
         shares = {(source, target): share for source, target, share in against.edges}
-        return GraphEvidence(against.node_of, shares, against.labels)
+        return ComparedGraph(against.node_of, shares, against.labels)
     return None if against is None else open_recording_message(against, blobs)
 
 

@@ -29,11 +29,13 @@ from tests.support.executors import InAllFormats, Watched, elsewhere, write, wri
 from tests.support.export_runs import ask, folder_of, hashes_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
 
+_WORKER = "exports.executor.pool_worker"
+
 
 def workers() -> list[psutil.Process]:
     """The processes of pools that this one has started."""
     children = psutil.Process().children()
-    return [child for child in children if any("exports.executor.worker" in word for word in _command(child))]
+    return [child for child in children if any(_WORKER in word for word in _command(child))]
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -94,7 +96,7 @@ def test_the_next_task_is_read_while_one_is_written(
         read.append(task.shards[0].path)
         return read_shard_task_rows(task)
 
-    monkeypatch.setattr("recorder.exports.executor.base.read_rows", noted)
+    monkeypatch.setattr("recorder.exports.executor.base.read_shard_task_rows", noted)
     one_by_one = divide_shard_tasks(elsewhere(tasks, tmp_path), 1_000)
     results = InProcess().run(one_by_one)
     first = next(results)
