@@ -346,7 +346,7 @@ def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path, ports: Por
 def test_the_page_of_the_command_lists_every_check() -> None:
     folder = Path(str(doctor.__file__)).parent
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
-    checks = set(re.findall(r'(?:Finding|_check_part)\("([a-z ]+)"', source))
+    checks = set(re.findall(r'(?:Finding|_examine_store_access)\("([a-z ]+)"', source))
     checks |= {"frames", "hosted exports", "archived frames"}
     rows = table(PAGES["docs/command-line.md"], "## recorder doctor\n")
     listed = {name for row in rows for name in row[0].split(", ")}

@@ -74,9 +74,9 @@ def test_a_graph_that_changed_soon_after_a_picture_is_drawn_although_no_session_
     recorder: RecorderResource,
 ) -> None:
     stop_sessions(recorder.runtime)
-    later = threading.Timer(1.0, stop_sessions, [recorder.runtime, 1], {"workflow": "onboard"})
+    later = threading.Timer(0.5, stop_sessions, [recorder.runtime, 1], {"workflow": "onboard"})
     later.start()
-    result = drain(recorder, idle_seconds=8, picture_seconds=4)
+    result = drain(recorder, idle_seconds=4, picture_seconds=2)
     later.join()
     events = result.get_asset_materialization_events()
     graphs = [event.materialization for event in events if event.asset_key == dg.AssetKey("memory_graphs")]
