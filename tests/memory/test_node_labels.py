@@ -114,6 +114,18 @@ def test_names_of_an_item_of_a_list_are_not_shown(database: Database) -> None:
     assert labels(database) == ["Click row in results"]
 
 
+def test_words_name_what_has_a_code_with_a_number_for_a_name(database: Database) -> None:
+    codes = [(f"INV-{number}", "Click invoice link") for number in range(1042, 1046)]
+    rooms = [(f"Room {number}", "Click meeting link") for number in range(7, 11)]
+    sessions = [
+        ("ada", {"word": word, "names": (f"Click {name}",), "words": words})
+        for word, items in (("1a", codes), ("2b", rooms))
+        for name, words in items
+    ]
+    seal(database, sessions, GraphIndexer())
+    assert sorted(labels(database)) == ["Click Room #", "Click invoice link"]
+
+
 def test_a_location_is_shared_before_it_is_shown(database: Database) -> None:
     sessions = [("ada", {"locations": (f"in inbox of {name}",)}) for name in ("Ada", "Bob", "Cy")]
     seal(database, sessions, GraphIndexer())

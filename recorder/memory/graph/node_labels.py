@@ -34,6 +34,8 @@ _PREPOSITIONS = ("near ", "in ", "on ")
 _NO_ACTOR = -(2**64)
 _DIGITS = re.compile(r"(\d+)")
 _VARIED = re.compile("#+")
+#: A number that varies, without a space between it and other characters.
+_CODE = re.compile(r"[^\s#]#|#[^\s#]")
 
 
 class TextKind(IntEnum):
@@ -214,9 +216,9 @@ class NodeLabels:
             bare = labels[number] or make_step_label(kinds[number], "")
             name = self._find_shared(number, TextKind.NAME)
             words = self._find_shared(number, TextKind.WORDS)
-            # Of a name that is a number, the kind of element says more.
+            # The kind of element says more than a number, and words more than a code such as `INV-#`.
             is_number = name.replace("#", "numbered") == bare
-            if name and not is_number:
+            if name and not is_number and not (words and _CODE.search(name)):
                 shown[number] = name
             else:
                 location = next(iter(self._list_locations(number)), "")
