@@ -34,7 +34,7 @@ def read_cells_of_frame_picture(data: bytes, *, max_pixels: int = limits.FRAME_P
         with warnings.catch_warnings():
             # A warning must not cost the digest, even in a process that makes warnings errors.
             warnings.simplefilter("ignore")
-            return _decode_cells(data, max_pixels)
+            return decode_cells(data, max_pixels)
     except Exception:
         # Decoders fail in more ways than they document (IndexError, struct.error, MemoryError, …): a picture
         # that does not decode costs its digest, never the sealing of its session.
@@ -63,7 +63,7 @@ def dhash_distance(first: int | None, second: int | None) -> int:
     return ((first ^ second) & (2**64 - 1)).bit_count()
 
 
-def _decode_cells(data: bytes, max_pixels: int) -> bytes:
+def decode_cells(data: bytes, max_pixels: int) -> bytes:
     """Return the luminance of 9 × 8 cells, row by row.
 
     Raises:

@@ -198,7 +198,7 @@ def find_failure(fuzzed: FuzzedPicture) -> tuple[str, str, bool] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            frame_digests._read_cells(fuzzed.data, 50_000_000)
+            frame_digests.decode_cells(fuzzed.data, 50_000_000)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return type(error).__name__, f"{Path(frame.filename).name}:{frame.lineno}", isinstance(error, _NAMED)

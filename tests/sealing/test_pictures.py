@@ -66,7 +66,7 @@ def test_every_error_of_a_decoder_costs_the_digest_alone() -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                frame_digests._decode_cells(picture.data, 10**9)
+                frame_digests.decode_cells(picture.data, 10**9)
         except Exception as error:
             kinds[type(error).__name__] += 1
             assert read_cells_of_frame_picture(picture.data) is None, picture.recipe
@@ -79,7 +79,7 @@ def test_every_error_of_a_decoder_costs_the_digest_alone() -> None:
 def test_a_picture_of_83_bytes_that_raises_an_index_error_has_no_digest() -> None:
     data = png_with_late_profile()
     with pytest.raises(IndexError):
-        frame_digests._decode_cells(data, 10**9)
+        frame_digests.decode_cells(data, 10**9)
     assert len(data) <= 83 and read_cells_of_frame_picture(data) is None
 
 
