@@ -5,13 +5,11 @@ its own, and purged by the same routine as all others. At the end the row is del
 """
 
 import logging
-import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import and_, col, exists, insert, or_, select, update
@@ -25,12 +23,13 @@ from recorder.governance.holds import list_held_sessions
 from recorder.governance.purging.purge_rows import count_deliveries, describe_purge_request, is_purge_open
 from recorder.governance.subjects import (
     SubjectMatcher,
+    decrypt_subject,
+    encrypt_subject,
     hash_subject,
     hash_text,
     hash_tokens,
     iterate_subject_texts,
 )
-from recorder.hashing import compute_keyed_digest
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import list_masking_replacements
 from recorder.memory.storage.graph_session_removal import list_nodes
@@ -48,7 +47,6 @@ LEASE = "erasures"
 _LEASE_MS = 60_000
 _BEATS_PER_LEASE = 4
 _DUE = timedelta(days=30)
-_NONCE_BYTES = 12
 #: Sessions of one range of the search, and sessions that one transaction hides.
 _RANGE = 20_000
 _CHUNK = 100
@@ -69,15 +67,13 @@ def request_erasure(
         workspace_id=caller.workspace_id, mode=caller.mode, subject_hash=subject_hash
     )
     erasure_id, now = new_timed_id("era")
-    nonce = secrets.token_bytes(_NONCE_BYTES)
     row = ErasureRow(
         id=erasure_id,
         workspace_id=caller.workspace_id,
         mode=caller.mode,
         subject_hash=subject_hash,
         open_key=f"{caller.mode}:{subject_hash}",
-        subject=nonce
-        + _make_subject_cipher(secret).encrypt(nonce, body.subject.encode(), erasure_id.encode()),
+        subject=encrypt_subject(secret, body.subject, erasure_id),
         created_at=now,
         due_by=now + _DUE,
         counts=dict.fromkeys(_COUNTED, 0),
@@ -197,12 +193,10 @@ def try_erasures(
 
 def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None:
     """Begin the purge of every session that names the subject and was created before the request."""
-    subject = _make_subject_cipher(runtime.settings.secret).decrypt(
-        row.subject[:_NONCE_BYTES], row.subject[_NONCE_BYTES:], row.id.encode()
-    )
+    subject = decrypt_subject(runtime.settings.secret, row.subject, row.id)
     with runtime.database.transaction(write=False) as db:
         replacements = list_masking_replacements(db, row.workspace_id)
-    matcher = SubjectMatcher(runtime.settings.secret, row.workspace_id, subject.decode(), replacements)
+    matcher = SubjectMatcher(runtime.settings.secret, row.workspace_id, subject, replacements)
     modes = ["live", "test"] if row.mode == "live" else ["test"]
     for mode in modes[modes.index(row.searched_mode) if row.searched_mode else 0 :]:
         after: str | None = (row.searched_id or "") if mode == row.searched_mode else ""
@@ -400,7 +394,3 @@ def _describe_erasure(row: ErasureRow) -> Erasure:
         | {"nodes": len(row.nodes or ()), "exports": len(row.exports)},
         error=None,
     )
-
-
-def _make_subject_cipher(secret: bytes) -> AESGCM:
-    return AESGCM(compute_keyed_digest(secret, "erasure-subjects", b""))

@@ -1,9 +1,11 @@
 """Subjects of erasures: comparison with texts, plain or masked, and keyed hashes. Contract §7."""
 
+import secrets
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import orjson
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import ColumnElement, String, cast, exists, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
@@ -12,6 +14,8 @@ from recorder.hashing import compute_keyed_digest
 from recorder.masking.detectors import derive_masking_key, list_subject_digests, read_token_digits
 from recorder.models.governance import ErasureRow
 from recorder.models.session import SessionMetadataRow, SessionRow
+
+_NONCE_BYTES = 12
 
 
 class SubjectMatcher:
@@ -83,6 +87,22 @@ def iterate_subject_texts(value: Any) -> Iterator[str]:
         case list():
             for member in value:
                 yield from iterate_subject_texts(member)
+
+
+def encrypt_subject(secret: bytes, subject: str, erasure_id: str) -> bytes:
+    """Return a subject encrypted for its erasure, under a key of the deployment."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return nonce + _make_subject_cipher(secret).encrypt(nonce, subject.encode(), erasure_id.encode())
+
+
+def decrypt_subject(secret: bytes, encrypted: bytes, erasure_id: str) -> str:
+    """Return the subject that `encrypt_subject` encrypted for an erasure."""
+    nonce, text = encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:]
+    return _make_subject_cipher(secret).decrypt(nonce, text, erasure_id.encode()).decode()
+
+
+def _make_subject_cipher(secret: bytes) -> AESGCM:
+    return AESGCM(compute_keyed_digest(secret, "erasure-subjects", b""))
 
 
 def hash_subject(secret: bytes, workspace_id: str, subject: str) -> str:
