@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from recorder import clock, doctor
 from recorder.cli import app
-from recorder.doctor.examination import check_redis, examine_deployment, examine_stores
+from recorder.doctor.examination import examine_deployment, examine_redis, examine_stores
 from recorder.doctor.findings import Finding
 from recorder.doctor.machine import Ports, check_browser
 from recorder.models.governance import ErasureRow, PurgeRow
@@ -357,10 +357,10 @@ def test_a_redis_that_does_not_answer_is_an_error_with_the_next_step(
     runtime: Runtime, redis_url: str
 ) -> None:
     settings = runtime.settings
-    assert list(check_redis(settings)) == []
-    (answering,) = check_redis(replace(settings, redis_url=redis_url))
+    assert list(examine_redis(settings)) == []
+    (answering,) = examine_redis(replace(settings, redis_url=redis_url))
     assert (answering.check, answering.state) == ("redis", "ok")
-    (lost,) = check_redis(replace(settings, redis_url="redis://127.0.0.1:1"))
+    (lost,) = examine_redis(replace(settings, redis_url="redis://127.0.0.1:1"))
     assert (
         lost.state == "error"
         and "RECORDER_REDIS_URL" in lost.message

@@ -81,11 +81,11 @@ def examine_deployment(
             yield from _examine_database(settings, database, blobs, lake, random.Random(seed))  # noqa: S311
         finally:
             database.close()
-    yield from check_redis(settings)
+    yield from examine_redis(settings)
     yield from check_ports(settings, ports or Ports())
 
 
-def check_redis(settings: Settings) -> Iterator[Finding]:
+def examine_redis(settings: Settings) -> Iterator[Finding]:
     """Yield a finding about the Redis that API processes share, if the settings name one."""
     if settings.redis_url is None:
         return
