@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cachetools import LRUCache
+
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement, read_dom_document
 from recorder.replays.recorded_session import EventItem, RecordedFrame, RecordedSession
@@ -25,8 +27,8 @@ class _KeptPage(NamedTuple):
     visits: int
 
 
-#: Shared pages by the identity of their snapshots.
-_shared: dict[int, _KeptPage] = {}
+#: Shared pages by the identity of their snapshots, which they hold: no other object gets it meanwhile.
+_shared: LRUCache[int, _KeptPage] = LRUCache(_SHARED_PAGES)
 
 
 class RecordedPages:
@@ -62,17 +64,14 @@ class RecordedPages:
             if kept.snapshot is snapshot:
                 self.budget.spend(kept.visits)  # as if it were built again
                 return kept
-        shared = _shared.pop(id(snapshot), None)
+        shared = _shared.get(id(snapshot))
         if shared is not None:
-            _shared[id(snapshot)] = shared  # the last one used
             self.budget.spend(shared.visits)
             return shared
         left = self.budget.left
         page = read_dom_document(snapshot, self._read_base, self.budget)
         built = _KeptPage(snapshot, page, left - self.budget.left)
         if page is not None and "base" not in snapshot and built.visits <= _SHARED_VISITS:
-            if len(_shared) >= _SHARED_PAGES:
-                del _shared[next(iter(_shared))]
             _shared[id(snapshot)] = built
         return built
 
